@@ -25,7 +25,7 @@ class Branched(Generic[K, V]):
     name: str | None = None
     function: Callable[[KStream[K, V]], KStream[Any, Any] | None] | None = None
     """Its return value is added to the result of the split under the branch's name; with None the branch is left out."""
-    consumer: Callable[[KStream[K, V]], Any] | None = None
+    consumer: Callable[[KStream[K, V]], object] | None = None
     """Consumes the branch, which is then left out of the result of the split."""
 
     @classmethod
@@ -41,7 +41,7 @@ class Branched(Generic[K, V]):
         return cls(name, function)
 
     @classmethod
-    def with_consumer(cls, consumer: Callable[[KStream[K, V]], Any], name: str | None = None) -> Branched[K, V]:
+    def with_consumer(cls, consumer: Callable[[KStream[K, V]], object], name: str | None = None) -> Branched[K, V]:
         """Pass the branch to a function, and leave it out of the result."""
         return cls(name, consumer=consumer)
 
@@ -68,7 +68,7 @@ class BranchedKStream(Generic[K, V]):
         self._graph.add(stream._node, self._node)  # noqa: SLF001
 
     def branch(
-        self, predicate: Callable[[K, V], Any], branched: Branched[K, V] | str | None = None
+        self, predicate: Callable[[K, V], object], branched: Branched[K, V] | str | None = None
     ) -> BranchedKStream[K, V]:
         """Send records for which the predicate is true to a new branch, unless an earlier branch has taken them.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from millrace.dsl.graph.nodes import ProcessorStep
 from millrace.dsl.ktable import KTable
-from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.materialized import AnyMaterialized, Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import CogroupMerge, StreamAggregate
 from millrace.dsl.processors.session_aggregate import SessionAggregate
@@ -26,7 +26,7 @@ A = TypeVar("A")
 
 AGGREGATE = "COGROUPKSTREAM-AGGREGATE-"
 
-Aggregator = Callable[[Any, Any, Any], Any]
+Aggregator = Callable[[Any, Any, Any], object]
 
 
 class CogroupedKStream(Generic[K, A]):
@@ -119,7 +119,7 @@ class CogroupedKStream(Generic[K, A]):
 
     # Building blocks.
 
-    def _options(self, materialized: Materialized[Any, Any] | str | None) -> TableOptions:
+    def _options(self, materialized: AnyMaterialized | str | None) -> TableOptions:
         return table_options(materialized, next(iter(self._aggregators))._graph.names, AGGREGATE)
 
     def _aggregated(

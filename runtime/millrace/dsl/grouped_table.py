@@ -17,7 +17,7 @@ from millrace.dsl.processors.table_aggregate import TableAggregate, writes_both_
 from millrace.dsl.stores import TableOptions, table_options
 from millrace.errors import ConfigError
 from millrace.serdes import ChangeSerde, Serdes
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.topology.model import DeferredSerde
 
 if TYPE_CHECKING:
@@ -180,10 +180,10 @@ class KGroupedTable(AbstractStream[K, V]):
         )
 
 
-def change_serde(value_serde: Serde[Any] | None) -> Serde[Any]:
+def change_serde(value_serde: AnySerde | None) -> AnySerde:
     """Return the serde of a grouped table's repartition topic, which wraps the given or the default value serde."""
 
-    def make(config: StreamsConfig) -> Serde[Any]:
+    def make(config: StreamsConfig) -> AnySerde:
         inner = value_serde if value_serde is not None else Serdes.default_value(config)
         if inner is None:
             raise ConfigError(

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from millrace.dsl.branched_stream import BranchedKStream
 from millrace.dsl.graph.nodes import GraphNode, ProcessorStep, SinkStep
@@ -40,7 +40,7 @@ class KStream(StreamJoins[K, V]):
 
     # Stateless operators.
 
-    def filter(self, predicate: Callable[[K, V], Any], named: Named | str | None = None) -> KStream[K, V]:
+    def filter(self, predicate: Callable[[K, V], object], named: Named | str | None = None) -> KStream[K, V]:
         """Keep the records for which the predicate is true.
 
         Example:
@@ -50,7 +50,7 @@ class KStream(StreamJoins[K, V]):
         """
         return self._filtered(stateless.filtering(predicate), named)
 
-    def filter_not(self, predicate: Callable[[K, V], Any], named: Named | str | None = None) -> KStream[K, V]:
+    def filter_not(self, predicate: Callable[[K, V], object], named: Named | str | None = None) -> KStream[K, V]:
         """Drop the records for which the predicate is true.
 
         Example:
@@ -169,7 +169,7 @@ class KStream(StreamJoins[K, V]):
             repartition_required=True,
         )
 
-    def peek(self, action: Callable[[K, V], Any], named: Named | str | None = None) -> KStream[K, V]:
+    def peek(self, action: Callable[[K, V], object], named: Named | str | None = None) -> KStream[K, V]:
         """Call a function for every record, and forward the record unchanged.
 
         Example:
@@ -180,7 +180,7 @@ class KStream(StreamJoins[K, V]):
         """
         return self._same_types(self._processor("KSTREAM-PEEK-", stateless.peeking(action), named))
 
-    def foreach(self, action: Callable[[K, V], Any], named: Named | str | None = None) -> None:
+    def foreach(self, action: Callable[[K, V], object], named: Named | str | None = None) -> None:
         """Call a function for every record; nothing is forwarded.
 
         Example:

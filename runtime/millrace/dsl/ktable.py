@@ -10,7 +10,14 @@ from millrace.dsl.abstract_stream import AbstractKTable
 from millrace.dsl.graph.nodes import ProcessorStep
 from millrace.dsl.grouped_table import KGroupedTable
 from millrace.dsl.options.grouped import Grouped
-from millrace.dsl.options.joined import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
+from millrace.dsl.options.joined import (
+    AnyForeignKey,
+    AnyJoiner,
+    AnyTableJoined,
+    ForeignKeyWithKey,
+    TableJoined,
+    ValueJoinerWithKey,
+)
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.options.suppressed import Suppressed
@@ -22,6 +29,7 @@ from millrace.dsl.processors.table_operators import (
     TableTransformValues,
     table_to_stream,
 )
+from millrace.dsl.processors.tables import TableProcessor
 from millrace.dsl.stores import TableOptions, table_options
 from millrace.errors import TopologyError
 from millrace.processor.api import ProcessingContext
@@ -67,7 +75,7 @@ class KTable(AbstractKTable[K, V]):
 
     def filter(
         self,
-        predicate: Callable[[K, V], Any],
+        predicate: Callable[[K, V], object],
         materialized: Materialized[K, V] | str | None = None,
         *,
         named: Named | str | None = None,
@@ -85,7 +93,7 @@ class KTable(AbstractKTable[K, V]):
 
     def filter_not(
         self,
-        predicate: Callable[[K, V], Any],
+        predicate: Callable[[K, V], object],
         materialized: Materialized[K, V] | str | None = None,
         *,
         named: Named | str | None = None,
@@ -102,7 +110,12 @@ class KTable(AbstractKTable[K, V]):
         return self._filtered(predicate, materialized, named, negate=True)
 
     def _filtered(
-        self, predicate: Callable[[K, V], Any], materialized: Any, named: Named | str | None, *, negate: bool
+        self,
+        predicate: Callable[[K, V], object],
+        materialized: Materialized[K, V] | str | None,
+        named: Named | str | None,
+        *,
+        negate: bool,
     ) -> KTable[K, V]:
         options = table_options(materialized).with_defaults(self._key_serde, self._value_serde)
         name = self._graph.names.processor("KTABLE-FILTER-", name_of(named))
@@ -310,12 +323,12 @@ class KTable(AbstractKTable[K, V]):
     ) -> KTable[K, R]: ...
     def join(
         self,
-        other: Any,
-        joiner: Any,
+        other: KTable[Any, Any],
+        joiner: AnyJoiner,
         materialized: Materialized[K, R] | str | None = None,
         *,
-        foreign_key: Any = None,
-        joined: Any = None,
+        foreign_key: AnyForeignKey | None = None,
+        joined: AnyTableJoined | None = None,
         named: Named | str | None = None,
     ) -> KTable[K, R]:
         """Join with another table, by key or by a foreign key in this table's values; only entries with a match are kept.
@@ -361,12 +374,12 @@ class KTable(AbstractKTable[K, V]):
     ) -> KTable[K, R]: ...
     def left_join(
         self,
-        other: Any,
-        joiner: Any,
+        other: KTable[Any, Any],
+        joiner: AnyJoiner,
         materialized: Materialized[K, R] | str | None = None,
         *,
-        foreign_key: Any = None,
-        joined: Any = None,
+        foreign_key: AnyForeignKey | None = None,
+        joined: AnyTableJoined | None = None,
         named: Named | str | None = None,
     ) -> KTable[K, R]:
         """Join like `join`, but keep every entry of this table: without a match it is joined with None.
@@ -407,10 +420,10 @@ class KTable(AbstractKTable[K, V]):
         self,
         kind: table_joins.JoinKind,
         other: KTable[Any, Any],
-        joiner: Any,
+        joiner: AnyJoiner,
         materialized: Materialized[K, Any] | str | None,
-        foreign_key: Any,
-        joined: TableJoined[Any, Any] | None,
+        foreign_key: AnyForeignKey | None,
+        joined: AnyTableJoined | None,
         named: Named | str | None,
     ) -> KTable[K, Any]:
         if foreign_key is None:
@@ -429,7 +442,7 @@ class KTable(AbstractKTable[K, V]):
     # Building blocks.
 
     def _derived(
-        self, name: str, options: TableOptions, processor: Any, store_names: Sequence[str] = ()
+        self, name: str, options: TableOptions, processor: TableProcessor, store_names: Sequence[str] = ()
     ) -> KTable[K, Any]:
         """Add an operator below this table; its result is kept in a store if the user named one."""
         store = options.store() if options.queryable else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
@@ -156,7 +156,7 @@ _BUILT_IN = {
 }
 
 
-def dsl_suppliers(given: Any, store_type: StoreType | None, config: StreamsConfig) -> DslStoreSuppliers:
+def dsl_suppliers(given: object, store_type: StoreType | None, config: StreamsConfig) -> DslStoreSuppliers:
     """Return the suppliers to use: those given to the operator, or else the configured ones.
 
     Raises:

@@ -12,8 +12,8 @@ from typing import Any
 
 from millrace.config import StreamsConfig
 from millrace.dsl.graph.names import Names
-from millrace.dsl.options.joined import StreamJoined
-from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.joined import AnyStreamJoined
+from millrace.dsl.options.materialized import AnyMaterialized, Materialized
 from millrace.dsl.store_suppliers import (
     DslKeyValueParams,
     DslSessionParams,
@@ -25,7 +25,7 @@ from millrace.dsl.store_suppliers import (
 )
 from millrace.dsl.windows import JoinWindows
 from millrace.errors import TopologyError
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
 from millrace.state.builders import StoreBuilderBase
 from millrace.state.outer_join_store import OuterJoinStoreBuilder
@@ -57,8 +57,8 @@ class TableStoreSpec:
     """The store of a table before the configuration is known: a `DeferredStore`."""
 
     name: str
-    key_serde: Serde[Any] | None = None
-    value_serde: Serde[Any] | None = None
+    key_serde: AnySerde | None = None
+    value_serde: AnySerde | None = None
     supplier: AnyStoreSupplier | None = None
     store_type: StoreType | None = None
     suppliers: DslStoreSuppliers | type[DslStoreSuppliers] | None = None
@@ -88,7 +88,7 @@ class TableStoreSpec:
             builder.retention_ms = self.windows.retention_ms
         return builder
 
-    def _new_builder(self) -> Callable[[Any, Serde[Any] | None, Serde[Any] | None], StoreBuilderBase]:
+    def _new_builder(self) -> Callable[[Any, AnySerde | None, AnySerde | None], StoreBuilderBase]:
         if isinstance(self.windows, SessionSpec):
             return Stores.session_store_builder
         if isinstance(self.windows, WindowSpec):
@@ -141,7 +141,7 @@ class TableStoreSpec:
 class TableOptions:
     """A `Materialized` with its store name filled in, and whether the user gave that name (so that it can be queried)."""
 
-    option: Materialized[Any, Any]
+    option: AnyMaterialized
     store_name: str
     queryable: bool
 
@@ -150,7 +150,7 @@ class TableOptions:
         """The store's name, if the user gave it."""
         return self.store_name if self.queryable else None
 
-    def with_defaults(self, key_serde: Serde[Any] | None = None, value_serde: Serde[Any] | None = None) -> TableOptions:
+    def with_defaults(self, key_serde: AnySerde | None = None, value_serde: AnySerde | None = None) -> TableOptions:
         """Fill in serdes that were not given."""
         option = self.option
         return replace(
@@ -181,13 +181,13 @@ class TableOptions:
 
 
 def table_options(
-    materialized: Materialized[Any, Any] | str | None, names: Names | None = None, prefix: str = ""
+    materialized: AnyMaterialized | str | None, names: Names | None = None, prefix: str = ""
 ) -> TableOptions:
     """Return the options with a store name, generated from the prefix if none was given.
 
     Without `names` nothing is generated: the table is stored only if the user named a store.
     """
-    option: Materialized[Any, Any] = (
+    option: AnyMaterialized = (
         Materialized(materialized) if isinstance(materialized, str) else materialized or Materialized()
     )
     if option.store_name is not None:
@@ -197,10 +197,10 @@ def table_options(
 
 def join_window_store(
     name: str,
-    value_serde: Serde[Any] | None,
+    value_serde: AnySerde | None,
     supplier: WindowBytesStoreSupplier | None,
     windows: JoinWindows,
-    joined: StreamJoined[Any, Any, Any],
+    joined: AnyStreamJoined,
 ) -> TableStoreSpec:
     """Return the store of one side. As in Java, the logging options of `joined` do not apply to stores that the user supplies."""
     retention = windows.size_ms + windows.grace_ms
@@ -236,7 +236,7 @@ def _check_join_supplier(supplier: WindowBytesStoreSupplier, windows: JoinWindow
         )
 
 
-def join_shared_store(name: str, joined: StreamJoined[Any, Any, Any]) -> JoinSharedStoreSpec:
+def join_shared_store(name: str, joined: AnyStreamJoined) -> JoinSharedStoreSpec:
     """Return the store of a left or outer join in which records of both sides wait for a match."""
     suppliers = joined.dsl_store_suppliers
     if suppliers is None and joined.this_store_supplier is not None and not joined.this_store_supplier.persistent:
@@ -258,9 +258,9 @@ class JoinSharedStoreSpec:
     """The store in which records of both sides wait for a match: a `DeferredStore`."""
 
     name: str
-    key_serde: Serde[Any] | None
-    left_serde: Serde[Any] | None
-    right_serde: Serde[Any] | None
+    key_serde: AnySerde | None
+    left_serde: AnySerde | None
+    right_serde: AnySerde | None
     suppliers: DslStoreSuppliers | type[DslStoreSuppliers] | None
     logging_enabled: bool
     log_config: Mapping[str, str] = field(default_factory=dict)

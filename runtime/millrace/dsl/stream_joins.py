@@ -11,11 +11,12 @@ from millrace.dsl.abstract_stream import AbstractKStream, AbstractKTable
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.graph.joins import StreamStreamJoin, WindowedStore
 from millrace.dsl.graph.nodes import ProcessorStep
-from millrace.dsl.options.joined import Joined, StreamJoined, ValueJoinerWithKey, with_key
+from millrace.dsl.options.joined import AnyJoiner, AnyStreamJoined, Joined, StreamJoined, ValueJoinerWithKey, with_key
 from millrace.dsl.options.named import Named, name_of
-from millrace.dsl.processors.stateless import pass_through
+from millrace.dsl.processors.stateless import KeyValueMapper, pass_through
 from millrace.dsl.processors.stream_join import stream_join
-from millrace.dsl.processors.stream_table_join import Joiner, StreamGlobalTableJoin, StreamTableJoin
+from millrace.dsl.processors.stream_table_join import StreamGlobalTableJoin, StreamTableJoin
+from millrace.dsl.processors.tables import Joiner
 from millrace.dsl.stores import join_shared_store, join_window_store
 from millrace.dsl.windows import JoinWindows
 from millrace.errors import TopologyError
@@ -65,13 +66,13 @@ class StreamJoins(AbstractKStream[K, V]):
     ) -> KStream[K, R]: ...
     def join(
         self,
-        other: Any,
-        joiner: Any,
-        windows: Any = None,
-        joined: Any = None,
+        other: object,
+        joiner: AnyJoiner,
+        windows: object = None,
+        joined: object = None,
         *,
-        key_selector: Any = None,
-        named: Any = None,
+        key_selector: KeyValueMapper | None = None,
+        named: Named | str | None = None,
     ) -> KStream[K, Any]:
         """Join with a stream (within windows), a table (by key, with its current value) or a global table (by any key).
 
@@ -123,13 +124,13 @@ class StreamJoins(AbstractKStream[K, V]):
     ) -> KStream[K, R]: ...
     def left_join(
         self,
-        other: Any,
-        joiner: Any,
-        windows: Any = None,
-        joined: Any = None,
+        other: object,
+        joiner: AnyJoiner,
+        windows: object = None,
+        joined: object = None,
         *,
-        key_selector: Any = None,
-        named: Any = None,
+        key_selector: KeyValueMapper | None = None,
+        named: Named | str | None = None,
     ) -> KStream[K, Any]:
         """Join like `join`, but join records of this stream without a match with None.
 
@@ -170,12 +171,12 @@ class StreamJoins(AbstractKStream[K, V]):
     def _joined(
         self,
         kind: str,
-        other: Any,
-        joiner: Any,
-        windows: Any,
+        other: object,
+        joiner: AnyJoiner,
+        windows: object,
         joined: Any,
-        key_selector: Any = None,
-        named: Any = None,
+        key_selector: KeyValueMapper | None = None,
+        named: Named | str | None = None,
     ) -> KStream[K, Any]:
         """Join with a stream, a table or a global table.
 
@@ -259,7 +260,7 @@ def _with_global_table(
     stream: S,
     table: GlobalKTable[Any, Any],
     joiner: Joiner,
-    key_selector: Any,
+    key_selector: KeyValueMapper,
     given_name: str | None,
     *,
     left: bool,
@@ -297,7 +298,7 @@ class _JoinNames:
     shared_store: str
 
 
-def _names(stream: S, joined: StreamJoined[Any, Any, Any], kind: str) -> _JoinNames:
+def _names(stream: S, joined: AnyStreamJoined, kind: str) -> _JoinNames:
     names = stream._graph.names
     left_outer, right_outer = kind != "inner", kind == "outer"
     this_suffix = "-outer-this-join" if right_outer else "-this-join"
@@ -329,7 +330,7 @@ def _with_stream(
     other: AbstractKStream[Any, Any],
     joiner: Joiner,
     windows: JoinWindows,
-    joined: StreamJoined[Any, Any, Any],
+    joined: AnyStreamJoined,
     kind: str,
 ) -> S:
     this._require_same_builder(other)

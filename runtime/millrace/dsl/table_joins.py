@@ -9,9 +9,8 @@ left entries can refer to one right entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from millrace.config import StreamsConfig
 from millrace.dsl.abstract_stream import AbstractKTable
@@ -19,8 +18,15 @@ from millrace.dsl.graph.builder import GraphBuilder
 from millrace.dsl.graph.joins import TableTableJoin
 from millrace.dsl.graph.nodes import ProcessorStep, SinkStep
 from millrace.dsl.graph.sources import StreamSource, TableStep
-from millrace.dsl.options.joined import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey, with_key
-from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.joined import (
+    AnyForeignKey,
+    AnyJoiner,
+    AnyTableJoined,
+    ForeignKeyWithKey,
+    TableJoined,
+    with_key,
+)
+from millrace.dsl.options.materialized import AnyMaterialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.foreign_key_join import (
     ForeignKeyExtractor,
@@ -41,7 +47,8 @@ from millrace.state.api import StoreBuilder
 from millrace.state.stores import Stores
 from millrace.topology.model import DeferredSerde, RepartitionTopic
 
-T = TypeVar("T", bound=AbstractKTable[Any, Any])
+AnyTable: TypeAlias = AbstractKTable[Any, Any]
+T = TypeVar("T", bound=AnyTable)
 
 JoinKind = Literal["inner", "left", "outer"]
 
@@ -56,9 +63,9 @@ _SIDES: dict[JoinKind, tuple[JoinSide, JoinSide]] = {
 
 def primary_key_join(
     left: T,
-    right: AbstractKTable[Any, Any],
-    joiner: Callable[..., Any] | ValueJoinerWithKey[Any, Any, Any, Any],
-    materialized: Materialized[Any, Any] | str | None,
+    right: AnyTable,
+    joiner: AnyJoiner,
+    materialized: AnyMaterialized | str | None,
     named: Named | str | None,
     kind: JoinKind,
 ) -> T:
@@ -164,14 +171,14 @@ class _JoinNames:
 
 def foreign_key_join(
     left: T,
-    right: AbstractKTable[Any, Any],
-    joiner: Callable[..., Any] | ValueJoinerWithKey[Any, Any, Any, Any],
-    foreign_key: Callable[..., Any] | ForeignKeyWithKey[Any, Any, Any],
+    right: AnyTable,
+    joiner: AnyJoiner,
+    foreign_key: AnyForeignKey,
     *,
     left_join: bool,
-    table_joined: TableJoined[Any, Any] | None,
+    table_joined: AnyTableJoined | None,
     named: Named | str | None,
-    materialized: Materialized[Any, Any] | str | None,
+    materialized: AnyMaterialized | str | None,
 ) -> T:
     """Join each entry of the left table with the entry of the right table that its foreign key refers to.
 
@@ -205,10 +212,10 @@ def foreign_key_join(
 def _add_exchange(
     graph: GraphBuilder,
     left: T,
-    right: AbstractKTable[Any, Any],
+    right: AnyTable,
     names: _JoinNames,
     serdes: ForeignKeySerdes,
-    options: TableJoined[Any, Any],
+    options: AnyTableJoined,
     extractor: ForeignKeyExtractor,
     left_join: bool,  # noqa: FBT001
 ) -> StreamSource:
@@ -269,7 +276,7 @@ def _result_table(
     graph: GraphBuilder,
     resolver: ProcessorStep,
     names: _JoinNames,
-    materialized: Materialized[Any, Any] | str | None,
+    materialized: AnyMaterialized | str | None,
     sources: frozenset[str],
 ) -> T:
     options = table_options(materialized, graph.names, "KTABLE-FK-JOIN-OUTPUT-").with_defaults(left._key_serde)
@@ -278,7 +285,7 @@ def _result_table(
     return type(left)._from_node(graph, node, node.processor, options, sources=sources)
 
 
-def _name_of_join(options: TableJoined[Any, Any], named: Named | str | None) -> str | None:
+def _name_of_join(options: AnyTableJoined, named: Named | str | None) -> str | None:
     given = name_of(named)
     if given is not None and options.name is not None:
         raise TopologyError(
@@ -287,7 +294,7 @@ def _name_of_join(options: TableJoined[Any, Any], named: Named | str | None) -> 
     return options.name if given is None else given
 
 
-def _extractor_of(foreign_key: Callable[..., Any] | ForeignKeyWithKey[Any, Any, Any]) -> ForeignKeyExtractor:
+def _extractor_of(foreign_key: AnyForeignKey) -> ForeignKeyExtractor:
     if isinstance(foreign_key, ForeignKeyWithKey):
         return foreign_key.extractor
     return lambda _key, value: foreign_key(value)
@@ -298,7 +305,7 @@ def _partitioner_by_key(partitioner: StreamPartitioner | None) -> StreamPartitio
     if partitioner is None:
         return None
 
-    def one_partition(topic: str, key: Any, _value: Any, count: int) -> int | None:
+    def one_partition(topic: str, key: object, _value: object, count: int) -> int | None:
         chosen = partitioner(topic, key, None, count)
         if chosen is None or isinstance(chosen, int):
             return chosen
@@ -312,7 +319,7 @@ def _partitioner_by_key(partitioner: StreamPartitioner | None) -> StreamPartitio
     return one_partition
 
 
-def _to_primary_partition(_topic: str, _key: Any, response: Any, _count: int) -> int | None:
+def _to_primary_partition(_topic: str, _key: object, response: Any, _count: int) -> int | None:
     """Send a response to the partition its subscription came from, which may not be the default partitioner's choice."""
     partition: int | None = response.primary_partition
     return partition

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.materialized import AnyMaterialized, Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import Aggregator, Initializer, count_aggregator, count_initializer
 from millrace.dsl.processors.session_aggregate import SessionAggregate
@@ -19,7 +19,7 @@ from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, T
 from millrace.errors import TopologyError
 from millrace.records import Windowed
 from millrace.serdes import Serdes
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class WindowedTable:
     """What the table of a windowed aggregation has besides the aggregates."""
 
     store: WindowSpec | SessionSpec
-    key_serde: Serde[Any] | None
+    key_serde: AnySerde | None
     """Of windowed keys; None if the grouping has no serde, since the default serde may not be the one of the inner keys."""
     grace_ms: int
     """How long after its end a window can change."""
@@ -112,9 +112,9 @@ class _WindowedKStream(Generic[K, V, W]):
     def _table(
         self,
         prefix: str,
-        materialized: Materialized[Any, Any] | str | None,
+        materialized: AnyMaterialized | str | None,
         named: Named | str | None,
-        value_serde: Serde[Any] | None,
+        value_serde: AnySerde | None,
         aggregation: Callable[[str], TableProcessor],
     ) -> KTable[Windowed[K], Any]:
         """Return the table of an aggregation, which is created once the name of its store is known."""
@@ -234,12 +234,12 @@ class TimeWindowedKStream(_WindowedKStream[K, V, TimeWindows | UnlimitedWindows 
     def _aggregated(
         self,
         prefix: str,
-        materialized: Materialized[Any, Any] | str | None,
+        materialized: AnyMaterialized | str | None,
         named: Named | str | None,
-        value_serde: Serde[Any] | None,
+        value_serde: AnySerde | None,
         *,
-        initializer: Callable[[], Any],
-        aggregator: Callable[[Any, Any, Any], Any],
+        initializer: Callable[[], object],
+        aggregator: Callable[[Any, Any, Any], object],
     ) -> KTable[Windowed[K], Any]:
         return self._table(
             prefix,
@@ -373,13 +373,13 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     def _aggregated(
         self,
         prefix: str,
-        materialized: Materialized[Any, Any] | str | None,
+        materialized: AnyMaterialized | str | None,
         named: Named | str | None,
-        value_serde: Serde[Any] | None,
+        value_serde: AnySerde | None,
         *,
-        initializer: Callable[[], Any],
-        aggregator: Callable[[Any, Any, Any], Any],
-        merger: Callable[[Any, Any, Any], Any],
+        initializer: Callable[[], object],
+        aggregator: Callable[[Any, Any, Any], object],
+        merger: Callable[[Any, Any, Any], object],
     ) -> KTable[Windowed[K], Any]:
         return self._table(
             prefix,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from millrace.config import StreamsConfig
 from millrace.errors import (
@@ -39,8 +39,13 @@ from millrace.processor.api import (
 )
 from millrace.processor.node import NodeContext, NodeFactory, ProcessFn
 from millrace.records import Headers, Record, TaskId
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
+
+AnyProcessor: TypeAlias = Processor[Any, Any, Any, Any]
+AnyFixedKeyProcessor: TypeAlias = FixedKeyProcessor[Any, Any, Any]
+AnyContext: TypeAlias = ProcessorContext[Any, Any]
+AnyRecord: TypeAlias = Record[Any, Any]
 
 PASS_THROUGH = (
     FailedProcessingError,
@@ -100,7 +105,7 @@ class NodeProcessorContext:
         return self._node.state_dir
 
     @property
-    def key_serde(self) -> Serde[Any]:
+    def key_serde(self) -> AnySerde:
         """The default key serde."""
         serde = self._node.default_key_serde
         if serde is None:
@@ -108,7 +113,7 @@ class NodeProcessorContext:
         return serde
 
     @property
-    def value_serde(self) -> Serde[Any]:
+    def value_serde(self) -> AnySerde:
         """The default value serde."""
         serde = self._node.default_value_serde
         if serde is None:
@@ -147,7 +152,7 @@ class NodeProcessorContext:
         """Return the task's stream time: the largest timestamp seen, -1 before the first record (ms)."""
         return self._node.stream_time()
 
-    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+    def forward(self, record: AnyRecord, child: str | None = None) -> None:
         """Process a record in every child node, or in the one named.
 
         Raises:
@@ -185,9 +190,9 @@ class NodeFixedKeyProcessorContext(NodeProcessorContext):
 
     def __init__(self, node: NodeContext) -> None:
         super().__init__(node)
-        self.current_key: Any = self._NO_KEY
+        self.current_key: object = self._NO_KEY
 
-    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+    def forward(self, record: AnyRecord, child: str | None = None) -> None:
         """Process a record in every child node, or in the one named; its key must be the one received."""
         key = self.current_key
         if key is not self._NO_KEY and record.key is not key and record.key != key:
@@ -203,7 +208,7 @@ class NodeFixedKeyProcessorContext(NodeProcessorContext):
 class ProcessorFactory:
     """The factory of a node that runs a user's processor, a new one per task."""
 
-    supplier: Callable[[], Processor[Any, Any, Any, Any]]
+    supplier: Callable[[], AnyProcessor]
 
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
@@ -213,7 +218,7 @@ class ProcessorFactory:
         node.on_close(processor.close)
         process, current, failed = processor.process, node.record, node.processing_failed
 
-        def process_record(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process_record(key: object, value: object, timestamp: int, headers: Headers) -> None:
             current.timestamp = timestamp
             current.headers = headers
             try:
@@ -230,7 +235,7 @@ class ProcessorFactory:
 class FixedKeyProcessorFactory:
     """The factory of a node that runs a user's fixed-key processor, a new one per task."""
 
-    supplier: Callable[[], FixedKeyProcessor[Any, Any, Any]]
+    supplier: Callable[[], AnyFixedKeyProcessor]
 
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
@@ -241,7 +246,7 @@ class FixedKeyProcessorFactory:
         process, current, failed = processor.process, node.record, node.processing_failed
         no_key = NodeFixedKeyProcessorContext._NO_KEY  # noqa: SLF001
 
-        def process_record(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process_record(key: object, value: object, timestamp: int, headers: Headers) -> None:
             current.timestamp = timestamp
             current.headers = headers
             context.current_key = key
@@ -257,7 +262,7 @@ class FixedKeyProcessorFactory:
         return process_record
 
 
-def processor_node(supplier: Callable[[], Processor[Any, Any, Any, Any]]) -> NodeFactory:
+def processor_node(supplier: Callable[[], AnyProcessor]) -> NodeFactory:
     """Return the factory of a node that runs a user's processor.
 
     Args:
@@ -266,7 +271,7 @@ def processor_node(supplier: Callable[[], Processor[Any, Any, Any, Any]]) -> Nod
     return ProcessorFactory(supplier)
 
 
-def fixed_key_processor_node(supplier: Callable[[], FixedKeyProcessor[Any, Any, Any]]) -> NodeFactory:
+def fixed_key_processor_node(supplier: Callable[[], AnyFixedKeyProcessor]) -> NodeFactory:
     """Return the factory of a node that runs a user's fixed-key processor."""
     return FixedKeyProcessorFactory(supplier)
 
@@ -276,7 +281,7 @@ def stores_of(supplier: object) -> tuple[StoreBuilder, ...]:
     return tuple(supplier.stores() or ()) if isinstance(supplier, ConnectedStoreProvider) else ()
 
 
-def _new(supplier: Callable[[], Any], node: NodeContext) -> Any:
+def _new(supplier: Callable[[], object], node: NodeContext) -> Any:
     processor = supplier()
     if not callable(getattr(processor, "process", None)):
         raise TopologyError(
@@ -302,7 +307,7 @@ class NodeProcessorSupplier:
         return ()
 
 
-class NodeProcessor(Processor[Any, Any, Any, Any]):
+class NodeProcessor(AnyProcessor):
     """An operator of the DSL as a processor. Where it reads or yields a table, the values of records are `Change`s."""
 
     def __init__(self, name: str, factory: NodeFactory) -> None:
@@ -310,7 +315,7 @@ class NodeProcessor(Processor[Any, Any, Any, Any]):
         self._factory = factory
         self._closing: list[Callable[[], None]] = []
 
-    def init(self, context: ProcessorContext[Any, Any]) -> None:
+    def init(self, context: AnyContext) -> None:
         """Compile the operator, and run its start-up work.
 
         Raises:
@@ -329,7 +334,7 @@ class NodeProcessor(Processor[Any, Any, Any, Any]):
         for callback in behind.starting:
             callback()
 
-    def process(self, record: Record[Any, Any]) -> None:
+    def process(self, record: AnyRecord) -> None:
         """Run the operator on one record."""
         self._process(record.key, record.value, record.timestamp, record.headers)
 
@@ -342,7 +347,7 @@ class NodeProcessor(Processor[Any, Any, Any, Any]):
 class _NodeBehindContext:
     """A node that forwards through a processor's context, and starts and closes with the processor."""
 
-    def __init__(self, node: NodeContext, context: ProcessorContext[Any, Any]) -> None:
+    def __init__(self, node: NodeContext, context: AnyContext) -> None:
         self._node = node
         self.starting: list[Callable[[], None]] = []
         self.closing: list[Callable[[], None]] = []
@@ -355,10 +360,10 @@ class _NodeBehindContext:
         return getattr(self._node, name)
 
 
-def _through(context: ProcessorContext[Any, Any], child: str | None) -> ProcessFn:
+def _through(context: AnyContext, child: str | None) -> ProcessFn:
     forward_record = context.forward
 
-    def forward(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def forward(key: object, value: object, timestamp: int, headers: Headers) -> None:
         forward_record(Record(key, value, timestamp, headers), child)
 
     return forward

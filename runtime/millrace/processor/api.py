@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from millrace.config import StreamsConfig
 from millrace.records import ConsumedRecord, Headers, Record, TaskId, TopicPartition
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
 
 KIn = TypeVar("KIn")
@@ -78,11 +78,11 @@ class ProcessingContext(Protocol):
         """The task's own directory."""
 
     @property
-    def key_serde(self) -> Serde[Any]:
+    def key_serde(self) -> AnySerde:
         """The default key serde."""
 
     @property
-    def value_serde(self) -> Serde[Any]:
+    def value_serde(self) -> AnySerde:
         """The default value serde."""
 
     @property

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from millrace.config import StreamsConfig
 from millrace.processor.api import Cancellable, PunctuationType, Punctuator
 from millrace.records import Headers, RecordContext, TaskId
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 
 ProcessFn = Callable[[Any, Any, int, Headers], None]
 """key, value (a `Change` on the edges of tables), timestamp ms, headers."""
@@ -47,8 +47,8 @@ class NodeContext(Protocol):
     stream_time: Callable[[], int]
     system_time: Callable[[], int]
     request_commit: Callable[[], None]
-    default_key_serde: Serde[Any] | None
-    default_value_serde: Serde[Any] | None
+    default_key_serde: AnySerde | None
+    default_value_serde: AnySerde | None
     metadata: dict[str, int]
     """The task's processor metadata, committed with its offsets (formats §9); nodes read it in on_init and set it."""
 
@@ -81,7 +81,7 @@ class UserCodeError(Exception):
         self.error = error
 
 
-def call_user(function: Callable[..., Any], *arguments: Any) -> Any:
+def call_user(function: Callable[..., object], *arguments: object) -> Any:
     """Call a user's function.
 
     Raises:
@@ -93,7 +93,7 @@ def call_user(function: Callable[..., Any], *arguments: Any) -> Any:
         raise UserCodeError(error) from error
 
 
-def forward_as(current: RecordContext, original: RecordContext, forward: ProcessFn, key: Any, value: Any) -> None:
+def forward_as(current: RecordContext, original: RecordContext, forward: ProcessFn, key: object, value: object) -> None:
     """Forward a buffered record under the context it came with, not that of the record that released it.
 
     Args:

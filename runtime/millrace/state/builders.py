@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from millrace.errors import TopologyError
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.state.api import StateStore
 from millrace.state.key_value import (
     KeyValueStore,
@@ -122,8 +122,8 @@ class LayeredStoreBuilder(StoreBuilderBase, Generic[S]):
     def __init__(
         self,
         supplier: S,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
+        key_serde: AnySerde | None,
+        value_serde: AnySerde | None,
         store_type: Callable[..., StateStore],
     ) -> None:
         super().__init__(supplier.name)
@@ -169,8 +169,8 @@ class SessionStoreBuilder(LayeredStoreBuilder[SessionBytesStoreSupplier]):
     def __init__(
         self,
         supplier: SessionBytesStoreSupplier,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
+        key_serde: AnySerde | None,
+        value_serde: AnySerde | None,
         store_type: Callable[..., StateStore],
     ) -> None:
         super().__init__(supplier, key_serde, value_serde, store_type)
@@ -185,8 +185,8 @@ class WindowStoreBuilder(LayeredStoreBuilder[WindowBytesStoreSupplier]):
     def __init__(
         self,
         supplier: WindowBytesStoreSupplier,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
+        key_serde: AnySerde | None,
+        value_serde: AnySerde | None,
         store_type: Callable[..., StateStore],
     ) -> None:
         options = {"window_size_ms": supplier.window_size_ms, "retain_duplicates": supplier.retain_duplicates}
@@ -211,7 +211,7 @@ class VersionedKeyValueStoreBuilder(StoreBuilderBase):
     value_format = "plain"
 
     def __init__(
-        self, supplier: VersionedBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        self, supplier: VersionedBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
     ) -> None:
         super().__init__(supplier.name)
         self.supplier = supplier

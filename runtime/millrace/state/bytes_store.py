@@ -95,7 +95,7 @@ class SharedBytesStore:
         lock = self._lock
 
         @wraps(found)
-        def locked(*args: Any, **options: Any) -> Any:
+        def locked(*args: object, **options: object) -> Any:
             with lock:
                 result = found(*args, **options)
             return _locked_rows(result, lock) if isinstance(result, Iterator) else result

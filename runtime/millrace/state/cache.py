@@ -93,7 +93,7 @@ class StoreCache:
         self.put: Callable[[bytes, Any, int], None] = self._compile_put()
         """Caches a write (key, value or None to delete, size) with the context of the record being processed."""
 
-    def load(self, key: bytes, value: Any, value_size: int) -> None:
+    def load(self, key: bytes, value: object, value_size: int) -> None:
         """Cache a value that was read from the layer below."""
         self._add(key, CacheEntry(value, value_size, len(key) + value_size + _NODE_BYTES))
         if self._budget.used_bytes > self._budget.max_bytes:
@@ -104,7 +104,7 @@ class StoreCache:
         record, budget, find, touch = self._record, self._budget, self.entries.get, self.touch
         dirty, put_last = self._dirty, self._dirty.move_to_end
 
-        def put(key: bytes, value: Any, value_size: int) -> None:
+        def put(key: bytes, value: object, value_size: int) -> None:
             topic, headers = record.topic, record.headers
             entry = find(key)
             if entry is not None and (entry.dirty or not self._writing):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from millrace.records import NO_HEADERS, RecordContext, TopicPartition
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.state.api import ChangelogRecord, LogChange, StateStore, StoreContext
 from millrace.state.buffered_records import BufferedChange, decode_change, encode_change
 from millrace.state.builders import StoreBuilderBase
@@ -49,8 +49,8 @@ class GraceBuffer:
     def __init__(
         self,
         name: str,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
+        key_serde: AnySerde | None,
+        value_serde: AnySerde | None,
         *,
         grace_ms: int,
         logging: bool = True,
@@ -113,7 +113,7 @@ class GraceBuffer:
 
     # Used by the processor.
 
-    def put(self, key: Any, value: Any, context: RecordContext) -> bool:
+    def put(self, key: object, value: object, context: RecordContext) -> bool:
         """Buffer a record; return False if it is too late to wait.
 
         Args:
@@ -180,9 +180,7 @@ class GraceBufferBuilder(StoreBuilderBase):
     persistent = True
     value_format = "plain"
 
-    def __init__(
-        self, name: str, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None, *, grace_ms: int
-    ) -> None:
+    def __init__(self, name: str, key_serde: AnySerde | None, value_serde: AnySerde | None, *, grace_ms: int) -> None:
         super().__init__(name)
         self.key_serde = key_serde
         self.value_serde = value_serde

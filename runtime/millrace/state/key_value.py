@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from millrace.records import NO_HEADERS, KeyValue, ValueAndTimestamp
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.state.api import ChangelogRecord, DirectAccess, LogChange, StoreContext, ValueTimestampHeaders
 from millrace.state.bytes_store import KeyValueBytesStore
 from millrace.state.cache import CacheEntry, StoreCache
@@ -123,7 +123,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
         """Iterate all pairs from the greatest key down."""
         return self._scan(None, None, reverse=True)
 
-    def prefix_scan(self, prefix: Any, prefix_serde: Serde[Any] | None = None) -> Iterator[KeyValue[K, S]]:
+    def prefix_scan(self, prefix: Any, prefix_serde: AnySerde | None = None) -> Iterator[KeyValue[K, S]]:
         """Iterate the pairs whose serialised key starts with a prefix.
 
         Args:
@@ -227,7 +227,7 @@ class TimestampedKeyValueStoreWithHeaders(HeaderValues, TypedKeyValueStore[K, Va
 
 
 def merge_cached(
-    cached: list[tuple[Any, CacheEntry]], rows: Iterator[tuple[Any, bytes]], *, reverse: bool
+    cached: list[tuple[Any, CacheEntry]], rows: Iterator[tuple[object, bytes]], *, reverse: bool
 ) -> Iterator[tuple[Any, bytes | None, Any]]:
     """Merge cache entries over rows from below: (key, row, None) or (key, None, cached value); deletes in the cache hide rows."""
     row = next(rows, None)

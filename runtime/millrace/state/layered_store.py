@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, cast
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, InvalidStateStoreError
 from millrace.records import TopicPartition
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import FlushListener, LogChange, StoreContext
 from millrace.state.bytes_store import BytesStore, SharedBytesStore
@@ -28,8 +28,8 @@ class LayeredStore(Generic[P]):
         self,
         bytes_store: P,
         value_format: ValueFormat,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
+        key_serde: AnySerde | None,
+        value_serde: AnySerde | None,
         *,
         caching: bool = False,
         logging: bool = True,
@@ -130,8 +130,8 @@ class LayeredStore(Generic[P]):
 
 
 def store_serdes(
-    store_name: str, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None, config: StreamsConfig
-) -> tuple[Serde[Any], Serde[Any]]:
+    store_name: str, key_serde: AnySerde | None, value_serde: AnySerde | None, config: StreamsConfig
+) -> tuple[AnySerde, AnySerde]:
     """Return the key and the value serde of a store, configured.
 
     Raises:

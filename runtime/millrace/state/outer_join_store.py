@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from millrace.records import NO_HEADERS, Headers, KeyValue
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde, Serde
 from millrace.state.api import ChangelogRecord, LogChange, StateStore, StoreContext
 from millrace.state.builders import StoreBuilderBase
 from millrace.state.bytes_store import KeyValueBytesStore
@@ -86,7 +86,7 @@ class LeftOrRightValueSerde(Serde[LeftOrRightValue[Any]]):
         right: the serde of the right stream's values.
     """
 
-    def __init__(self, left: Serde[Any], right: Serde[Any]) -> None:
+    def __init__(self, left: AnySerde, right: AnySerde) -> None:
         self.left = left
         self.right = right
         self.shareable = left.shareable and right.shareable
@@ -144,9 +144,9 @@ class OuterJoinStore(LayeredStore[KeyValueBytesStore]):
     def __init__(
         self,
         bytes_store: KeyValueBytesStore,
-        key_serde: Serde[Any] | None,
-        left_serde: Serde[Any] | None,
-        right_serde: Serde[Any] | None,
+        key_serde: AnySerde | None,
+        left_serde: AnySerde | None,
+        right_serde: AnySerde | None,
         *,
         logging: bool,
     ) -> None:
@@ -213,9 +213,9 @@ class OuterJoinStoreBuilder(StoreBuilderBase):
     def __init__(
         self,
         supplier: KeyValueBytesStoreSupplier,
-        key_serde: Serde[Any] | None,
-        left_serde: Serde[Any] | None,
-        right_serde: Serde[Any] | None,
+        key_serde: AnySerde | None,
+        left_serde: AnySerde | None,
+        right_serde: AnySerde | None,
     ) -> None:
         super().__init__(supplier.name)
         self.supplier = supplier

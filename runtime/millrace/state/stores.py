@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.state.builders import (
     KeyValueStoreBuilder,
     SessionStoreBuilder,
@@ -175,70 +173,70 @@ class Stores:
 
     @staticmethod
     def key_value_store_builder(
-        supplier: KeyValueBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        supplier: KeyValueBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
     ) -> KeyValueStoreBuilder:
         """Return a builder of plain key-value stores; a serde of None means the configured default."""
         return KeyValueStoreBuilder(supplier, key_serde, value_serde, KeyValueStore)
 
     @staticmethod
     def timestamped_key_value_store_builder(
-        supplier: KeyValueBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        supplier: KeyValueBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
     ) -> KeyValueStoreBuilder:
         """Return a builder of timestamped stores; on a plain supplier the timestamps are not kept on disk (-1)."""
         return KeyValueStoreBuilder(supplier, key_serde, value_serde, TimestampedKeyValueStore)
 
     @staticmethod
     def timestamped_key_value_store_with_headers_builder(
-        supplier: KeyValueBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        supplier: KeyValueBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
     ) -> KeyValueStoreBuilder:
         """Return a builder of stores whose values have timestamp and headers; the disk keeps what its format can."""
         return KeyValueStoreBuilder(supplier, key_serde, value_serde, TimestampedKeyValueStoreWithHeaders)
 
     @staticmethod
     def window_store_builder(
-        supplier: WindowBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        supplier: WindowBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
     ) -> WindowStoreBuilder:
         """Return a builder of plain window stores."""
         return WindowStoreBuilder(supplier, key_serde, value_serde, WindowStore)
 
     @staticmethod
     def join_window_store_builder(
-        supplier: WindowBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        supplier: WindowBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
     ) -> WindowStoreBuilder:
         """Return a builder of the stores of stream-stream joins: plain values, logged with their record's headers (4.3)."""
         return WindowStoreBuilder(supplier, key_serde, value_serde, JoinWindowStore)
 
     @staticmethod
     def timestamped_window_store_builder(
-        supplier: WindowBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        supplier: WindowBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
     ) -> WindowStoreBuilder:
         """Return a builder of timestamped window stores."""
         return WindowStoreBuilder(supplier, key_serde, value_serde, TimestampedWindowStore)
 
     @staticmethod
     def timestamped_window_store_with_headers_builder(
-        supplier: WindowBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        supplier: WindowBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
     ) -> WindowStoreBuilder:
         """Return a builder of window stores whose values have timestamp and headers."""
         return WindowStoreBuilder(supplier, key_serde, value_serde, TimestampedWindowStoreWithHeaders)
 
     @staticmethod
     def session_store_builder(
-        supplier: SessionBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        supplier: SessionBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
     ) -> SessionStoreBuilder:
         """Return a builder of session stores."""
         return SessionStoreBuilder(supplier, key_serde, value_serde, SessionStore)
 
     @staticmethod
     def session_store_with_headers_builder(
-        supplier: SessionBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        supplier: SessionBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
     ) -> SessionStoreBuilder:
         """Return a builder of session stores whose aggregates have headers; the disk keeps what its format can (KIP-1271)."""
         return SessionStoreBuilder(supplier, key_serde, value_serde, SessionStoreWithHeaders)
 
     @staticmethod
     def versioned_key_value_store_builder(
-        supplier: VersionedBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        supplier: VersionedBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
     ) -> VersionedKeyValueStoreBuilder:
         """Return a builder of versioned stores."""
         return VersionedKeyValueStoreBuilder(supplier, key_serde, value_serde)

@@ -13,7 +13,7 @@ from typing import Any
 from sortedcontainers import SortedDict
 
 from millrace.records import NO_HEADERS, Change, RecordContext, TopicPartition, ValueAndTimestamp
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.state.api import ChangelogRecord, LogChange, StateStore, StoreContext
 from millrace.state.buffered_records import (
     VERSION_HEADERS,
@@ -48,7 +48,7 @@ class SuppressionBuffer:
     kind = "buffer"
 
     def __init__(
-        self, name: str, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None, *, logging: bool = True
+        self, name: str, key_serde: AnySerde | None, value_serde: AnySerde | None, *, logging: bool = True
     ) -> None:
         self.name = name
         self.min_timestamp = NEVER
@@ -134,7 +134,7 @@ class SuppressionBuffer:
         """The number of waiting keys."""
         return len(self._times)
 
-    def put(self, time: int, key: Any, change: Change[Any], context: RecordContext) -> None:
+    def put(self, time: int, key: object, change: Change[Any], context: RecordContext) -> None:
         """Buffer a change; it replaces an earlier change of the same key and keeps its due time.
 
         Args:
@@ -162,7 +162,7 @@ class SuppressionBuffer:
             self._forget(raw)
             self._mark_dirty(raw)
 
-    def prior_value_for_buffered(self, key: Any) -> tuple[bool, ValueAndTimestamp[Any] | None]:
+    def prior_value_for_buffered(self, key: object) -> tuple[bool, ValueAndTimestamp[Any] | None]:
         """Return whether a change of the key is waiting, and the value that was emitted before it (timestamp unknown)."""
         buffered = self._buffered(self._key_bytes(self._topic, key))
         if buffered is None:
@@ -245,7 +245,7 @@ class SuppressionBufferBuilder(StoreBuilderBase):
     persistent = False
     value_format = "plain"
 
-    def __init__(self, name: str, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None) -> None:
+    def __init__(self, name: str, key_serde: AnySerde | None, value_serde: AnySerde | None) -> None:
         super().__init__(name)
         self.key_serde = key_serde
         self.value_serde = value_serde

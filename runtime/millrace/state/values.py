@@ -17,6 +17,12 @@ from millrace.state.value_formats import TIMESTAMPED, ValueFormat, pack_long, un
 
 Parts = tuple[bytes, int, Headers]
 """The serde's bytes, timestamp (ms), headers."""
+Serialize = Callable[[str, Any], bytes]
+Deserialize = Callable[[str, bytes], Any]
+Reader = Callable[[Any], Any]
+"""Gets the value of a row, or None."""
+Writer = Callable[[Any, Any], None]
+"""Writes the value of a row; None deletes."""
 
 
 class Values:
@@ -34,8 +40,8 @@ class Values:
     _record: RecordContext
     _topic: str
     _from_disk: Callable[[bytes], Any]
-    _value_bytes: Callable[[str, Any], bytes]
-    _value_of: Callable[[str, bytes], Any]
+    _value_bytes: Serialize
+    _value_of: Deserialize
 
     def _disk_reader(self) -> Callable[[bytes], Any]:
         """Return the function that turns disk values into the user's values."""
@@ -44,17 +50,17 @@ class Values:
 
     # Functions on the path of every record; each kind of values may override them with faster ones.
 
-    def _reader(self, read: Callable[[Any], bytes | None]) -> Callable[[Any], Any]:
+    def _reader(self, read: Callable[[Any], bytes | None]) -> Reader:
         """Return the function that gets the value for a row, or None, using a function that reads disk values."""
         from_disk = self._from_disk
 
-        def get(row: Any) -> Any:
+        def get(row: object) -> Any:
             data = read(row)
             return None if data is None else from_disk(data)
 
         return get
 
-    def _writer(self, write: Write) -> Callable[[Any, Any], None]:
+    def _writer(self, write: Write) -> Writer:
         """Return the function that writes a value (None deletes), using a function that writes its parts."""
         split, to_disk, record, tombstone_headers = (
             self._split,
@@ -63,7 +69,7 @@ class Values:
             self._tombstone_headers,
         )
 
-        def put(raw: bytes, value: Any) -> None:
+        def put(raw: bytes, value: object) -> None:
             if value is None:
                 write(raw, None, None, record.timestamp, tombstone_headers())
             else:
@@ -72,9 +78,7 @@ class Values:
 
         return put
 
-    def _cache_writer(
-        self, cache: StoreCache, extra_bytes: int = 0, *, of_windows: bool = False
-    ) -> Callable[[Any, Any], None]:
+    def _cache_writer(self, cache: StoreCache, extra_bytes: int = 0, *, of_windows: bool = False) -> Writer:
         """Return the function that puts a value (None deletes) into the cache.
 
         Args:
@@ -97,21 +101,21 @@ class Values:
 
         return put
 
-    def _present(self, value: Any) -> Any:
+    def _present(self, value: object) -> Any:
         """Return a value in the form that users get."""
         return value
 
-    def _split(self, value: Any) -> Parts:
+    def _split(self, value: object) -> Parts:
         raise NotImplementedError
 
     def _join(self, parts: Parts) -> Any:
         raise NotImplementedError
 
-    def _bare(self, value: Any) -> Any:
+    def _bare(self, value: object) -> Any:
         """Return the value that a flush listener gets."""
         raise NotImplementedError
 
-    def _size(self, value: Any) -> int:
+    def _size(self, value: object) -> int:
         """Return roughly how many bytes a value takes in the cache."""
         raise NotImplementedError
 
@@ -133,23 +137,23 @@ class PlainValues(Values):
         value_of, topic = self._value_of, self._topic
         return lambda data: value_of(topic, data)
 
-    def _split(self, value: Any) -> Parts:
+    def _split(self, value: object) -> Parts:
         return self._value_bytes(self._topic, value), self._record.timestamp, NO_HEADERS
 
     def _join(self, parts: Parts) -> Any:
         return self._value_of(self._topic, parts[0])
 
-    def _bare(self, value: Any) -> Any:
+    def _bare(self, value: object) -> Any:
         return value
 
-    def _size(self, value: Any) -> int:
+    def _size(self, value: object) -> int:
         return value_size(value)
 
 
 class PlainValuesLoggedWithHeaders(PlainValues):
     """Plain values whose changelog records carry the headers of the record being processed (joins, since 4.3)."""
 
-    def _split(self, value: Any) -> Parts:
+    def _split(self, value: object) -> Parts:
         return self._value_bytes(self._topic, value), self._record.timestamp, self._record.headers
 
     def _tombstone_headers(self) -> Headers:
@@ -168,18 +172,18 @@ class TimestampedValues(Values):
         value_of, topic = self._value_of, self._topic
         return lambda data: (value_of(topic, data[8:]), unpack_long(data))
 
-    def _reader(self, read: Callable[[Any], bytes | None]) -> Callable[[Any], Any]:
+    def _reader(self, read: Callable[[Any], bytes | None]) -> Reader:
         if self._format.from_disk is not TIMESTAMPED.from_disk:
             return super()._reader(read)
         value_of, topic = self._value_of, self._topic
 
-        def get(row: Any) -> Any:
+        def get(row: object) -> Any:
             data = read(row)
             return None if data is None else (value_of(topic, data[8:]), unpack_long_from(data)[0])
 
         return get
 
-    def _writer(self, write: Write) -> Callable[[Any, Any], None]:
+    def _writer(self, write: Write) -> Writer:
         general = super()._writer(write)
         if self._format.to_disk is not TIMESTAMPED.to_disk:
             return lambda raw, pair: general(raw, None if pair is None or pair[0] is None else pair)
@@ -195,9 +199,7 @@ class TimestampedValues(Values):
 
         return put
 
-    def _cache_writer(
-        self, cache: StoreCache, extra_bytes: int = 0, *, of_windows: bool = False
-    ) -> Callable[[Any, Any], None]:
+    def _cache_writer(self, cache: StoreCache, extra_bytes: int = 0, *, of_windows: bool = False) -> Writer:
         general = super()._cache_writer(cache, extra_bytes, of_windows=of_windows)
         keep, shareable, prefix_size = cache.put, self._shareable, self.prefix_size + extra_bytes
 

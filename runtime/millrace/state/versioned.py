@@ -6,10 +6,10 @@ Changelog records have the version's timestamp, not that of the record being pro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 from millrace.records import NO_HEADERS
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
 from millrace.state.cache import CacheEntry
 from millrace.state.change_log import note_position, restored_offsets
@@ -45,8 +45,8 @@ class VersionedKeyValueStore(LayeredStore[RocksVersionedStore], Generic[K, V]):
     def __init__(
         self,
         bytes_store: RocksVersionedStore,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
+        key_serde: AnySerde | None,
+        value_serde: AnySerde | None,
         *,
         logging: bool = True,
     ) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
 from millrace.records import Headers, KeyValue, ValueAndTimestamp, Window, Windowed, new_tuple
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.state.api import ChangelogRecord, DirectWindowAccess, LogChange, StoreContext, ValueTimestampHeaders
 from millrace.state.cache import CacheEntry, StoreCache
 from millrace.state.change_log import disk_rows, restored_offsets
@@ -52,8 +52,8 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         self,
         bytes_store: WindowBytesStore,
         value_format: ValueFormat,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
+        key_serde: AnySerde | None,
+        value_serde: AnySerde | None,
         *,
         window_size_ms: int,
         retain_duplicates: bool = False,

@@ -22,9 +22,15 @@ from millrace.engine.task_metrics import TASK_GROUP, MetricName, task_metrics
 from millrace.engine.task_state import TaskState
 from millrace.errors import ConfigError, InvalidStateStoreError, TopologyError
 from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TaskId, TopicPartition
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde, Serde
 from millrace.serdes.resolve import default_key_serde, default_value_serde
-from millrace.state.api import StateStore
+from millrace.state.api import (
+    ReadOnlyKeyValueStore,
+    ReadOnlySessionStore,
+    ReadOnlyWindowStore,
+    StateStore,
+    VersionedLookup,
+)
 from millrace.state.cache import RecordCache
 from millrace.testing.collector import CapturingCollector, ProducedRecord
 from millrace.testing.topics import TestInputTopic, TestOutputTopic
@@ -280,19 +286,19 @@ class TopologyTestDriver:
         Raises:
             InvalidStateStoreError: there is no store of that name, or it is of another kind.
         """
-        return self._store_with(name, "key-value", ("get", "range"))
+        return self._store_with(name, "key-value", ReadOnlyKeyValueStore)
 
     def get_window_store(self, name: str) -> Any:
         """Return a window store."""
-        return self._store_with(name, "window", ("fetch", "fetch_all"))
+        return self._store_with(name, "window", ReadOnlyWindowStore)
 
     def get_session_store(self, name: str) -> Any:
         """Return a session store."""
-        return self._store_with(name, "session", ("find_sessions",))
+        return self._store_with(name, "session", ReadOnlySessionStore)
 
     def get_versioned_key_value_store(self, name: str) -> Any:
         """Return a versioned key-value store."""
-        return self._store_with(name, "versioned", ("get", "delete"))
+        return self._store_with(name, "versioned", VersionedLookup)
 
     # Looking inside
 
@@ -379,7 +385,7 @@ class TopologyTestDriver:
     def _clock(self) -> int:
         return self._now_ms
 
-    def _serde(self, serde: Serde[Any] | None, which: str) -> Serde[Any]:
+    def _serde(self, serde: AnySerde | None, which: str) -> AnySerde:
         if serde is not None:
             return serde
         default = default_key_serde(self.config) if which == "key" else default_value_serde(self.config)
@@ -432,13 +438,13 @@ class TopologyTestDriver:
         assert self._global is not None
         self._global.update(TopicPartition(record.topic, _PARTITION), [record])
 
-    def _store_with(self, name: str, kind: str, methods: tuple[str, ...]) -> Any:
+    def _store_with(self, name: str, kind: str, protocol: type) -> Any:
         store = self.get_state_store(name)
         if store is None:
             raise InvalidStateStoreError(
                 f"There is no store {name!r}; the topology's stores: {', '.join(self.get_all_state_stores()) or 'none'}"
             )
-        if not all(callable(getattr(store, method, None)) for method in methods):
+        if not isinstance(store, protocol):
             raise InvalidStateStoreError(f"Store {name!r} is a {type(store).__name__}, not a {kind} store")
         return store
 

@@ -17,7 +17,7 @@ SETTINGS = {
 }
 
 
-def run(operators: Callable[[KStream[Any, Any]], KStream[Any, Any]], *records: Any) -> list[tuple[Any, Any]]:
+def run(operators: Callable[[KStream[Any, Any]], KStream[Any, Any]], *records: object) -> list[tuple[Any, Any]]:
     """Send text records through operators, and return the keys and values of the output.
 
     Args:

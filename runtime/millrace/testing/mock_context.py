@@ -13,7 +13,7 @@ from millrace.errors import ConfigError, TopologyError
 from millrace.processor.adapter import RecordPosition
 from millrace.processor.api import PunctuationType, Punctuator
 from millrace.records import Headers, Record, RecordContext, TaskId, TopicPartition
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import LogChange, StateStore, StoreContext
 
@@ -90,12 +90,12 @@ class MockProcessorContext:
         return self._state_dir
 
     @property
-    def key_serde(self) -> Serde[Any]:
+    def key_serde(self) -> AnySerde:
         """The default key serde."""
         return _given(default_key_serde(self.config), "key")
 
     @property
-    def value_serde(self) -> Serde[Any]:
+    def value_serde(self) -> AnySerde:
         """The default value serde."""
         return _given(default_value_serde(self.config), "value")
 
@@ -192,7 +192,7 @@ class MockProcessorContext:
         self.dropped_records += 1
 
 
-def _given(serde: Serde[Any] | None, which: str) -> Serde[Any]:
+def _given(serde: AnySerde | None, which: str) -> AnySerde:
     if serde is None:
         raise ConfigError(
             f"The processor needs the default {which} serde: give the context the setting default.{which}.serde"

@@ -144,7 +144,7 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _callable_name(function: Any) -> str:
+def _callable_name(function: object) -> str:
     name: str = getattr(function, "__name__", type(function).__name__)
     return name
 

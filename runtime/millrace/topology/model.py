@@ -24,7 +24,7 @@ from millrace.plan.model import (
 )
 from millrace.processor.api import StreamPartitioner, TimestampExtractor, TopicNameExtractor
 from millrace.processor.node import NodeFactory
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde, Serde
 from millrace.state.api import StoreBuilder
 
 
@@ -35,8 +35,8 @@ class SourceNode:
     name: str
     topics: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
-    key_serde: Serde[Any] | None = None
-    value_serde: Serde[Any] | None = None
+    key_serde: AnySerde | None = None
+    value_serde: AnySerde | None = None
     timestamp_extractor: TimestampExtractor | None = None
     offset_reset: str | None = None
     """`earliest`, `latest`, `none`, `by_duration:<ms>`, or None for the consumer's default (earliest)."""
@@ -60,8 +60,8 @@ class SinkNode:
     parents: tuple[str, ...]
     topic: str | None = None
     topic_extractor: TopicNameExtractor | None = None
-    key_serde: Serde[Any] | None = None
-    value_serde: Serde[Any] | None = None
+    key_serde: AnySerde | None = None
+    value_serde: AnySerde | None = None
     partitioner: StreamPartitioner | None = None
 
 
@@ -82,7 +82,7 @@ class RepartitionTopic:
 class DeferredSerde(Serde[Any]):
     """A placeholder for a serde made from the configuration, such as one that wraps the default value serde."""
 
-    def __init__(self, make: Callable[[StreamsConfig], Serde[Any]]) -> None:
+    def __init__(self, make: Callable[[StreamsConfig], AnySerde]) -> None:
         self.for_config = make
 
 
@@ -103,7 +103,7 @@ DeclaredStore = StoreBuilder | DeferredStore
 """A store as operators declare it."""
 
 
-def resolved_serde(serde: Serde[Any] | None, config: StreamsConfig) -> Serde[Any] | None:
+def resolved_serde(serde: AnySerde | None, config: StreamsConfig) -> AnySerde | None:
     """Return a serde for an application, configured."""
     found = serde.for_config(config) if isinstance(serde, DeferredSerde) else serde
     if found is not None:

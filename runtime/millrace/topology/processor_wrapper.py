@@ -94,8 +94,8 @@ class ProcessorWrapper:
 class _Wraps(Protocol):
     """The methods of a `ProcessorWrapper`, which a user's class may have without being derived from it."""
 
-    wrap_processor_supplier: Callable[..., Any]
-    wrap_fixed_key_processor_supplier: Callable[..., Any]
+    wrap_processor_supplier: Callable[..., object]
+    wrap_fixed_key_processor_supplier: Callable[..., object]
 
 
 def configured_wrapper(config: StreamsConfig) -> ProcessorWrapper | None:

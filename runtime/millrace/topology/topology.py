@@ -14,7 +14,7 @@ from millrace.processor.api import (
     TimestampExtractor,
     TopicNameExtractor,
 )
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
 from millrace.topology.builder import TopologyBuilder, global_source
 from millrace.topology.description import TopologyDescription
@@ -49,8 +49,8 @@ class Topology:
         name: str,
         *topics: str,
         pattern: str | re.Pattern[str] | None = None,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
+        key_serde: AnySerde | None = None,
+        value_serde: AnySerde | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: AutoOffsetReset | str | None = None,
     ) -> Self:
@@ -101,8 +101,8 @@ class Topology:
         name: str,
         topic: str | TopicNameExtractor,
         *parents: str,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
+        key_serde: AnySerde | None = None,
+        value_serde: AnySerde | None = None,
         partitioner: StreamPartitioner | None = None,
     ) -> Self:
         """Write the records of its parents to a topic, or to topics that a function chooses per record.
@@ -151,8 +151,8 @@ class Topology:
         processor_name: str,
         supplier: ProcessorSupplier[Any, Any, Any, Any],
         *,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
+        key_serde: AnySerde | None = None,
+        value_serde: AnySerde | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
     ) -> Self:
         """Add a store that every instance fills with a whole topic; all processors can read it.
@@ -186,8 +186,8 @@ class Topology:
         processor_name: str,
         supplier: ProcessorSupplier[Any, Any, Any, Any],
         *,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
+        key_serde: AnySerde | None = None,
+        value_serde: AnySerde | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
     ) -> Self:
         """Add a store that is a partitioned copy of a topic and restored from it (KIP-813).

@@ -7,11 +7,11 @@ of the physical node whose output is the logical node's output. The optimiser lo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from millrace.processor.api import StreamPartitioner, TopicNameExtractor
 from millrace.processor.node import NodeFactory
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.topology.builder import TopologyBuilder
 from millrace.topology.model import DeclaredStore, SinkNode, SourceNode
 
@@ -167,8 +167,8 @@ class SinkStep(GraphNode):
         self,
         name: str,
         topic: str | TopicNameExtractor,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
+        key_serde: AnySerde | None,
+        value_serde: AnySerde | None,
         partitioner: StreamPartitioner | None,
     ) -> None:
         super().__init__(name)

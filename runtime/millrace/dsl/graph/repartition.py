@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from millrace.dsl.graph.names import Names, is_generated_stream_name
 from millrace.dsl.graph.nodes import GraphNode
@@ -11,7 +10,7 @@ from millrace.processor.api import StreamPartitioner
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.processor.timestamp_extractors import fail_on_invalid_timestamp
 from millrace.records import Headers
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.topology.builder import TopologyBuilder
 from millrace.topology.model import RepartitionTopic, SinkNode, SourceNode
 
@@ -29,8 +28,8 @@ class Repartition(GraphNode):
         names: Names,
         base_name: str,
         *,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
+        key_serde: AnySerde | None,
+        value_serde: AnySerde | None,
         partitioner: StreamPartitioner | None = None,
         partitions: int | None = None,
         name_is_generated: bool = True,
@@ -87,8 +86,8 @@ class TableRepartition(GraphNode):
         sink: str,
         source: str,
         topic: str,
-        key_serde: Serde[Any] | None,
-        change_serde: Serde[Any],
+        key_serde: AnySerde | None,
+        change_serde: AnySerde,
         name_is_generated: bool,
     ) -> None:
         super().__init__(source)
@@ -134,7 +133,7 @@ def _null_key_filter(keeps_null_keys: Callable[[], bool]) -> Callable[[NodeConte
         if keeps_null_keys():
             return forward
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is not None:
                 forward(key, value, timestamp, headers)
 

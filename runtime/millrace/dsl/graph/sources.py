@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
 from millrace.dsl.graph.nodes import GraphNode
 from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.stores import TableStoreSpec
 from millrace.errors import TopologyError
 from millrace.processor.api import TimestampExtractor
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.topology.builder import TopologyBuilder
 from millrace.topology.model import SourceNode
 
@@ -25,8 +24,8 @@ class StreamSource(GraphNode):
         topics: Iterable[str] = (),
         pattern: re.Pattern[str] | None = None,
         *,
-        key_serde: Serde[Any] | None = None,
-        value_serde: Serde[Any] | None = None,
+        key_serde: AnySerde | None = None,
+        value_serde: AnySerde | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
         offset_reset: str | None = None,
     ) -> None:

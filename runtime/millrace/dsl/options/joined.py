@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from millrace.dsl.durations import Duration, to_millis
 from millrace.dsl.store_suppliers import DslStoreSuppliers
@@ -27,8 +27,8 @@ class ValueJoinerWithKey(Generic[K, V, VO, R]):
 
 
 def with_key(
-    joiner: Callable[[Any, Any], Any] | ValueJoinerWithKey[Any, Any, Any, Any],
-) -> Callable[[Any, Any, Any], Any]:
+    joiner: Callable[[Any, Any], object] | ValueJoinerWithKey[Any, Any, Any, Any],
+) -> Callable[[Any, Any, Any], object]:
     """Return a joiner as a function of key, left and right value."""
     if isinstance(joiner, ValueJoinerWithKey):
         return joiner.joiner
@@ -205,3 +205,16 @@ class TableJoined(Generic[K, VO]):
     def with_other_partitioner(self, partitioner: StreamPartitioner | None) -> TableJoined[K, VO]:
         """Let this choose the partitions of subscriptions."""
         return replace(self, other_partitioner=partitioner)
+
+
+AnyStreamJoined: TypeAlias = StreamJoined[Any, Any, Any]
+"""The options of a join of streams whose types only the author of the topology knows."""
+
+
+AnyTableJoined: TypeAlias = TableJoined[Any, Any]
+"""The options of a foreign-key join whose types only the author of the topology knows."""
+
+AnyJoiner: TypeAlias = Callable[..., object] | ValueJoinerWithKey[Any, Any, Any, Any]
+"""A joiner as users give it, called by `with_key` with two values or with the key too."""
+AnyForeignKey: TypeAlias = Callable[..., object] | ForeignKeyWithKey[Any, Any, Any]
+"""The function that returns the foreign key of a value, or of a key and a value."""

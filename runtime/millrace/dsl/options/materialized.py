@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from millrace.dsl.durations import Duration, to_millis
 from millrace.dsl.graph.names import checked_name
@@ -95,3 +95,7 @@ class Materialized(Generic[K, V]):
     def with_store_type(self, store_type: StoreType) -> Materialized[K, V]:
         """Keep the table in this kind of store."""
         return replace(self, store_type=store_type)
+
+
+AnyMaterialized: TypeAlias = Materialized[Any, Any]
+"""The options of a store whose types only the author of the topology knows."""

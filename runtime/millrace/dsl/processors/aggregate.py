@@ -26,7 +26,7 @@ def count_initializer() -> int:
     return 0
 
 
-def count_aggregator(key: Any, value: Any, count: int) -> int:  # noqa: ARG001 (any record counts)
+def count_aggregator(key: object, value: object, count: int) -> int:  # noqa: ARG001 (any record counts)
     """Count one more record."""
     return count + 1
 
@@ -60,7 +60,7 @@ class StreamAggregate:
         topic, key_bytes, _, get, put = table.direct
         silent = forwards_when_flushed(node, table.store, send_old_values=sends_old)
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
                 drop()
                 return
@@ -102,7 +102,7 @@ class StreamReduce(StreamAggregate):
         topic, key_bytes, _, get, put = table.direct
         silent = forwards_when_flushed(node, table.store, send_old_values=sends_old)
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
                 drop()
                 return

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from millrace.config import StreamsConfig
-from millrace.dsl.processors.tables import View
+from millrace.dsl.processors.tables import ChangeParts, Joiner, View
 from millrace.errors import ConfigError
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Headers
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.serdes.foreign_key import (
     DELETES,
     CombinedKey,
@@ -36,9 +36,7 @@ from millrace.serdes.foreign_key import (
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import ValueTimestampHeaders
 
-Joiner = Callable[[Any, Any, Any], Any]
-"""primary key, left value, right value."""
-ForeignKeyExtractor = Callable[[Any, Any], Any]
+ForeignKeyExtractor = Callable[[Any, Any], object]
 """primary key and left value to foreign key, or None."""
 
 _PARTITION_SINCE = (3, 4)
@@ -51,20 +49,20 @@ class ForeignKeySerdes:
 
     topic: str
     """The registration topic, without the application id."""
-    primary_key: Serde[Any] | None
-    left_value: Serde[Any] | None
-    foreign_key: Serde[Any] | None
-    right_value: Serde[Any] | None
+    primary_key: AnySerde | None
+    left_value: AnySerde | None
+    foreign_key: AnySerde | None
+    right_value: AnySerde | None
 
     def pseudo_topic(self, config: StreamsConfig, what: str) -> str:
         """Return the name for foreign keys (`fk`), primary keys (`pk`) or hashed values (`vh`)."""
         return f"{config.application_id}-{self.topic}-{what}"
 
-    def left_values(self, config: StreamsConfig) -> Serde[Any]:
+    def left_values(self, config: StreamsConfig) -> AnySerde:
         """Return the serde of the left table's values."""
         return self._found(self.left_value, config, "value")
 
-    def foreign_keys(self, config: StreamsConfig) -> Serde[Any]:
+    def foreign_keys(self, config: StreamsConfig) -> AnySerde:
         """Return the serde of the right table's keys."""
         return self._found(self.foreign_key, config, "key")
 
@@ -84,13 +82,13 @@ class ForeignKeySerdes:
         """Return the serde of responses."""
         return SubscriptionResponseWrapperSerde(self._found(self.right_value, config, "value"))
 
-    def _primary_keys(self, config: StreamsConfig) -> Serde[Any]:
+    def _primary_keys(self, config: StreamsConfig) -> AnySerde:
         return self._found(self.primary_key, config, "key")
 
     def _pk(self, config: StreamsConfig) -> str:
         return self.pseudo_topic(config, "pk")
 
-    def _found(self, serde: Serde[Any] | None, config: StreamsConfig, part: Literal["key", "value"]) -> Serde[Any]:
+    def _found(self, serde: AnySerde | None, config: StreamsConfig, part: Literal["key", "value"]) -> AnySerde:
         found = serde or (default_key_serde(config) if part == "key" else default_value_serde(config))
         if found is None:
             raise ConfigError(
@@ -138,7 +136,7 @@ class SubscriptionSend:
         serialize_key = serdes.foreign_keys(node.config).serialize
         serialize_value = serdes.left_values(node.config).serialize
 
-        def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
             if versioned and not is_latest:
                 drop()
@@ -161,13 +159,13 @@ class SubscriptionSend:
         return process
 
 
-Instructions = tuple[tuple[Any, Instruction], ...]
+Instructions = tuple[tuple[object, Instruction], ...]
 """Foreign keys, each with an instruction for its owner."""
 _Instruct = Callable[[Any, Any, Any, Any, bool], Instructions]
 """New and old left value, old and new foreign key, and whether these differ."""
 
 
-def _left_instructions(new: Any, old: Any, old_key: Any, new_key: Any, moved: bool) -> Instructions:  # noqa: FBT001
+def _left_instructions(new: object, old: object, old_key: object, new_key: object, moved: bool) -> Instructions:  # noqa: FBT001
     if new is None and old is None:
         return ()
     renewed = (new_key, Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE)
@@ -177,7 +175,7 @@ def _left_instructions(new: Any, old: Any, old_key: Any, new_key: Any, moved: bo
 
 
 def _inner_instructions(drop: Callable[[], None]) -> _Instruct:
-    def instruct(new: Any, _old: Any, old_key: Any, new_key: Any, moved: bool) -> Instructions:  # noqa: FBT001
+    def instruct(new: object, _old: object, old_key: object, new_key: object, moved: bool) -> Instructions:  # noqa: FBT001
         if new is not None and new_key is None:
             drop()
         if new_key is None:
@@ -266,7 +264,7 @@ class ForeignTableJoin:
         prefix_of, primary_key_of = schema.prefix, schema.primary_key
         scan = node.state_store(self._store_name).prefix_scan
 
-        def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             if key is None or (versioned and not change[2]):
                 drop()
                 return

@@ -17,7 +17,7 @@ from millrace.dsl.windows import EmitStrategy, SessionWindows
 from millrace.processor.node import NodeContext, ProcessFn, UserCodeError, call_user
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Change, Headers, Window, Windowed
 
-Merger = Callable[[Any, Any, Any], Any]
+Merger = Callable[[Any, Any, Any], object]
 """key, one aggregate, another; returns the merged session's aggregate."""
 
 
@@ -63,7 +63,7 @@ class SessionAggregate:
         """Compile the node."""
         process, drop, fail = _SessionTask(self, node).process, node.drop_record, node.processing_failed
 
-        def process_record(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process_record(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None:
                 drop()
                 return
@@ -102,7 +102,7 @@ class _SessionTask:
             self._node, self._store, send_old_values=self._sends_old_values, timestamp_of=_session_end
         )
 
-    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def process(self, key: object, value: object, timestamp: int, headers: Headers) -> None:
         """Add one record to its session."""
         self._stream_time = max(self._stream_time, timestamp)
         close_time = self._stream_time - self._closes_after
@@ -123,8 +123,8 @@ class _SessionTask:
         self,
         merged: list[tuple[Windowed[Any], Any]],
         session: Windowed[Any],
-        value: Any,
-        total: Any,
+        value: object,
+        total: object,
         timestamp: int,
         headers: Headers,
     ) -> None:

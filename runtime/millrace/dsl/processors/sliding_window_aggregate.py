@@ -65,7 +65,7 @@ class SlidingWindowAggregate:
         task = _SlidingTask(self, node)
         drop, fail, process = node.drop_record, node.processing_failed, task.process
 
-        def process_record(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process_record(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
                 drop()
                 return
@@ -105,10 +105,10 @@ class _SlidingTask:
         else:
             node.on_init(lambda: self._listen(store))
 
-    def _listen(self, store: Any) -> None:
+    def _listen(self, store: object) -> None:
         self._silent = forward_flushed(self._node, store, send_old_values=self._sends_old_values)
 
-    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def process(self, key: object, value: object, timestamp: int, headers: Headers) -> None:
         """Update and create the windows of one record."""
         if timestamp > self._stream_time:
             self._stream_time = timestamp
@@ -215,7 +215,7 @@ class _SlidingTask:
             time = self._timestamp
         self._store_and_forward(start, old, new, time)
 
-    def _store_and_forward(self, start: int, old: Any, new: Any, time: int) -> None:
+    def _store_and_forward(self, start: int, old: object, new: object, time: int) -> None:
         node = self._node
         record = node.record
         record.timestamp = self._timestamp

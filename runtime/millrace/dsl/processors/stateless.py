@@ -9,7 +9,9 @@ from typing import Any
 from millrace.processor.node import NodeContext, NodeFactory, ProcessFn
 from millrace.records import Headers
 
-Predicate = Callable[[Any, Any], Any]
+KeyValueMapper = Callable[[Any, Any], object]
+"""Gets key and value."""
+Predicate = KeyValueMapper
 
 
 def pass_through() -> NodeFactory:
@@ -23,7 +25,7 @@ def filtering(predicate: Predicate, *, negate: bool = False) -> NodeFactory:
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed
 
-        def keep(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def keep(key: object, value: object, timestamp: int, headers: Headers) -> None:
             try:
                 wanted = predicate(key, value)
             except Exception as error:
@@ -32,7 +34,7 @@ def filtering(predicate: Predicate, *, negate: bool = False) -> NodeFactory:
             if wanted:
                 forward(key, value, timestamp, headers)
 
-        def drop(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def drop(key: object, value: object, timestamp: int, headers: Headers) -> None:
             try:
                 unwanted = predicate(key, value)
             except Exception as error:
@@ -46,13 +48,13 @@ def filtering(predicate: Predicate, *, negate: bool = False) -> NodeFactory:
     return factory
 
 
-def mapping(mapper: Callable[[Any, Any], tuple[Any, Any]]) -> NodeFactory:
+def mapping(mapper: Callable[[Any, Any], tuple[object, object]]) -> NodeFactory:
     """Replace key and value."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             try:
                 new_key, new_value = mapper(key, value)
             except Exception as error:
@@ -65,13 +67,13 @@ def mapping(mapper: Callable[[Any, Any], tuple[Any, Any]]) -> NodeFactory:
     return factory
 
 
-def selecting_key(selector: Callable[[Any, Any], Any]) -> NodeFactory:
+def selecting_key(selector: KeyValueMapper) -> NodeFactory:
     """Replace the key."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             try:
                 new_key = selector(key, value)
             except Exception as error:
@@ -84,13 +86,13 @@ def selecting_key(selector: Callable[[Any, Any], Any]) -> NodeFactory:
     return factory
 
 
-def mapping_values(mapper: Callable[[Any], Any]) -> NodeFactory:
+def mapping_values(mapper: Callable[[Any], object]) -> NodeFactory:
     """Replace the value."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             try:
                 new_value = mapper(value)
             except Exception as error:
@@ -103,13 +105,13 @@ def mapping_values(mapper: Callable[[Any], Any]) -> NodeFactory:
     return factory
 
 
-def mapping_values_with_key(mapper: Callable[[Any, Any], Any]) -> NodeFactory:
+def mapping_values_with_key(mapper: KeyValueMapper) -> NodeFactory:
     """Replace the value, given the key too."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             try:
                 new_value = mapper(key, value)
             except Exception as error:
@@ -122,13 +124,13 @@ def mapping_values_with_key(mapper: Callable[[Any, Any], Any]) -> NodeFactory:
     return factory
 
 
-def flat_mapping(mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]]) -> NodeFactory:
+def flat_mapping(mapper: Callable[[Any, Any], Iterable[tuple[object, object]]]) -> NodeFactory:
     """Replace each record with any number of records, all of which are created before the first is forwarded."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             try:
                 pairs = [(new_key, new_value) for new_key, new_value in mapper(key, value)]
             except Exception as error:
@@ -142,13 +144,13 @@ def flat_mapping(mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]]) -> Nod
     return factory
 
 
-def flat_mapping_values(mapper: Callable[[Any], Iterable[Any]]) -> NodeFactory:
+def flat_mapping_values(mapper: Callable[[Any], Iterable[object]]) -> NodeFactory:
     """Replace each value with any number of values."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             try:
                 values = list(mapper(value))
             except Exception as error:
@@ -162,13 +164,13 @@ def flat_mapping_values(mapper: Callable[[Any], Iterable[Any]]) -> NodeFactory:
     return factory
 
 
-def flat_mapping_values_with_key(mapper: Callable[[Any, Any], Iterable[Any]]) -> NodeFactory:
+def flat_mapping_values_with_key(mapper: Callable[[Any, Any], Iterable[object]]) -> NodeFactory:
     """Replace each value with any number of values, given the key too."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             try:
                 values = list(mapper(key, value))
             except Exception as error:
@@ -182,13 +184,13 @@ def flat_mapping_values_with_key(mapper: Callable[[Any, Any], Iterable[Any]]) ->
     return factory
 
 
-def peeking(action: Callable[[Any, Any], Any]) -> NodeFactory:
+def peeking(action: KeyValueMapper) -> NodeFactory:
     """Call a function, and forward the record; without children this is `foreach`."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             try:
                 action(key, value)
             except Exception as error:
@@ -215,7 +217,7 @@ def branching(predicates: Sequence[Predicate], children: Sequence[str]) -> NodeF
         branches = [(predicate, node.children[name]) for predicate, name in zip(predicates, children, strict=False)]
         default = node.children[children[-1]] if len(children) > len(predicates) else None
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             for predicate, forward in branches:
                 try:
                     matches = predicate(key, value)
@@ -236,7 +238,7 @@ def branching(predicates: Sequence[Predicate], children: Sequence[str]) -> NodeF
 def printing(label: str, mapper: Callable[[Any, Any], str] | None, path: Path | None) -> NodeFactory:
     """Print one line per record, to standard output or appended to a file."""
 
-    def line(key: Any, value: Any) -> str:
+    def line(key: object, value: object) -> str:
         return f"[{label}]: {mapper(key, value) if mapper is not None else f'{key}, {value}'}"
 
     def factory(node: NodeContext) -> ProcessFn:

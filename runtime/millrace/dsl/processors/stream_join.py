@@ -18,7 +18,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from millrace.config import OUTER_JOIN_INTERVAL
-from millrace.dsl.processors.stream_table_join import Joiner
+from millrace.dsl.processors.tables import Joiner
 from millrace.dsl.windows import JoinWindows
 from millrace.processor.node import NodeContext, NodeFactory, ProcessFn, UserCodeError, call_user
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers
@@ -102,7 +102,7 @@ class WindowedRecords:
         forward, record = node.forward, node.record
         put = node.state_store(self._store_name).put
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             forward(key, value, timestamp, headers)
             if key is not None:
                 record.timestamp = timestamp
@@ -134,7 +134,7 @@ class InnerJoinSide:
         forward, drop, fail = node.forward, node.drop_record, node.processing_failed
         fetch = node.state_store(self._other_store_name).fetch
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
                 drop()
                 return
@@ -171,7 +171,7 @@ class SelfJoin:
         fetch = node.state_store(self._store_name).fetch
         stream_time = UNKNOWN_TIMESTAMP
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             nonlocal stream_time
             if key is None or value is None:
                 drop()
@@ -227,7 +227,7 @@ class TimesOfTasks:
     def __init__(self) -> None:
         self._by_store: WeakKeyDictionary[Any, JoinTimes] = WeakKeyDictionary()
 
-    def of(self, node: NodeContext, outer_store: Any) -> JoinTimes:
+    def of(self, node: NodeContext, outer_store: object) -> JoinTimes:
         """Return the times of a node's task; they are forgotten when the node closes."""
 
         def forget() -> None:
@@ -273,7 +273,7 @@ class OuterJoinSide:
         """Compile the node."""
         process, fail = _OuterJoinTask(self, node).process, node.processing_failed
 
-        def process_record(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process_record(key: object, value: object, timestamp: int, headers: Headers) -> None:
             try:
                 process(key, value, timestamp, headers)
             except UserCodeError as failure:
@@ -304,7 +304,7 @@ class _OuterJoinTask:
         self._timestamp = UNKNOWN_TIMESTAMP
         self._headers = NO_HEADERS
 
-    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def process(self, key: object, value: object, timestamp: int, headers: Headers) -> None:
         """Join one record; if it advances stream time, forward what has expired."""
         times = self._times
         times.stream_time = max(times.stream_time, timestamp)
@@ -332,7 +332,7 @@ class _OuterJoinTask:
             times.earliest_waiting = timestamp
         self._put(JoinSideKey(timestamp, self._is_left, key), LeftOrRightValue(self._is_left, value))
 
-    def _joined(self, key: Any, value: Any, other: Any) -> Any:
+    def _joined(self, key: object, value: object, other: object) -> Any:
         if self._is_left:
             return call_user(self._joiner, key, value, other)
         return call_user(self._joiner, key, other, value)

@@ -8,15 +8,10 @@ Every instance holds all of a global table, so any key of it can be looked up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from millrace.dsl.processors.tables import View
+from millrace.dsl.processors.stateless import KeyValueMapper
+from millrace.dsl.processors.tables import Joiner, View
 from millrace.processor.node import NodeContext, ProcessFn, forward_as
 from millrace.records import Headers, RecordContext
-
-Joiner = Callable[[Any, Any, Any], Any]
-"""key, value of the left side, value of the right side (None = none, in left and outer joins) → result."""
 
 
 class StreamTableJoin:
@@ -54,7 +49,7 @@ class StreamTableJoin:
         getter = self._view.open(node)
         get, get_as_of = getter.get, getter.get_as_of
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if value is None or (key is None and not left):
                 drop()
                 return
@@ -76,7 +71,7 @@ def _waiting(node: NodeContext, buffer_name: str, join: ProcessFn, *, left: bool
     put, evict = buffer.put, buffer.evict
     drop, record = node.drop_record, node.record
 
-    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
         if value is None or (key is None and not left):
             drop()
             return
@@ -87,7 +82,7 @@ def _waiting(node: NodeContext, buffer_name: str, join: ProcessFn, *, left: bool
         else:
             evict(emit)
 
-    def emit(key: Any, value: Any, context: RecordContext) -> None:
+    def emit(key: object, value: object, context: RecordContext) -> None:
         forward_as(record, context, join, key, value)
 
     return process
@@ -106,7 +101,7 @@ class StreamGlobalTableJoin:
         left: forward records without a match.
     """
 
-    def __init__(self, *, view: View, key_mapper: Callable[[Any, Any], Any], joiner: Joiner, left: bool) -> None:
+    def __init__(self, *, view: View, key_mapper: KeyValueMapper, joiner: Joiner, left: bool) -> None:
         self._view = view
         self._key_mapper = key_mapper
         self._joiner = joiner
@@ -118,7 +113,7 @@ class StreamGlobalTableJoin:
         forward, drop, fail = node.forward, node.drop_record, node.processing_failed
         get = self._view.open(node).get
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             try:
                 table_key = key_mapper(key, value)
             except Exception as error:

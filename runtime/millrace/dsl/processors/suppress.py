@@ -54,7 +54,7 @@ class TableSuppress:
             prior = node.state_store(store_name).prior_value_for_buffered
             get_parent = parent.open(node).get
 
-            def get(key: Any) -> Found:
+            def get(key: object) -> Found:
                 is_buffered, found = prior(key)
                 return found if is_buffered else get_parent(key)
 

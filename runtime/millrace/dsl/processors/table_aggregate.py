@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millrace.dsl.processors.tables import IS_LATEST, NOT_PUT, TableStore, View, change_forwarder, store_view
+from millrace.dsl.processors.tables import (
+    IS_LATEST,
+    NOT_PUT,
+    ChangeParts,
+    TableStore,
+    View,
+    change_forwarder,
+    store_view,
+)
 from millrace.errors import StreamsError
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Change, Headers
 
-Selector = Callable[[Any, Any], tuple[Any, Any]]
+Selector = Callable[[Any, Any], tuple[object, object]]
 
 
 class TableGroupBy:
@@ -33,7 +41,7 @@ class TableGroupBy:
         selector, forward, fail = self._selector, node.forward, node.processing_failed
         versioned, both_at_once = self._versioned, writes_both_at_once(node.config.upgrade_from)
 
-        def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
             if versioned and not is_latest:
                 return
@@ -76,8 +84,8 @@ class TableAggregate:
     def __init__(
         self,
         store_name: str,
-        add: Callable[[Any, Any, Any], Any],
-        remove: Callable[[Any, Any, Any], Any],
+        add: Callable[[Any, Any, Any], object],
+        remove: Callable[[Any, Any, Any], object],
         *,
         initial_time_counts: bool,
     ) -> None:
@@ -104,7 +112,7 @@ class TableAggregate:
         get, put = table.get, table.put
         forward = change_forwarder(node, table.store, send_old_values=self._sends_old_values)
 
-        def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             if key is None:
                 raise StreamsError(
                     f"Node {name} received an update without a key, which cannot come from its repartition topic"

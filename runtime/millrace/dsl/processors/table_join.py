@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from millrace.dsl.processors.tables import (
     IS_LATEST,
     NOT_PUT,
+    ChangeParts,
     Found,
+    Joiner,
     TableProcessor,
     TableStore,
     ValueGetter,
@@ -19,9 +19,6 @@ from millrace.dsl.processors.tables import (
 )
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Change, Headers, ValueAndTimestamp
-
-Joiner = Callable[[Any, Any, Any], Any]
-"""key, value of this side, value of the other side."""
 
 _UNKNOWN = -1
 
@@ -75,7 +72,7 @@ class TableJoinSide:
         def open_view(node: NodeContext) -> ValueGetter:
             get_this, get_other = this.open(node).get, other.open(node).get
 
-            def get(key: Any) -> Found:
+            def get(key: object) -> Found:
                 mine, theirs = get_this(key), get_other(key)
                 if (mine is None and (side.needs_own or theirs is None)) or (theirs is None and side.needs_other):
                     return None
@@ -94,7 +91,7 @@ class TableJoinSide:
         versioned, sends_old = self._versioned, self._sends_old_values
         needs_own, needs_other = self._side.needs_own, self._side.needs_other
 
-        def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
             if key is None or (versioned and not is_latest):
                 drop()
@@ -145,7 +142,7 @@ class TableJoinMerge:
         put = table.put
         forward = change_forwarder(node, table.store, send_old_values=self._sends_old_values)
 
-        def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             record.timestamp = timestamp
             record.headers = headers
             code = put(key, change[0], timestamp)
@@ -158,7 +155,7 @@ class TableJoinMerge:
 def _without_old_values(node: NodeContext) -> ProcessFn:
     forward = node.forward
 
-    def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+    def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
         forward(key, Change(change[0], None, change[2]), timestamp, headers)
 
     return process

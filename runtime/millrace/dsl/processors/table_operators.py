@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from millrace.dsl.processors.tables import (
     NOT_PUT,
+    ChangeParts,
     TableProcessor,
     TableStore,
     ValueGetter,
@@ -16,6 +17,7 @@ from millrace.dsl.processors.tables import (
     store_view,
 )
 from millrace.processor.adapter import NodeProcessorContext
+from millrace.processor.api import ProcessingContext
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Change, Headers, ValueAndTimestamp
 
@@ -60,7 +62,7 @@ class TableSourceProcessor:
     def _without_store(self, node: NodeContext) -> ProcessFn:
         forward, drop = node.forward, node.drop_record
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None:
                 drop()
                 return
@@ -74,7 +76,7 @@ class TableSourceProcessor:
         get, put = table.get, table.put
         forward = change_forwarder(node, table.store, send_old_values=self._sends_old_values)
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None:
                 drop()
                 return
@@ -108,7 +110,7 @@ class _ComputedTable:
             return store_view(self._store_name)
         return mapped_view(self._parent.view(), self._compute)
 
-    def _compute(self, key: Any, value: Any) -> Any:
+    def _compute(self, key: object, value: object) -> object:
         """Return the value that key and value of the parent give, which may be None."""
         raise NotImplementedError
 
@@ -123,7 +125,7 @@ class TableFilter(_ComputedTable):
     def __init__(
         self,
         parent: TableProcessor,
-        predicate: Callable[[Any, Any], Any],
+        predicate: Callable[[Any, Any], object],
         *,
         negate: bool,
         queryable_name: str | None,
@@ -138,7 +140,7 @@ class TableFilter(_ComputedTable):
         """Forward deletions even if there was no entry: out-of-order updates need them."""
         self._versioned = True
 
-    def _compute(self, key: Any, value: Any) -> Any:
+    def _compute(self, key: object, value: object) -> object:
         return value if value is not None and bool(self._predicate(key, value)) is not self._negate else None
 
     def __call__(self, node: NodeContext) -> ProcessFn:
@@ -149,7 +151,7 @@ class TableFilter(_ComputedTable):
 
         if self._store_name is None:
 
-            def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
                 try:
                     new = compute(key, change[0])
                     old = compute(key, change[1]) if sends_old else None
@@ -166,7 +168,7 @@ class TableFilter(_ComputedTable):
         get, put = table.get, table.put
         forward_change = change_forwarder(node, table.store, send_old_values=sends_old)
 
-        def process_stored(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def process_stored(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             try:
                 new = compute(key, change[0])
             except Exception as error:
@@ -189,12 +191,12 @@ class TableMapValues(_ComputedTable):
     """Replaces the values of a table."""
 
     def __init__(
-        self, parent: TableProcessor, mapper: Callable[[Any, Any], Any], *, queryable_name: str | None
+        self, parent: TableProcessor, mapper: Callable[[Any, Any], object], *, queryable_name: str | None
     ) -> None:
         super().__init__(parent, queryable_name)
         self._mapper = mapper
 
-    def _compute(self, key: Any, value: Any) -> Any:
+    def _compute(self, key: object, value: object) -> object:
         return None if value is None else self._mapper(key, value)
 
     def __call__(self, node: NodeContext) -> ProcessFn:
@@ -204,7 +206,7 @@ class TableMapValues(_ComputedTable):
 
         if self._store_name is None:
 
-            def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
                 try:
                     new = compute(key, change[0])
                     old = compute(key, change[1]) if sends_old else None
@@ -219,7 +221,7 @@ class TableMapValues(_ComputedTable):
         get, put = table.get, table.put
         forward_change = change_forwarder(node, table.store, send_old_values=sends_old)
 
-        def process_stored(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def process_stored(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             try:
                 new = compute(key, change[0])
             except Exception as error:
@@ -241,12 +243,25 @@ def table_to_stream() -> Callable[[NodeContext], ProcessFn]:
     def factory(node: NodeContext) -> ProcessFn:
         forward = node.forward
 
-        def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             forward(key, change[0], timestamp, headers)
 
         return process
 
     return factory
+
+
+class Transformer(Protocol):
+    """A `ValueTransformer` of keys and values whose types only the user knows."""
+
+    def init(self, context: ProcessingContext) -> None:
+        """Fetch stores; called once per task."""
+
+    def transform(self, key: Any, value: Any) -> object:
+        """Return the new value."""
+
+    def close(self) -> None:
+        """Release what `init` acquired."""
 
 
 class TableTransformValues(_ComputedTable):
@@ -255,7 +270,9 @@ class TableTransformValues(_ComputedTable):
     Without a store of its own, its results are not kept, so a look-up transforms the parent's current value again.
     """
 
-    def __init__(self, parent: TableProcessor, supplier: Callable[[], Any], *, queryable_name: str | None) -> None:
+    def __init__(
+        self, parent: TableProcessor, supplier: Callable[[], Transformer], *, queryable_name: str | None
+    ) -> None:
         super().__init__(parent, queryable_name)
         self._supplier = supplier
 
@@ -269,7 +286,7 @@ class TableTransformValues(_ComputedTable):
             get_parent = parent.open(node).get
             transform = _started(self._supplier(), node)
 
-            def get(key: Any) -> ValueAndTimestamp[Any] | None:
+            def get(key: object) -> ValueAndTimestamp[object] | None:
                 found = get_parent(key)
                 value = transform(key, None if found is None else found[0])
                 return None if value is None else ValueAndTimestamp(value, -1 if found is None else found[1])
@@ -285,7 +302,7 @@ class TableTransformValues(_ComputedTable):
 
         if self._store_name is None:
 
-            def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
                 record.timestamp = timestamp
                 record.headers = headers
                 try:
@@ -302,7 +319,7 @@ class TableTransformValues(_ComputedTable):
         get, put = table.get, table.put
         forward_change = change_forwarder(node, table.store, send_old_values=sends_old)
 
-        def process_stored(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def process_stored(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             record.timestamp = timestamp
             record.headers = headers
             try:
@@ -318,9 +335,8 @@ class TableTransformValues(_ComputedTable):
         return process_stored
 
 
-def _started(transformer: Any, node: NodeContext) -> Callable[[Any, Any], Any]:
+def _started(transformer: Transformer, node: NodeContext) -> Callable[[Any, Any], object]:
     """Initialise a transformer with the node's task, and return its function."""
     node.on_init(lambda: transformer.init(NodeProcessorContext(node)))
     node.on_close(transformer.close)
-    transform: Callable[[Any, Any], Any] = transformer.transform
-    return transform
+    return transformer.transform

@@ -21,16 +21,26 @@ NOT_PUT = -(2**63)
 IS_LATEST = -1
 """What it returns for an update that is the newest of its key."""
 
-Found = tuple[Any, int] | None
+Joiner = Callable[[Any, Any, Any], object]
+"""key, value of the left or of this side, value of the right or of the other side (None if there is none) → result."""
+Found = tuple[object, int] | None
 """Value and timestamp (ms), or None."""
+Lookup = Callable[[Any], Found]
+LookupAsOf = Callable[[Any, int], Found]
+"""Takes a key and a timestamp (ms)."""
+Put = Callable[[Any, Any, int], int]
+"""Takes key, value and timestamp (ms); returns what a versioned store does."""
+ChangeParts = tuple[object, object, bool]
+"""What travels on the edges of tables, a `Change` or a plain tuple: new value, old value, whether it is the newest of its key."""
+AnyVersionedStore = VersionedKeyValueStore[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ValueGetter:
     """Looks up the current value of a table, or, for versioned tables, the value at a point in time."""
 
-    get: Callable[[Any], Found]
-    get_as_of: Callable[[Any, int], Found] | None = None
+    get: Lookup
+    get_as_of: LookupAsOf | None = None
     """Only for versioned tables: key and timestamp (ms)."""
 
 
@@ -55,6 +65,13 @@ class TableProcessor(Protocol):
         """Compile the node."""
 
 
+class DirectStore(Protocol):
+    """A store whose values operators read and write by serialised key."""
+
+    def direct(self) -> DirectAccess:
+        """Return the functions that do it."""
+
+
 class TableStore:
     """A table's store as operators use it: the same functions for timestamped and versioned stores.
 
@@ -64,11 +81,11 @@ class TableStore:
 
     __slots__ = ("direct", "get", "get_as_of", "put", "store")
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: DirectStore | AnyVersionedStore) -> None:
         self.store = store
-        self.get: Callable[[Any], Found]
-        self.put: Callable[[Any, Any, int], int]
-        self.get_as_of: Callable[[Any, int], Found] | None = None
+        self.get: Lookup
+        self.put: Put
+        self.get_as_of: LookupAsOf | None = None
         self.direct: DirectAccess
         if isinstance(store, VersionedKeyValueStore):
             self.get, self.put, self.get_as_of = _versioned_get(store), _versioned_put(store), _versioned_as_of(store)
@@ -87,21 +104,21 @@ def store_view(name: str) -> View:
     return View((name,), lambda node: TableStore(node.state_store(name)).getter())
 
 
-def mapped_view(parent: View, compute: Callable[[Any, Any], Any]) -> View:
+def mapped_view(parent: View, compute: Callable[[Any, Any], object]) -> View:
     """Return the look-up of a table that is computed from another one's values by key and value (which may be None)."""
 
     def open_view(node: NodeContext) -> ValueGetter:
         getter = parent.open(node)
         get_parent, get_parent_as_of = getter.get, getter.get_as_of
 
-        def get(key: Any) -> Found:
+        def get(key: object) -> Found:
             found = get_parent(key)
             if found is None:
                 return None
             value = compute(key, found[0])
             return None if value is None else (value, found[1])
 
-        def get_as_of(key: Any, timestamp: int) -> Found:
+        def get_as_of(key: object, timestamp: int) -> Found:
             assert get_parent_as_of is not None
             found = get_parent_as_of(key, timestamp)
             if found is None:
@@ -115,7 +132,7 @@ def mapped_view(parent: View, compute: Callable[[Any, Any], Any]) -> View:
 
 
 def forward_flushed(
-    node: NodeContext, store: Any, *, send_old_values: bool, timestamp_of: Callable[[Any, int], int] | None = None
+    node: NodeContext, store: object, *, send_old_values: bool, timestamp_of: Callable[[Any, int], int] | None = None
 ) -> bool:
     """Forward what the record cache flushes; return False if the store is not cached and the node has to forward.
 
@@ -129,7 +146,7 @@ def forward_flushed(
         return False
     forward = node.forward
 
-    def forward_at_its_time(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+    def forward_at_its_time(key: object, change: object, timestamp: int, headers: Headers) -> None:
         assert timestamp_of is not None
         forward(key, change, timestamp_of(key, timestamp), headers)
 
@@ -141,7 +158,7 @@ ForwardChange = Callable[[Any, Any, Any, int, Headers, bool], None]
 """key, new value, old value, timestamp, headers, whether it is the newest of its key."""
 
 
-def change_forwarder(node: NodeContext, store: Any, *, send_old_values: bool) -> ForwardChange:
+def change_forwarder(node: NodeContext, store: object, *, send_old_values: bool) -> ForwardChange:
     """Return a function that forwards an update that was put into a store: at once, or not if the cache forwards it when flushed.
 
     `store` is the state store itself. With a record cache the returned function does nothing, and what is flushed is
@@ -149,13 +166,13 @@ def change_forwarder(node: NodeContext, store: Any, *, send_old_values: bool) ->
     """
     forward = node.forward
 
-    def with_old(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: FBT001
+    def with_old(key: object, new: object, old: object, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: FBT001
         forward(key, (new, old, is_latest), timestamp, headers)
 
-    def without_old(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: ARG001, FBT001
+    def without_old(key: object, new: object, old: object, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: ARG001, FBT001
         forward(key, (new, None, is_latest), timestamp, headers)
 
-    def nothing(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: FBT001
+    def nothing(key: object, new: object, old: object, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: FBT001
         pass
 
     if forwards_when_flushed(node, store, send_old_values=send_old_values):
@@ -163,7 +180,7 @@ def change_forwarder(node: NodeContext, store: Any, *, send_old_values: bool) ->
     return with_old if send_old_values else without_old
 
 
-def forwards_when_flushed(node: NodeContext, store: Any, *, send_old_values: bool) -> bool:
+def forwards_when_flushed(node: NodeContext, store: object, *, send_old_values: bool) -> bool:
     """Return whether a store is cached, so that the node must not forward; if so, flushed entries are forwarded instead."""
 
     def listen() -> None:
@@ -175,54 +192,53 @@ def forwards_when_flushed(node: NodeContext, store: Any, *, send_old_values: boo
     return cached
 
 
-def _timestamped_get(direct: DirectAccess) -> Callable[[Any], Found]:
+def _timestamped_get(direct: DirectAccess) -> Lookup:
     topic, key_bytes, get, _, _ = direct
     return lambda key: get(key_bytes(topic, key))
 
 
-def _timestamped_put(direct: DirectAccess) -> Callable[[Any, Any, int], int]:
+def _timestamped_put(direct: DirectAccess) -> Put:
     topic, key_bytes, _, _, put = direct
 
-    def put_value(key: Any, value: Any, timestamp: int) -> int:
+    def put_value(key: object, value: object, timestamp: int) -> int:
         put(key_bytes(topic, key), (value, timestamp))
         return IS_LATEST
 
     return put_value
 
 
-def _key_itself(_topic: str, key: Any) -> Any:
+def _key_itself(_topic: str, key: object) -> Any:
     return key
 
 
-def _versioned_put(store: Any) -> Callable[[Any, Any, int], int]:
-    put: Callable[[Any, Any, int], int] = store.put
-    return put
+def _versioned_put(store: AnyVersionedStore) -> Put:
+    return store.put
 
 
-def _versioned_pair_put(store: Any) -> Callable[[Any, tuple[Any, int]], int | None]:
+def _versioned_pair_put(store: AnyVersionedStore) -> Callable[[Any, tuple[Any, int]], int | None]:
     put = store.put
 
-    def put_pair(key: Any, pair: tuple[Any, int]) -> int | None:
+    def put_pair(key: object, pair: tuple[object, int]) -> int | None:
         code: int = put(key, *pair)
         return None if code == IS_LATEST else code
 
     return put_pair
 
 
-def _versioned_get(store: Any) -> Callable[[Any], Found]:
+def _versioned_get(store: AnyVersionedStore) -> Lookup:
     get = store.get
 
-    def get_latest(key: Any) -> Found:
+    def get_latest(key: object) -> Found:
         record = get(key)
         return None if record is None else (record.value, record.timestamp)
 
     return get_latest
 
 
-def _versioned_as_of(store: Any) -> Callable[[Any, int], Found]:
+def _versioned_as_of(store: AnyVersionedStore) -> LookupAsOf:
     get = store.get
 
-    def get_as_of(key: Any, timestamp: int) -> Found:
+    def get_as_of(key: object, timestamp: int) -> Found:
         record = get(key, timestamp)
         return None if record is None else (record.value, record.timestamp)
 

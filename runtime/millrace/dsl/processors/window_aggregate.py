@@ -29,7 +29,7 @@ NO_CLOSE_TIME = -1
 """Nothing has been emitted yet."""
 
 Range = tuple[int, int]
-FinalResult = tuple[Windowed[Any], Any, int]
+FinalResult = tuple[Windowed[Any], object, int]
 """The key with its window, the aggregate, and the timestamp (ms) of the result."""
 
 
@@ -166,7 +166,7 @@ class WindowAggregate:
         stream_time = UNKNOWN_TIMESTAMP
         window = Window(-1, -1)
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             nonlocal stream_time, window
             if key is None:
                 drop()
@@ -216,7 +216,7 @@ class WindowAggregate:
         stream_time = UNKNOWN_TIMESTAMP
         silent = final_results is not None or forwards_when_flushed(node, store, send_old_values=sends_old)
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             nonlocal stream_time
             if key is None:
                 drop()
