@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from millrace.config import StreamsConfig
 from millrace.records import NO_HEADERS, Headers
@@ -44,3 +44,7 @@ class Serde(Generic[T]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+AnySerde: TypeAlias = Serde[Any]
+"""A serde of keys or values whose type only the topology's author knows."""
