@@ -248,7 +248,7 @@ class StreamsConfig(BaseModel):
         """Return the settings that start with a prefix (`topic.`, `client.tag.`), without it."""
         return {k[len(prefix) :]: v for k, v in self.client_settings.items() if k.startswith(prefix)}
 
-    def common_client_settings(self) -> dict[str, Any]:
+    def common_client_settings(self) -> dict[str, object]:
         """Return the settings that every client gets: those without a prefix that are not Kafka Streams' own."""
         skip = (*CLIENT_PREFIXES, "topic.", "client.tag.", INTERNAL_PREFIX)
         return {k: v for k, v in self.client_settings.items() if not k.startswith(skip)}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -121,7 +121,7 @@ class Joining:
             return []
         return self._joined(step.value) if state is MemberState.JOINING else self._synced(step.value)
 
-    def _start_step(self, state: MemberState, function: Any, *args: Any) -> None:
+    def _start_step(self, state: MemberState, function: Callable[..., Awaitable[object]], *args: object) -> None:
         shared = self._shared
         with shared.lock:
             shared.state = state
