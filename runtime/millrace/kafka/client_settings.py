@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millrace.config import StreamsConfig
+from millrace.config import ClientConfig, StreamsConfig
 from millrace.config_providers import files, is_reference, refers, resolve
 from millrace.errors import ConfigError
 from millrace.kafka.credential_watch import CredentialWatch, LiveClients
@@ -328,7 +328,7 @@ class ClientSettings:
         settings.on_open = lambda client: self._live.add(client, kind)
         return settings
 
-    def _check_exactly_once(self, given: Mapping[str, Any]) -> None:
+    def _check_exactly_once(self, given: ClientConfig) -> None:
         if str(given.get("enable.idempotence", True)).lower() == "false":
             raise ConfigError("enable.idempotence=false contradicts processing.guarantee=exactly_once_v2: remove it")
         if int(given.get("max.in.flight.requests.per.connection", 5)) > 5:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+from millrace.config import ClientConfig
 from millrace.config_providers import Hidden
 from millrace.errors import ConfigError
 
@@ -309,7 +310,7 @@ def _parse_sasl(settings: Mapping[str, object]) -> dict[str, Any]:
     return {"mechanism": mechanism, "username": username, "password": password, "others": others}
 
 
-def _parse_oauth(settings: Mapping[str, Any]) -> OAuth:
+def _parse_oauth(settings: ClientConfig) -> OAuth:
     given = {key.removeprefix(_OAUTH): str(value) for key, value in settings.items() if key.startswith(_OAUTH)}
     extensions = dict(_extensions(given.pop("extensions", "")))
     if jaas := settings.get("sasl.jaas.config"):

@@ -14,6 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
+from millrace.config import ClientConfig
 from millrace.config_providers import Hidden
 from millrace.errors import ConfigError
 from millrace.kafka.security import HIDDEN, ClientProperties, is_secret
@@ -158,7 +159,7 @@ def check_value(key: str, value: object) -> None:
         raise ConfigError(f"Client setting {key}={value!r} is not valid: {message}")
 
 
-def translate(settings: Mapping[str, Any], client: str) -> ClientProperties:
+def translate(settings: ClientConfig, client: str) -> ClientProperties:
     """Return Java client settings under librdkafka's names; security settings are left out (see `security`).
 
     Args:
