@@ -43,6 +43,8 @@ T = TypeVar("T")
 
 Registry: TypeAlias = "SchemaRegistryClient | Mapping[str, object] | str"
 """A client, its settings (`url`, `basic.auth.user.info`, `ssl.ca.location` …), or just the registry's URL."""
+JsonObject: TypeAlias = dict[str, Any]
+"""An object as JSON or Avro have it: values by the names of their fields."""
 Codec: TypeAlias = Callable[[Any, SerializationContext], Any]
 MakeCodecs: TypeAlias = Callable[[SchemaRegistryClient], tuple[Codec, Codec]]
 
@@ -126,8 +128,8 @@ class AvroSerde(_RegistrySerde[T]):
         schema: str | Schema,
         *,
         is_key: bool = False,
-        to_dict: Callable[[T], dict[str, Any]] | None = None,
-        from_dict: Callable[[dict[str, Any]], T] | None = None,
+        to_dict: Callable[[T], JsonObject] | None = None,
+        from_dict: Callable[[JsonObject], T] | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         writing, reading = _split(settings)
@@ -159,8 +161,8 @@ class JsonSchemaSerde(_RegistrySerde[T]):
         schema: str | Schema,
         *,
         is_key: bool = False,
-        to_dict: Callable[[T], dict[str, Any]] | None = None,
-        from_dict: Callable[[dict[str, Any]], T] | None = None,
+        to_dict: Callable[[T], JsonObject] | None = None,
+        from_dict: Callable[[JsonObject], T] | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         writing, reading = _split(settings)
