@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -61,6 +61,9 @@ def _listener(value: str) -> str:
 
 
 _T = TypeVar("_T", int, float, str)
+
+ClientConfig: TypeAlias = Mapping[str, Any]
+"""Settings of Kafka clients as given, by their dotted names: text, numbers, booleans, functions, classes."""
 
 CommaList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
 Bytes = Annotated[int, Field(ge=0)]
@@ -193,7 +196,7 @@ class StreamsConfig(BaseModel):
     health_metrics: bool = False
     """Millrace's own: whether that listener serves `/metrics` for Prometheus."""
 
-    client_settings: Mapping[str, Any] = Field(default_factory=dict)
+    client_settings: ClientConfig = Field(default_factory=dict)
     """Settings of the Kafka clients, `topic.`, `client.tag.` and internal (`__…__`) keys, as given."""
 
     @model_validator(mode="before")
@@ -248,7 +251,7 @@ class StreamsConfig(BaseModel):
         """Return the settings that start with a prefix (`topic.`, `client.tag.`), without it."""
         return {k[len(prefix) :]: v for k, v in self.client_settings.items() if k.startswith(prefix)}
 
-    def common_client_settings(self) -> dict[str, Any]:
+    def common_client_settings(self) -> dict[str, object]:
         """Return the settings that every client gets: those without a prefix that are not Kafka Streams' own."""
         skip = (*CLIENT_PREFIXES, "topic.", "client.tag.", INTERNAL_PREFIX)
         return {k: v for k, v in self.client_settings.items() if not k.startswith(skip)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import kopf
 
@@ -82,7 +82,7 @@ class Handlers:
         kind: ResourceKind,
         take: Callable[[ResourceKind, str | None, Object], None],
     ) -> None:
-        async def handle(event: Object, **_: Any) -> None:
+        async def handle(event: Object, **_: object) -> None:
             self._metrics.event(kind.plural)
             try:
                 take(kind, event["type"], event["object"])

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from millrace_operator.cluster.kinds import LEASES, ResourceKind
 from millrace_operator.cluster.requests import ApiError
@@ -160,7 +160,7 @@ class Leader:
             self._api.update, LEASES, self._namespace, self._name, self._lease(self._seen)
         )
 
-    def _write(self, write: Callable[..., Object], *arguments: Any) -> bool:
+    def _write(self, write: Callable[..., Object], *arguments: object) -> bool:
         """Write the Lease; it is not an error if another candidate was faster, or has deleted it."""
         try:
             self._seen = write(*arguments)

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -26,7 +26,7 @@ class SettingsError(Exception):
     """The environment contains invalid settings."""
 
 
-def _names(value: Any) -> Any:
+def _names(value: Any) -> Iterable[str]:
     names = tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
     for name in names:
         if not _NAMESPACE.fullmatch(name):
@@ -34,7 +34,7 @@ def _names(value: Any) -> Any:
     return names
 
 
-def _servers(value: Any) -> Any:
+def _servers(value: Any) -> Iterable[str]:
     patterns = tuple(item.strip() for item in value.split(",") if item.strip()) if isinstance(value, str) else value
     for pattern in patterns:
         if not _SERVERS.fullmatch(pattern):
@@ -42,7 +42,7 @@ def _servers(value: Any) -> Any:
     return patterns
 
 
-def _urls(value: Any) -> Any:
+def _urls(value: Any) -> Iterable[str]:
     urls = tuple(url.strip() for url in value.split(",") if url.strip()) if isinstance(value, str) else value
     for url in urls:
         if not is_allowed(url, [url]):

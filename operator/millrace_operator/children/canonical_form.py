@@ -41,7 +41,7 @@ def canonical_list(values: Iterable[BaseModel]) -> list[Json]:
     return [canonical(value) for value in values]
 
 
-def _kept(value: Any) -> Any:
+def _kept(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: _entry(key, item) for key, item in value.items() if not _is_absent(key, item)}
     if isinstance(value, list):
@@ -49,7 +49,7 @@ def _kept(value: Any) -> Any:
     return value
 
 
-def _entry(key: str, value: Any) -> Any:
+def _entry(key: str, value: object) -> object:
     if key in _MAPS:
         return value
     if key in _QUANTITIES:
@@ -59,7 +59,7 @@ def _entry(key: str, value: Any) -> Any:
     return _kept(value)
 
 
-def _quantity(value: Any) -> Any:
+def _quantity(value: Any) -> object:
     """Return a quantity in the server's notation; anything else is left for the server to refuse, with its own message."""
     try:
         return canonical_quantity(value)
@@ -67,7 +67,7 @@ def _quantity(value: Any) -> Any:
         return value
 
 
-def _is_absent(key: str, value: Any) -> bool:
+def _is_absent(key: str, value: object) -> bool:
     if value is None or value == []:
         return True
     if value == "":

@@ -25,7 +25,7 @@ that it is about: losing the status then costs nothing.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from millrace.manifest import API_VERSION
 from millrace.manifest.resource import GROUP
@@ -230,7 +230,7 @@ def selector(app: str, component: Component = "runtime") -> dict[str, str]:
     return {COMPONENT_LABEL: component, APP_LABEL: app}
 
 
-def owner_reference(app: str, uid: str) -> dict[str, Any]:
+def owner_reference(app: str, uid: str) -> dict[str, object]:
     """Return what makes tools show an object under its `StreamsApp`; nothing waits for the object's deletion."""
     return {
         "apiVersion": API_VERSION,

@@ -195,5 +195,5 @@ def _part(status: Object, name: str) -> Object:
     return part if isinstance(part, Mapping) else {}
 
 
-def _optional(kind: Callable[[Any], _T], value: Any) -> _T | None:
+def _optional(kind: Callable[[Any], _T], value: object) -> _T | None:
     return None if value is None else kind(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -44,7 +44,7 @@ class Explanation:
     findings: tuple[Finding, ...] = ()
     """The most likely cause first."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return it as JSON-able data."""
         findings = [{k: v for k, v in asdict(finding).items() if k != "points_elsewhere"} for finding in self.findings]
         return {"namespace": self.namespace, "name": self.name, "verdict": self.verdict, "findings": findings}

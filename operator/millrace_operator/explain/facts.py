@@ -9,7 +9,7 @@ from typing import Any
 
 Object = Mapping[str, Any]
 
-_INITIAL_STATUS: Mapping[str, Any] = {}
+_INITIAL_STATUS: Object = {}
 _AT_REST = frozenset({"Suspended", "ScaledToZero"})
 """Reasons why an application is ready though nothing runs."""
 

@@ -20,7 +20,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from millrace.config import StreamsConfig
@@ -82,7 +82,7 @@ def client_config(app: StreamsApp, credentials: Credentials, allowed: AllowedAcc
         )
     spec = app.spec
     _check_identity(spec, allowed.cloud_identity)
-    settings: dict[str, Any] = {
+    settings: dict[str, object] = {
         "application.id": spec.application_id,
         "bootstrap.servers": ",".join(spec.kafka.bootstrap_servers),
         "client.id": CLIENT_ID,
@@ -159,7 +159,7 @@ def _check_identity(spec: StreamsAppSpec, cloud_identity: Sequence[str]) -> None
         )
 
 
-def _taken(spec: StreamsAppSpec) -> dict[str, Any]:
+def _taken(spec: StreamsAppSpec) -> dict[str, object]:
     ours = sorted(filter(_is_ours, spec.kafka.config), key=lambda key: key.startswith("admin."))
     if foreign := [key for key in ours if key.removeprefix("admin.") not in _TAKEN | _IGNORED]:
         raise ConfigError(

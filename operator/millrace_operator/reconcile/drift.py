@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from millrace.manifest.fields import quantity_value
 from millrace_operator.children.naming import APP_UID_LABEL, APPLIED_ANNOTATION
@@ -43,7 +43,7 @@ def needs_apply(wanted: Object, seen: Object | None) -> bool:
     return seen is None or not is_part_of(wanted, seen)
 
 
-def is_part_of(wanted: Any, seen: Any, key: str = "", parent: str = "") -> bool:
+def is_part_of(wanted: object, seen: object, key: str = "", parent: str = "") -> bool:
     """Return whether everything wanted is there; quantities are compared by value, named list entries by name."""
     if isinstance(wanted, Mapping):
         found = seen if isinstance(seen, Mapping) else {}
@@ -57,7 +57,7 @@ def is_part_of(wanted: Any, seen: Any, key: str = "", parent: str = "") -> bool:
     return not wanted and seen is None
 
 
-def _list_is_part_of(wanted: list[Any] | tuple[Any, ...], seen: Any, key: str) -> bool:
+def _list_is_part_of(wanted: Sequence[object], seen: object, key: str) -> bool:
     if not isinstance(seen, list | tuple):
         return False
     named, by_name = _by_name(wanted), _by_name(seen)
@@ -66,20 +66,20 @@ def _list_is_part_of(wanted: list[Any] | tuple[Any, ...], seen: Any, key: str) -
     return len(wanted) == len(seen) and all(is_part_of(a, b, key) for a, b in zip(wanted, seen, strict=True))
 
 
-def _by_name(items: list[Any] | tuple[Any, ...]) -> Json | None:
+def _by_name(items: Sequence[object]) -> Json | None:
     """Return the entries of a list by their names; None if they do not all have one of their own."""
     named = {item["name"]: item for item in items if isinstance(item, Mapping) and isinstance(item.get("name"), str)}
     return named if len(named) == len(items) else None
 
 
-def _same_quantity(one: Any, other: Any) -> bool:
+def _same_quantity(one: object, other: object) -> bool:
     try:
         return quantity_milli(one) == quantity_milli(other)
     except (AssertionError, KeyError, TypeError, ValueError):
         return False
 
 
-def quantity_milli(value: Any) -> int:
+def quantity_milli(value: object) -> int:
     """Return a quantity in thousandths, rounded up."""
     text = str(value)
     return quantity_value(text[:-1]) if text.endswith("m") else quantity_value(text) * 1000

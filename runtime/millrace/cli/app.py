@@ -22,7 +22,7 @@ INTERRUPTED = 130
 class _Commands(TyperGroup):
     """Turns exceptions of any command into messages and exit codes."""
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: Any) -> object:
         try:
             return super().invoke(ctx)
         except StreamsError as error:

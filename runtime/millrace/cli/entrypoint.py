@@ -13,7 +13,7 @@ import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millrace.errors import EntrypointError, StreamsError
 from millrace.loading import LoadError, import_attribute, summary, where_raised
@@ -93,7 +93,7 @@ def parse(entrypoint: str) -> tuple[str, str, str | None]:
 
 
 def _call(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     entrypoint: str,
     app_config: Mapping[str, object],
     streams_config: StreamsConfig | None,
@@ -122,8 +122,8 @@ def _call(
 
 
 def _arguments(
-    function: Callable[..., Any], entrypoint: str, builder: StreamsBuilder, app_config: Mapping[str, object]
-) -> list[Any]:
+    function: Callable[..., object], entrypoint: str, builder: StreamsBuilder, app_config: Mapping[str, object]
+) -> list[object]:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -132,7 +132,7 @@ def _arguments(
     wanted = list(itertools.takewhile(lambda item: item.default is item.empty or item.name == "config", positional))
     required_by_name = [item for item in parameters if item.kind is item.KEYWORD_ONLY and item.default is item.empty]
     if [item.name for item in wanted] == ["config"]:
-        offered: list[Any] = [app_config]
+        offered: list[object] = [app_config]
     else:
         offered = [builder, app_config]
     if len(wanted) > len(offered) or required_by_name:

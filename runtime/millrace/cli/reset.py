@@ -143,7 +143,7 @@ def reset(
 def _subject(
     entrypoint: str | None, file: Path | None, application_id: str | None, bootstrap: str | None, config: list[str]
 ) -> tuple[StreamsConfig, TopologyPlan | None]:
-    options: dict[str, Any] = {"application.id": application_id, "bootstrap.servers": bootstrap}
+    options: dict[str, object] = {"application.id": application_id, "bootstrap.servers": bootstrap}
     if entrypoint is not None or file is not None:
         app = application(entrypoint, file, settings=config, options=options, bootstrap=bootstrap)
         return app.config, app.topology().build(app.config).plan()

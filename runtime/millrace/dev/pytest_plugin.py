@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pytest
 
@@ -32,6 +32,13 @@ class TopicFactory(Protocol):
 
     def __call__(self, name: str = "topic", *, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
         """Create a topic and return its name, which begins with `name`."""
+
+
+@runtime_checkable
+class _WorkerConfig(Protocol):
+    """The configuration of an xdist worker."""
+
+    workerinput: Mapping[str, Any]
 
 
 class KafkaFactory(Protocol):
@@ -79,7 +86,8 @@ def kafka(request: pytest.FixtureRequest, kafka_options: Mapping[str, Any]) -> I
     """The session's running Kafka, shared by all tests and all xdist workers: do not stop or kill it."""
     from millrace.dev.kafka import EmbeddedKafka  # noqa: PLC0415
 
-    worker_input: Mapping[str, Any] | None = getattr(request.config, "workerinput", None)
+    config: object = request.config
+    worker_input = config.workerinput if isinstance(config, _WorkerConfig) else None
     if worker_input is None or _SHARED_DIRECTORY not in worker_input:
         with EmbeddedKafka(**kafka_options) as kafka:
             yield kafka

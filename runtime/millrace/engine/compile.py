@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from millrace.engine.node_runtime import CompileEnv, NodeRuntime
 from millrace.engine.sinks import compile_sink, required_serde
@@ -17,7 +16,7 @@ from millrace.errors import TopologyError
 from millrace.processor.api import TimestampExtractor
 from millrace.processor.node import ProcessFn
 from millrace.records import Headers, RecordContext, TaskId
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.topology.model import Node, SinkNode, SourceNode
 
 TraceRecord = Callable[[TaskId, str, int, int, Headers], AbstractContextManager[object]]
@@ -30,8 +29,8 @@ class CompiledSource:
 
     name: str
     node: SourceNode
-    key_serde: Serde[Any]
-    value_serde: Serde[Any]
+    key_serde: AnySerde
+    value_serde: AnySerde
     timestamp_extractor: TimestampExtractor | None
     forward: ProcessFn
 
@@ -128,19 +127,19 @@ def forward_to(children: tuple[ProcessFn, ...]) -> ProcessFn:
     if len(children) == 3:
         return _forward_to_three(*children)
 
-    def forward_to_all(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def forward_to_all(key: object, value: object, timestamp: int, headers: Headers) -> None:
         for child in children:
             child(key, value, timestamp, headers)
 
     return forward_to_all
 
 
-def _forward_to_none(_key: Any, _value: Any, _timestamp: int, _headers: Headers) -> None:
+def _forward_to_none(_key: object, _value: object, _timestamp: int, _headers: Headers) -> None:
     pass
 
 
 def _forward_to_two(first: ProcessFn, second: ProcessFn) -> ProcessFn:
-    def forward(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def forward(key: object, value: object, timestamp: int, headers: Headers) -> None:
         first(key, value, timestamp, headers)
         second(key, value, timestamp, headers)
 
@@ -148,7 +147,7 @@ def _forward_to_two(first: ProcessFn, second: ProcessFn) -> ProcessFn:
 
 
 def _forward_to_three(first: ProcessFn, second: ProcessFn, third: ProcessFn) -> ProcessFn:
-    def forward(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def forward(key: object, value: object, timestamp: int, headers: Headers) -> None:
         first(key, value, timestamp, headers)
         second(key, value, timestamp, headers)
         third(key, value, timestamp, headers)
@@ -163,7 +162,7 @@ def traced(source: CompiledSource, task_id: TaskId, current: RecordContext, trac
     """
     forward = source.forward
 
-    def forward_traced(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def forward_traced(key: object, value: object, timestamp: int, headers: Headers) -> None:
         with trace(task_id, current.topic or "", current.partition, current.offset, headers):
             forward(key, value, timestamp, headers)
 

@@ -109,7 +109,7 @@ class ErrorHandling:
         )
 
     def deserialization_failed(
-        self, node: str, raw: ConsumedRecord, key_serde: Serde[Any], value_serde: Serde[Any], error: Exception
+        self, node: str, raw: ConsumedRecord, key_serde: Serde[object], value_serde: Serde[object], error: Exception
     ) -> None:
         """Ask the handler about an input record that cannot be read; return to skip it.
 
@@ -146,7 +146,7 @@ class ErrorHandling:
         self._drop()
 
     def processing_failed(
-        self, node: str, error: Exception, key: Any, value: Any, timestamp: int, headers: Headers
+        self, node: str, error: Exception, key: object, value: object, timestamp: int, headers: Headers
     ) -> None:
         """Ask the handler about a record that made a node raise; return to skip it.
 
@@ -164,7 +164,7 @@ class ErrorHandling:
         self._processing_failed(node, error, None, timestamp, self._record.headers)
 
     def _processing_failed(
-        self, node: str, error: Exception, record: Record[Any, Any] | None, timestamp: int, headers: Headers
+        self, node: str, error: Exception, record: Record[object, object] | None, timestamp: int, headers: Headers
     ) -> None:
         context = self._context(node, timestamp, headers)
         response, remedy = HandlerResponse.fail(), "processing.exception.handler.global.enabled=true and "
@@ -183,10 +183,10 @@ class ErrorHandling:
         self,
         node: str,
         topic: str,
-        key_serde: Serde[Any],
-        value_serde: Serde[Any],
+        key_serde: Serde[object],
+        value_serde: Serde[object],
         error: Exception,
-        record: Record[Any, Any],
+        record: Record[object, object],
     ) -> None:
         """Ask the handler about a record that a sink cannot serialise; return to skip it.
 

@@ -16,7 +16,7 @@ from millrace.errors import TopologyError
 from millrace.processor.api import Cancellable, PunctuationType, Punctuator
 from millrace.processor.node import ProcessFn
 from millrace.records import Headers, RecordContext, TaskId
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.state.api import StateStore
 
 ScheduleFn = Callable[[str, int, PunctuationType, Punctuator, "int | None"], Cancellable]
@@ -39,8 +39,8 @@ class CompileEnv:
     schedule: ScheduleFn
     drop_record: Callable[[], None]
     request_commit: Callable[[], None]
-    default_key_serde: Serde[Any] | None
-    default_value_serde: Serde[Any] | None
+    default_key_serde: AnySerde | None
+    default_value_serde: AnySerde | None
     metadata: dict[str, int] = field(default_factory=dict)
     """The present processor metadata, committed with the offsets."""
     sensors: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class NodeRuntime:
     ) -> None:
         times, failures = env.times, env.failures
 
-        def processing_failed(error: Exception, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def processing_failed(error: Exception, key: object, value: object, timestamp: int, headers: Headers) -> None:
             failures.processing_failed(name, error, key, value, timestamp, headers)
 
         self._env = env
@@ -96,7 +96,7 @@ class NodeRuntime:
         self.record = env.record
         self.forward = forward
         self.children: Mapping[str, ProcessFn] = MappingProxyType(dict(children))
-        self.processing_failed: Callable[[Exception, Any, Any, int, Headers], None] = processing_failed
+        self.processing_failed: Callable[[Exception, object, object, int, Headers], None] = processing_failed
         self.drop_record = env.drop_record
         self.stream_time: Callable[[], int] = lambda: times.stream_time
         self.system_time: Callable[[], int] = lambda: times.system_time

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import Any, cast
+from typing import cast
 
 from millrace.config import StreamsConfig
 from millrace.engine.compile import CompiledSource
@@ -32,7 +32,7 @@ _SHORTEST_RUN = 8
 _LONGEST_RUN = 1024
 """Records taken at a time while another partition waits: few while turns alternate, then more as long as they do not."""
 
-Head = tuple[int, Any, Any, ConsumedRecord]
+Head = tuple[int, object, object, ConsumedRecord]
 """timestamp ms, key, value, the raw record."""
 
 
@@ -251,7 +251,7 @@ class RecordQueue:
         return timestamp, key, value, raw
 
     def _timestamp(
-        self, offset: int, timestamp: int, key: Any, value: Any, headers: Headers, partition_time: int
+        self, offset: int, timestamp: int, key: object, value: object, headers: Headers, partition_time: int
     ) -> int:
         record = ConsumedRecord(*self.partition, offset, timestamp, key, value, headers)
         try:

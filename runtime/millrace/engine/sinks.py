@@ -8,7 +8,7 @@ collection (the record is dropped), or None for the default (KIP-837).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from millrace.engine.node_runtime import CompileEnv
 from millrace.engine.partitioner import partition_for_key
@@ -19,7 +19,8 @@ from millrace.records import Headers, Record
 from millrace.serdes.base import Serde
 from millrace.topology.model import SinkNode
 
-SendFn = Callable[[str, Any, Any, bytes | None, bytes | None, int, Headers], None]
+_T = TypeVar("_T")
+SendFn = Callable[[str, object, object, bytes | None, bytes | None, int, Headers], None]
 """topic, key, value, key bytes, value bytes, timestamp ms, headers."""
 
 
@@ -38,7 +39,7 @@ class _FixedSuffix(Protocol):
     suffix_size: int
 
 
-def required_serde(serde: Serde[Any] | None, default: Serde[Any] | None, node: str, which: str) -> Serde[Any]:
+def required_serde(serde: Serde[_T] | None, default: Serde[_T] | None, node: str, which: str) -> Serde[_T]:
     """Return a node's serde or the default.
 
     Raises:
@@ -70,7 +71,7 @@ def compile_sink(node: SinkNode, env: CompileEnv) -> ProcessFn:
 
 
 def _plain_sink(
-    node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], env: CompileEnv, suffix_size: int
+    node: SinkNode, topic: str, key_serde: Serde[object], value_serde: Serde[object], env: CompileEnv, suffix_size: int
 ) -> ProcessFn:
     """Return the closure for a fixed topic; windowed keys end with a window of `suffix_size` bytes, which is 0 for other keys."""
     assert env.collector is not None
@@ -78,7 +79,7 @@ def _plain_sink(
     send, serialization_failed = env.collector.send, env.failures.serialization_failed
     partition_count = env.collector.partition_count
 
-    def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def sink(key: object, value: object, timestamp: int, headers: Headers) -> None:
         try:
             key_bytes = None if key is None else serialize_key(topic, key, headers)
             value_bytes = None if value is None else serialize_value(topic, value, headers)
@@ -98,13 +99,13 @@ def _plain_sink(
 
 
 def _general_sink(
-    node: SinkNode, key_serde: Serde[Any], value_serde: Serde[Any], env: CompileEnv, send: SendFn
+    node: SinkNode, key_serde: Serde[object], value_serde: Serde[object], env: CompileEnv, send: SendFn
 ) -> ProcessFn:
     name, fixed_topic, extractor = node.name, node.topic, node.topic_extractor
     serialize_key, serialize_value = key_serde.serialize, value_serde.serialize
     context, failures = env.record, env.failures
 
-    def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def sink(key: object, value: object, timestamp: int, headers: Headers) -> None:
         if timestamp < 0:
             raise _negative_timestamp(name, fixed_topic, timestamp)
         try:
@@ -136,8 +137,8 @@ def _send_by_key(collector: RecordCollector) -> SendFn:
 
     def by_key(
         topic: str,
-        _key: Any,
-        _value: Any,
+        _key: object,
+        _value: object,
         key_bytes: bytes | None,
         value_bytes: bytes | None,
         ts: int,
@@ -152,7 +153,13 @@ def _send_by_inner_key(key_serde: _WindowedSerde, collector: RecordCollector) ->
     send, partition_count, base_key = collector.send, collector.partition_count, key_serde.serialize_base_key
 
     def by_inner_key(
-        topic: str, key: Any, _value: Any, key_bytes: bytes | None, value_bytes: bytes | None, ts: int, headers: Headers
+        topic: str,
+        key: object,
+        _value: object,
+        key_bytes: bytes | None,
+        value_bytes: bytes | None,
+        ts: int,
+        headers: Headers,
     ) -> None:
         partition = None if key is None else partition_for_key(base_key(topic, key, headers), partition_count(topic))
         send(topic, key_bytes, value_bytes, ts, headers, partition)
@@ -167,7 +174,13 @@ def _send_by_partitioner(node: SinkNode, env: CompileEnv) -> SendFn:
     send, partition_count = env.collector.send, env.collector.partition_count
 
     def by_partitioner(
-        topic: str, key: Any, value: Any, key_bytes: bytes | None, value_bytes: bytes | None, ts: int, headers: Headers
+        topic: str,
+        key: object,
+        value: object,
+        key_bytes: bytes | None,
+        value_bytes: bytes | None,
+        ts: int,
+        headers: Headers,
     ) -> None:
         count = partition_count(topic)
         try:

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from millrace.errors import StreamsError
 from millrace.instance.activity import Activity
@@ -171,7 +170,7 @@ class StreamsStatus:
     pod_uid: str = ""
     """The uid of the Kubernetes pod (the variable `POD_UID`), as its address may belong to another pod by now."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return it as JSON-able data, names in snake_case."""
         return asdict(self)
 

@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclOperation,
+    AdminClient,
+    ConfigEntry,
+    ConfigResource,
+    DescribeClusterResult,
+    TopicDescription,
+)
 from confluent_kafka.cimpl import NewTopic
 
 from millrace.deadline import Deadline
@@ -35,7 +43,7 @@ __all__ = [
     "wait_for_topics",
 ]
 
-_ABSENT: Final[Mapping[int, Any]] = {
+_ABSENT: Final[Mapping[int, None]] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: None,
     KafkaError._UNKNOWN_TOPIC: None,  # noqa: SLF001 (librdkafka's local codes have no other name)
 }
@@ -72,11 +80,8 @@ def describe_topics(admin: AdminClient, topics: Collection[str], timeout_s: floa
     """
     deadline = Deadline(timeout_s)
 
-    def request(names: Collection[str]) -> Mapping[str, Any]:
-        futures: Mapping[str, Any] = admin.describe_topics(
-            TopicCollection(list(names)), request_timeout=request_timeout(deadline)
-        )
-        return futures
+    def request(names: Collection[str]) -> Mapping[str, Future[TopicDescription | None]]:
+        return admin.describe_topics(TopicCollection(list(names)), request_timeout=request_timeout(deadline))
 
     described = ask("describe topics", request, topics, timeout_s, final=_ABSENT)
     return {
@@ -109,13 +114,12 @@ def may_write(admin: AdminClient, topic: str, timeout_s: float = 30.0) -> bool |
     """
     deadline = Deadline(timeout_s)
 
-    def request(names: Collection[str]) -> Mapping[str, Any]:
-        futures: Mapping[str, Any] = admin.describe_topics(
+    def request(names: Collection[str]) -> Mapping[str, Future[TopicDescription | None]]:
+        return admin.describe_topics(
             TopicCollection(list(names)),
             include_authorized_operations=True,
             request_timeout=request_timeout(deadline),
         )
-        return futures
 
     described = ask("describe topics", request, [topic], timeout_s, final=_ABSENT)[topic]
     if described is None:
@@ -152,7 +156,7 @@ def describe_cluster(admin: AdminClient, timeout_s: float = 30.0) -> tuple[str |
     """
     deadline = Deadline(timeout_s)
 
-    def request(_: Collection[str]) -> Mapping[str, Any]:
+    def request(_: Collection[str]) -> Mapping[str, Future[DescribeClusterResult]]:
         return {"cluster": admin.describe_cluster(request_timeout=request_timeout(deadline))}
 
     found = ask("describe the", request, ["cluster"], timeout_s)["cluster"]
@@ -204,11 +208,8 @@ def delete_group(admin: AdminClient, group_id: str, timeout_s: float = 30.0) -> 
     """
     deadline = Deadline(timeout_s)
 
-    def request(groups: Collection[str]) -> Mapping[str, Any]:
-        futures: Mapping[str, Any] = admin.delete_consumer_groups(
-            list(groups), request_timeout=request_timeout(deadline)
-        )
-        return futures
+    def request(groups: Collection[str]) -> Mapping[str, Future[str | None]]:
+        return admin.delete_consumer_groups(list(groups), request_timeout=request_timeout(deadline))
 
     answers = {KafkaError.GROUP_ID_NOT_FOUND: None, KafkaError.NON_EMPTY_GROUP: "members"}
     if ask("delete group", request, [group_id], timeout_s, final=answers)[group_id] == "members":
@@ -224,7 +225,7 @@ def topic_configs(admin: AdminClient, topics: Collection[str], timeout_s: float 
     """
     deadline = Deadline(timeout_s)
 
-    def request(names: Collection[str]) -> Mapping[str, Any]:
+    def request(names: Collection[str]) -> Mapping[str, Future[dict[str, ConfigEntry] | None]]:
         resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
         futures = admin.describe_configs(resources, request_timeout=request_timeout(deadline))
         return {resource.name: future for resource, future in futures.items()}
@@ -249,7 +250,7 @@ def create_topics(admin: AdminClient, topics: Mapping[str, TopicToCreate], timeo
     """
     deadline = Deadline(timeout_s)
 
-    def request(names: Collection[str]) -> Mapping[str, Any]:
+    def request(names: Collection[str]) -> Mapping[str, Future[bool | None]]:
         new = [
             NewTopic(
                 name,
@@ -259,10 +260,10 @@ def create_topics(admin: AdminClient, topics: Mapping[str, TopicToCreate], timeo
             )
             for name in names
         ]
-        futures: Mapping[str, Any] = admin.create_topics(new, request_timeout=request_timeout(deadline))
-        return futures
+        return admin.create_topics(new, request_timeout=request_timeout(deadline))
 
-    answers = ask("create topics", request, topics, timeout_s, final={KafkaError.TOPIC_ALREADY_EXISTS: False})
+    existing: Mapping[int, bool | None] = {KafkaError.TOPIC_ALREADY_EXISTS: False}
+    answers = ask("create topics", request, topics, timeout_s, final=existing)
     wait_for_topics(admin, topics, deadline.left_s(at_least=1.0))
     return frozenset(name for name, answer in answers.items() if answer is False)
 
@@ -277,9 +278,8 @@ def delete_topics(admin: AdminClient, topics: Collection[str], timeout_s: float 
     """
     deadline = Deadline(timeout_s)
 
-    def request(names: Collection[str]) -> Mapping[str, Any]:
-        futures: Mapping[str, Any] = admin.delete_topics(list(names), request_timeout=request_timeout(deadline))
-        return futures
+    def request(names: Collection[str]) -> Mapping[str, Future[None]]:
+        return admin.delete_topics(list(names), request_timeout=request_timeout(deadline))
 
     ask("delete topics", request, topics, timeout_s, final={KafkaError.UNKNOWN_TOPIC_OR_PART: None})
     while left := topic_partitions(admin, topics, deadline.left_s(at_least=1.0)):

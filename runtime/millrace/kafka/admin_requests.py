@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientTopicPartition
@@ -81,6 +81,7 @@ _TRANSIENT: Final = frozenset(
 )
 
 _Item = TypeVar("_Item")
+_Answer = TypeVar("_Answer")
 _LOOK_EVERY_S: Final = 0.5
 
 
@@ -103,7 +104,7 @@ def given_up() -> bool:
     return _patience.given_up is not None and _patience.given_up()
 
 
-def _result(future: Future[Any], what: str) -> Any:
+def _result(future: Future[_Answer], what: str) -> _Answer:
     while True:
         try:
             return future.result(_LOOK_EVERY_S)
@@ -118,11 +119,11 @@ def _result(future: Future[Any], what: str) -> Any:
 
 def ask(
     what: str,
-    request: Callable[[Collection[_Item]], Mapping[_Item, Future[Any]]],
+    request: Callable[[Collection[_Item]], Mapping[_Item, Future[_Answer]]],
     items: Collection[_Item],
     timeout_s: float,
-    final: Mapping[int, Any] | None = None,
-) -> dict[_Item, Any]:
+    final: Mapping[int, _Answer] | None = None,
+) -> dict[_Item, _Answer]:
     """Send a request about items and retry it for those with transient errors, until every item is answered.
 
     Args:
@@ -138,7 +139,7 @@ def ask(
         StreamsError: The brokers refused.
     """
     deadline = Deadline(timeout_s)
-    answers: dict[_Item, Any] = {}
+    answers: dict[_Item, _Answer] = {}
     left = list(items)
     while left:
         problem: str | None = None
@@ -165,11 +166,11 @@ def ask(
 
 def ask_leaders(
     what: str,
-    request: Callable[[list[TopicPartition]], Mapping[ClientTopicPartition, Future[Any]]],
+    request: Callable[[list[TopicPartition]], Mapping[ClientTopicPartition, Future[_Answer]]],
     partitions: Collection[TopicPartition],
     timeout_s: float,
     admin: AdminClient,
-) -> dict[TopicPartition, Any]:
+) -> dict[TopicPartition, _Answer]:
     """Ask the leaders of partitions as `ask` does, looking up new leaders before each retry.
 
     Raises:
@@ -180,7 +181,7 @@ def ask_leaders(
     deadline = Deadline(timeout_s)
     retrying = False
 
-    def send(wanted: Collection[TopicPartition]) -> Mapping[TopicPartition, Future[Any]]:
+    def send(wanted: Collection[TopicPartition]) -> Mapping[TopicPartition, Future[_Answer]]:
         nonlocal retrying
         if retrying:
             with contextlib.suppress(KafkaException):  # without new metadata, the old leaders are asked once more

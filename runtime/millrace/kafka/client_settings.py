@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millrace.config import StreamsConfig
+from millrace.config import ClientConfig, StreamsConfig
 from millrace.config_providers import files, is_reference, refers, resolve
 from millrace.errors import ConfigError
 from millrace.kafka.credential_watch import CredentialWatch, LiveClients
@@ -140,13 +140,13 @@ class ClientSettings:
             ConfigError: A setting contradicts exactly-once.
         """
         given = self._given(*_PRODUCER)
-        defaults: dict[str, Any] = {
+        defaults: dict[str, object] = {
             "linger.ms": 100,
             "partitioner": "murmur2_random",
             "queue.buffering.max.messages": 0,
             "queue.buffering.max.kbytes": 131_072,
         }
-        forced: dict[str, Any] = {"client.id": f"{self.thread_name(thread)}-producer"}
+        forced: dict[str, object] = {"client.id": f"{self.thread_name(thread)}-producer"}
         if self._config.exactly_once:
             self._check_exactly_once(given)
             timeout = self.transaction_timeout_ms()
@@ -292,7 +292,7 @@ class ClientSettings:
                 "isolation.level=%s is ignored: exactly_once_v2 reads committed records only", given["isolation.level"]
             )
         defaults = {"isolation.level": "read_uncommitted", "fetch.wait.max.ms": fetch_wait_ms, **_QUEUE}
-        forced: dict[str, Any] = {
+        forced: dict[str, object] = {
             "client.id": client_id,
             "group.id": self._config.application_id,
             "enable.auto.commit": False,
@@ -307,10 +307,10 @@ class ClientSettings:
 
     def _assemble(
         self,
-        given: Mapping[str, Any],
+        given: Mapping[str, object],
         client: str,
-        defaults: Mapping[str, Any],
-        forced: Mapping[str, Any],
+        defaults: Mapping[str, object],
+        forced: Mapping[str, object],
         kind: tuple[str, ...],
     ) -> ClientProperties:
         security = parse_security(given, self._config.security_protocol)
@@ -328,7 +328,7 @@ class ClientSettings:
         settings.on_open = lambda client: self._live.add(client, kind)
         return settings
 
-    def _check_exactly_once(self, given: Mapping[str, Any]) -> None:
+    def _check_exactly_once(self, given: ClientConfig) -> None:
         if str(given.get("enable.idempotence", True)).lower() == "false":
             raise ConfigError("enable.idempotence=false contradicts processing.guarantee=exactly_once_v2: remove it")
         if int(given.get("max.in.flight.requests.per.connection", 5)) > 5:
@@ -339,13 +339,13 @@ class ClientSettings:
             log.warning("transactional.id is ignored: each stream thread's producer has its own")
 
 
-def _turns_off_acks(given: Mapping[str, Any]) -> bool:
+def _turns_off_acks(given: Mapping[str, object]) -> bool:
     return str(given.get("acks", "all")) not in {"all", "-1"}
 
 
-def _without_references(given: Mapping[str, Any]) -> dict[str, Any]:
+def _without_references(given: Mapping[str, object]) -> dict[str, object]:
     """Return the settings that can be checked without the files: credentials count as given, other references as not set."""
-    kept: dict[str, Any] = {}
+    kept: dict[str, object] = {}
     for key, value in given.items():
         if key == "sasl.jaas.config" and is_reference(value):
             kept |= {"sasl.username": value, "sasl.password": value}

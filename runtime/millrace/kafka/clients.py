@@ -9,12 +9,13 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
+from millrace.config import ClientConfig
 from millrace.config_providers import Hidden
 from millrace.errors import ConfigError
 from millrace.kafka.security import HIDDEN, ClientProperties
@@ -64,7 +65,7 @@ librdkafka_log: Final = logging.getLogger("millrace.kafka.librdkafka")
 librdkafka_log.addFilter(RepeatFilter())
 
 
-def open_consumer(settings: Mapping[str, Any]) -> Consumer:
+def open_consumer(settings: ClientConfig) -> Consumer:
     """Open a consumer that logs to `librdkafka_log`.
 
     Raises:
@@ -73,7 +74,7 @@ def open_consumer(settings: Mapping[str, Any]) -> Consumer:
     return _open(_Consumer, settings)
 
 
-def open_producer(settings: Mapping[str, Any]) -> Producer:
+def open_producer(settings: ClientConfig) -> Producer:
     """Open a producer that logs to `librdkafka_log`.
 
     Raises:
@@ -82,7 +83,7 @@ def open_producer(settings: Mapping[str, Any]) -> Producer:
     return _open(_Producer, settings)
 
 
-def open_admin(settings: Mapping[str, Any]) -> AdminClient:
+def open_admin(settings: ClientConfig) -> AdminClient:
     """Open an admin client that logs to `librdkafka_log`.
 
     Raises:
@@ -127,7 +128,7 @@ class _Producer(Producer):
 _Client = TypeVar("_Client", _Consumer, _Producer, AdminClient)
 
 
-def _open(client: type[_Client], settings: Mapping[str, Any]) -> _Client:
+def _open(client: type[_Client], settings: ClientConfig) -> _Client:
     if "oauth_cb" in settings:
         # Fetches the token that librdkafka is about to ask for; without one, the error raised here says why.
         settings["oauth_cb"]("")

@@ -13,8 +13,8 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.future import Future
@@ -30,12 +30,19 @@ log = logging.getLogger("millrace.kafka.connection")
 
 _T = TypeVar("_T")
 _LOOK_EVERY_S = 0.5
+_SocketAddress = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+_Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, _SocketAddress]
+
+
+class _Node(Protocol):
+    host: str
+    port: int
 
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc]
     """The library's manager, except that it resolves names in another thread and closes the sockets of failed attempts."""
 
-    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+    async def _build_transport(self, node: _Node, timeout_at: float | None = None) -> KafkaTCPTransport:
         problem: Exception = kafka_errors.KafkaConnectionError(f"{node.host} has no address")
         tokens = self.config["sasl_oauth_token_provider"]
         if tokens is not None:
@@ -55,7 +62,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
                 raise
         raise kafka_errors.KafkaConnectionError(f"{node.host}:{node.port}: {problem}") from problem
 
-    async def _look_up(self, host: str, port: int, timeout_at: float | None) -> Any:
+    async def _look_up(self, host: str, port: int, timeout_at: float | None) -> Sequence[_Address]:
         """Return the addresses of a host."""
         try:
             return await self._in_thread(
@@ -83,7 +90,9 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
             await self._net.wait_read(done, timeout_at)
             return answer.result()
 
-    async def _open(self, link: socket.socket, host: str, address: Any, timeout_at: float | None) -> Any:
+    async def _open(
+        self, link: socket.socket, host: str, address: _SocketAddress, timeout_at: float | None
+    ) -> KafkaTCPTransport:
         link.setblocking(False)
         for option in self.config["socket_options"]:
             link.setsockopt(*option)
@@ -118,7 +127,7 @@ class _Tls(KafkaSSLTransport):  # type: ignore[misc]
 class Connection:
     """A connection manager with its own IO thread; `close` it once."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, object]) -> None:
         """Start the IO thread; connects to nothing yet.
 
         Args:
@@ -138,12 +147,12 @@ class Connection:
         for connection in list(self.manager._conns.values()):  # noqa: SLF001 (each has a copy of the settings)
             connection.config.update(changed)
 
-    def run(self, function: Callable[..., Awaitable[_T]], *args: Any) -> _T:
+    def run(self, function: Callable[..., Awaitable[_T]], *args: object) -> _T:
         """Run a coroutine function on the IO thread and wait for its result."""
         result: _T = self.net.run(function, *args)
         return result
 
-    def run_unless(self, given_up: Callable[[], bool], function: Callable[..., Awaitable[_T]], *args: Any) -> _T:
+    def run_unless(self, given_up: Callable[[], bool], function: Callable[..., Awaitable[_T]], *args: object) -> _T:
         """Run a coroutine function as `run` does, but stop waiting for its result once `given_up` returns true.
 
         Raises:
@@ -162,11 +171,11 @@ class Connection:
         result: _T = future.value
         return result
 
-    def start(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Future:
+    def start(self, function: Callable[..., Awaitable[object]], *args: object) -> Future:
         """Start a coroutine function on the IO thread and return its future."""
         return self.net.call_soon_with_future(function, *args)
 
-    async def send(self, request: Any, node_id: int | str, timeout_ms: int | None = None) -> Any:
+    async def send(self, request: object, node_id: int | str, timeout_ms: int | None = None) -> Any:
         """Send a request to a node and return its answer.
 
         Raises:
@@ -190,7 +199,7 @@ class Connection:
         self.net.close()
 
 
-def open_network(**settings: Any) -> KafkaNetClient:
+def open_network(**settings: object) -> KafkaNetClient:
     """Return the network client for kafka-python's admin client: the library's own, with our connection manager."""
     net = NetworkSelector(**settings)
     return KafkaNetClient(net, _Manager(net, **settings), **settings)

@@ -40,6 +40,7 @@ _ALREADY_REMOVED: Final = (
 )
 _CODE: Final = re.compile(r"\[Error (-?\d+)\]")
 _Answer = TypeVar("_Answer")
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ class GroupAdmin:
                     raise StreamsError(f"The brokers refused to {what} group {self.group_id}: {error}") from error
                 pause(deadline, f"{what} group {self.group_id}", error)
 
-    def _check(self, what: str, refused: Mapping[Any, type[Exception]]) -> None:
+    def _check(self, what: str, refused: Mapping[_Item, type[Exception]]) -> None:
         if not refused:
             return
         item, kind = next(iter(refused.items()))
@@ -200,7 +201,7 @@ class GroupAdmin:
         )
 
 
-def _settled(answers: Mapping[Any, type[kafka_errors.KafkaError]]) -> Mapping[Any, type[kafka_errors.KafkaError]]:
+def _settled(answers: Mapping[_Item, type[kafka_errors.KafkaError]]) -> Mapping[_Item, type[kafka_errors.KafkaError]]:
     """Return answers per item; raise the first transient error, such as a coordinator that has just moved."""
     for kind in answers.values():
         if kind.retriable:

@@ -6,11 +6,12 @@ A member reads and commits its own group's offsets with its generation instead: 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, IsolationLevel
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, DeletedRecords, ListOffsetsResultInfo, OffsetSpec  # type: ignore[attr-defined]
 
 from millrace.deadline import Deadline
 from millrace.kafka.admin_requests import ask, ask_leaders, pause, request_timeout
@@ -69,7 +70,7 @@ def offsets_for_time(
 def _offsets(
     admin: AdminClient,
     partitions: Collection[TopicPartition],
-    spec: Any,
+    spec: OffsetSpec,
     timeout_s: float,
     *,
     committed_only: bool = False,
@@ -77,7 +78,7 @@ def _offsets(
     deadline = Deadline(timeout_s)
     isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
 
-    def request(wanted: list[TopicPartition]) -> Any:
+    def request(wanted: list[TopicPartition]) -> Mapping[ClientTopicPartition, Future[ListOffsetsResultInfo]]:
         specs = {ClientTopicPartition(*partition): spec for partition in wanted}
         return admin.list_offsets(specs, isolation_level=isolation, request_timeout=request_timeout(deadline))
 
@@ -101,7 +102,7 @@ def delete_records(admin: AdminClient, offsets: Mapping[TopicPartition, int], ti
     """
     deadline = Deadline(timeout_s)
 
-    def request(wanted: list[TopicPartition]) -> Any:
+    def request(wanted: list[TopicPartition]) -> Mapping[ClientTopicPartition, Future[DeletedRecords]]:
         limits = [ClientTopicPartition(*partition, offsets[partition]) for partition in wanted]
         return admin.delete_records(limits, request_timeout=request_timeout(deadline))
 
@@ -122,17 +123,16 @@ def group_offsets(
     """
     deadline = Deadline(timeout_s)
 
-    def request(groups: Collection[str]) -> Mapping[str, Any]:
+    def request(groups: Collection[str]) -> Mapping[str, Future[ConsumerGroupTopicPartitions]]:
         wanted = None if partitions is None else [ClientTopicPartition(*partition) for partition in partitions]
         requests = [ConsumerGroupTopicPartitions(group, wanted) for group in groups]
-        futures: Mapping[str, Any] = admin.list_consumer_group_offsets(
+        return admin.list_consumer_group_offsets(
             requests, require_stable=True, request_timeout=request_timeout(deadline)
         )
-        return futures
 
     answer = ask("read the offsets of group", request, [group_id], timeout_s)[group_id]
     return {
         TopicPartition(tp.topic, tp.partition): tp.offset
-        for tp in answer.topic_partitions
+        for tp in answer.topic_partitions or ()
         if tp.error is None and tp.offset >= 0
     }

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+from millrace.config import ClientConfig
 from millrace.config_providers import Hidden
 from millrace.errors import ConfigError
 
@@ -102,7 +103,7 @@ class ClientProperties(dict[str, Any]):
 
     __str__ = __repr__
 
-    def redacted(self) -> Iterator[tuple[str, Any]]:
+    def redacted(self) -> Iterator[tuple[str, object]]:
         """Iterate over the settings, with secret values replaced."""
         return ((key, HIDDEN if is_secret(key) or isinstance(value, Hidden) else value) for key, value in self.items())
 
@@ -163,7 +164,7 @@ class Security:
     verify_hostname: bool = True
     oauth: OAuth | None = None
     """Where tokens come from, for the mechanism OAUTHBEARER."""
-    others: Mapping[str, Any] = field(default_factory=dict)
+    others: Mapping[str, object] = field(default_factory=dict)
     """Kerberos settings, under librdkafka's names."""
 
     def __repr__(self) -> str:
@@ -185,7 +186,7 @@ class Security:
         named = (self.ca_location, self.certificate_location, self.key_location)
         return tuple(Path(name) for name in named if self.tls and name is not None)
 
-    def fields(self) -> tuple[Any, ...]:
+    def fields(self) -> tuple[object, ...]:
         """Return the value of every field including secrets, for comparisons."""
         return tuple(getattr(self, item.name) for item in fields(self))
 
@@ -268,7 +269,7 @@ def _load_pem_chain(context: ssl.SSLContext, certificate: str, key: str, passwor
         context.load_cert_chain(file.name, password=password)
 
 
-def parse_security(settings: Mapping[str, Any], protocol: str | None = None) -> Security:
+def parse_security(settings: Mapping[str, object], protocol: str | None = None) -> Security:
     """Return the security settings among a client's settings; ignores all others.
 
     Args:
@@ -288,7 +289,7 @@ def parse_security(settings: Mapping[str, Any], protocol: str | None = None) -> 
     return Security(**fields)
 
 
-def _parse_sasl(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_sasl(settings: Mapping[str, object]) -> dict[str, Any]:
     mechanism = str(settings.get("sasl.mechanism", settings.get("sasl.mechanisms", "GSSAPI"))).upper()
     username, password = settings.get("sasl.username"), settings.get("sasl.password")
     others = {key: value for key, value in settings.items() if key.startswith("sasl.kerberos.")}
@@ -309,7 +310,7 @@ def _parse_sasl(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"mechanism": mechanism, "username": username, "password": password, "others": others}
 
 
-def _parse_oauth(settings: Mapping[str, Any]) -> OAuth:
+def _parse_oauth(settings: ClientConfig) -> OAuth:
     given = {key.removeprefix(_OAUTH): str(value) for key, value in settings.items() if key.startswith(_OAUTH)}
     extensions = dict(_extensions(given.pop("extensions", "")))
     if jaas := settings.get("sasl.jaas.config"):
@@ -377,7 +378,7 @@ def _unquote(value: str) -> str:
     return value
 
 
-def _parse_tls(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_tls(settings: Mapping[str, object]) -> dict[str, Any]:
     get = settings.get
     fields: dict[str, Any] = {
         "ca_location": get("ssl.ca.location"),

@@ -168,7 +168,7 @@ def _azure_token(oauth: OAuth, server: str) -> Token:
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Follows no redirects: credentials are sent only to the configured address."""
 
-    def redirect_request(self, *_: Any) -> None:
+    def redirect_request(self, *_: object) -> None:
         return None
 
 

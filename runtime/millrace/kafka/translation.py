@@ -14,6 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
+from millrace.config import ClientConfig
 from millrace.config_providers import Hidden
 from millrace.errors import ConfigError
 from millrace.kafka.security import HIDDEN, ClientProperties, is_secret
@@ -23,11 +24,11 @@ log = logging.getLogger("millrace.kafka.clients")
 _PROBE = "millrace.unknown.property"
 
 
-def _socket_buffer(value: Any) -> Any:
+def _socket_buffer(value: Any) -> object:
     return 0 if int(value) < 0 else value  # Java's -1 and librdkafka's 0 mean the system's default
 
 
-_RENAMED: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+_RENAMED: Mapping[str, tuple[str, Callable[[Any], object]]] = {
     "receive.buffer.bytes": ("socket.receive.buffer.bytes", _socket_buffer),
     "send.buffer.bytes": ("socket.send.buffer.bytes", _socket_buffer),
     "fetch.max.wait.ms": ("fetch.wait.max.ms", int),
@@ -127,7 +128,7 @@ NO_COUNTERPART = frozenset(
 )
 
 
-def _complaint(key: str, value: Any) -> str:
+def _complaint(key: str, value: object) -> str:
     """Return librdkafka's complaint about a property; opens no client, as the second property is never valid."""
     try:
         Producer({key: value, _PROBE: ""})
@@ -142,7 +143,7 @@ def is_known(key: str) -> bool:
     return f'No such configuration property: "{key}"' not in _complaint(key, "")
 
 
-def check_value(key: str, value: Any) -> None:
+def check_value(key: str, value: object) -> None:
     """Check one property's value with librdkafka itself.
 
     Raises:
@@ -158,7 +159,7 @@ def check_value(key: str, value: Any) -> None:
         raise ConfigError(f"Client setting {key}={value!r} is not valid: {message}")
 
 
-def translate(settings: Mapping[str, Any], client: str) -> ClientProperties:
+def translate(settings: ClientConfig, client: str) -> ClientProperties:
     """Return Java client settings under librdkafka's names; security settings are left out (see `security`).
 
     Args:
@@ -195,7 +196,7 @@ def translate(settings: Mapping[str, Any], client: str) -> ClientProperties:
     return ClientProperties({key: value for key, value in translated.items() if not key.startswith(foreign)})
 
 
-def _converted(key: str, value: Any, convert: Callable[[Any], Any]) -> Any:
+def _converted(key: str, value: object, convert: Callable[[Any], object]) -> object:
     try:
         return convert(value)
     except (TypeError, ValueError):

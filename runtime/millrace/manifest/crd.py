@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -62,7 +61,7 @@ _RESET_COLUMNS: tuple[Column, ...] = (
 )
 
 
-def streams_app_crd() -> dict[str, Any]:
+def streams_app_crd() -> dict[str, object]:
     """Return the CustomResourceDefinition of `StreamsApp`."""
     scale = {
         "specReplicasPath": ".spec.replicas",
@@ -72,14 +71,14 @@ def streams_app_crd() -> dict[str, Any]:
     return _crd(StreamsApp, "sapp", _APP_COLUMNS, {"status": {}, "scale": scale})
 
 
-def streams_reset_crd() -> dict[str, Any]:
+def streams_reset_crd() -> dict[str, object]:
     """Return the CustomResourceDefinition of `StreamsReset`."""
     return _crd(StreamsReset, "sreset", _RESET_COLUMNS, {"status": {}})
 
 
 def _crd(
-    model: type[Resource], short: str, columns: tuple[Column, ...], subresources: dict[str, Any]
-) -> dict[str, Any]:
+    model: type[Resource], short: str, columns: tuple[Column, ...], subresources: dict[str, object]
+) -> dict[str, object]:
     kind = model.__name__
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -116,7 +115,7 @@ def _crd(
     }
 
 
-def schema_of(model: type[Resource]) -> dict[str, Any]:
+def schema_of(model: type[Resource]) -> dict[str, object]:
     """Return the structural schema of a resource.
 
     Raises:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -276,7 +276,7 @@ def set_list(most: int) -> tuple[object, ...]:
 def map_list(most: int, key: str = "name") -> tuple[object, ...]:
     """Return the annotations of a list whose entries are identified by a field; `key` is its name in the manifest."""
 
-    def holds(items: Any) -> bool:
+    def holds(items: Sequence[BaseModel]) -> bool:
         alias = {field.alias: name for item in items for name, field in type(item).model_fields.items()}
         values = [getattr(item, alias[key]) for item in items]
         return len(set(values)) == len(values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.alias_generators import to_camel
@@ -17,6 +17,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 VALIDATIONS = "x-kubernetes-validations"
+_T = TypeVar("_T")
+
 Validation = dict[str, str]
 """A rule in CEL, with its message."""
 
@@ -36,7 +38,7 @@ class Rule:
     candidates: str = ""
     """What the API server, which cannot name them, shows there instead."""
 
-    def check(self, value: Any) -> Any:
+    def check(self, value: _T) -> _T:
         """Return the value.
 
         Raises:

@@ -26,7 +26,7 @@ _ALLOWED = frozenset(
         "x-kubernetes-list-type", "x-kubernetes-map-type", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
     }
 )  # fmt: skip
-_EMPTY: tuple[Any, ...] = (None, {}, [])
+_EMPTY: tuple[object, ...] = (None, {}, [])
 _JUNCTORS = ("anyOf", "allOf", "oneOf")
 _NOT_IN_ALTERNATIVES = frozenset({"additionalProperties", "default", "description", "nullable", "title", "type"})
 _INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]
@@ -67,7 +67,7 @@ def _with(schema: Schema, more: Schema) -> Schema:
     return schema | more | ({VALIDATIONS: rules} if rules else {})
 
 
-def _entry(key: str, value: Any, node: Schema, rewrite: Callable[[Schema], Schema]) -> tuple[str, Any] | None:
+def _entry(key: str, value: Any, node: Schema, rewrite: Callable[[Schema], Schema]) -> tuple[str, object] | None:
     if key in {"$defs", "title"} or (key == "default" and _without_empty(value) in _EMPTY):
         return None
     if key in {"maxLength", "minLength"} and node.get("type") == "object":

@@ -88,7 +88,7 @@ def documents(text: str) -> Iterator[Document]:
         raise DocumentError(f"not YAML: {error.reason}", text.count("\n", 0, error.position) + 1) from None
 
 
-def _value(node: yaml.Node, loader: _Loader, parents: tuple[int, ...]) -> Any:
+def _value(node: yaml.Node, loader: _Loader, parents: tuple[int, ...]) -> object:
     line = node.start_mark.line + 1
     if id(node) in parents:
         raise DocumentError("an alias contains itself", line)

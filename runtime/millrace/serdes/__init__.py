@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from pydantic import BaseModel
 
 from millrace.errors import ConfigError
 from millrace.records import Windowed
 from millrace.serdes import resolve as _resolve
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde, Serde
 from millrace.serdes.change import ChangeSerde
 from millrace.serdes.json import JsonSerde, PydanticSerde
 from millrace.serdes.list import FIXED_SIZES, ListSerde
@@ -35,7 +35,7 @@ from millrace.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
-_BY_TYPE: Final[Mapping[type, Serde[Any]]] = {
+_BY_TYPE: Final[Mapping[type, AnySerde]] = {
     str: _resolve.STRING,
     bytes: _resolve.BYTE_ARRAY,
     memoryview: _resolve.BYTE_BUFFER,

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 from millrace.config import StreamsConfig
 from millrace.errors import SerializationError
 from millrace.records import NO_HEADERS, Headers
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde, Serde
 from millrace.serdes.primitives import (
     DoubleSerde,
     FloatSerde,
@@ -31,7 +31,7 @@ from millrace.serdes.primitives import (
 
 T = TypeVar("T")
 
-FIXED_SIZES: Final[dict[type[Serde[Any]], int]] = {
+FIXED_SIZES: Final[dict[type[AnySerde], int]] = {
     ShortSerde: 2,
     IntegerSerde: 4,
     FloatSerde: 4,

@@ -11,7 +11,7 @@ from typing import Any, Final
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.loading import construct, java_name, load
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde, Serde
 from millrace.serdes.json import JsonSerde
 from millrace.serdes.list import ListSerde
 from millrace.serdes.primitives import (
@@ -44,7 +44,7 @@ UUID: Final = UUIDSerde()
 VOID: Final = VoidSerde()
 JSON: Final[JsonSerde[Any]] = JsonSerde()
 
-SHORT_NAMES: Final[Mapping[str, Serde[Any]]] = {
+SHORT_NAMES: Final[Mapping[str, AnySerde]] = {
     "string": STRING,
     "bytes": BYTES,
     "bytearray": BYTE_ARRAY,
@@ -70,14 +70,14 @@ _WINDOWED_INNER: Final = (
     "windowed.inner.deserializer.class",
 )
 """The first one is for everything; plain clients are given the others (KIP-1020), and a serde here is both."""
-_NEEDS_INNER: Final[Mapping[str, type[Serde[Any]]]] = {
+_NEEDS_INNER: Final[Mapping[str, type[AnySerde]]] = {
     "ListSerde": ListSerde,
     "TimeWindowedSerde": TimeWindowedSerde,
     "SessionWindowedSerde": SessionWindowedSerde,
 }
 
 
-def resolve(value: object, *, key: str | None = None) -> Serde[Any]:
+def resolve(value: object, *, key: str | None = None) -> AnySerde:
     """Return the serde that a configuration value stands for.
 
     Args:
@@ -99,17 +99,17 @@ def resolve(value: object, *, key: str | None = None) -> Serde[Any]:
     return made
 
 
-def default_key_serde(config: StreamsConfig) -> Serde[Any] | None:
+def default_key_serde(config: StreamsConfig) -> AnySerde | None:
     """Return the serde of `default.key.serde`, with the inner serde it may need, or None if it is not set."""
     return _default(config, "key")
 
 
-def default_value_serde(config: StreamsConfig) -> Serde[Any] | None:
+def default_value_serde(config: StreamsConfig) -> AnySerde | None:
     """Return the serde of `default.value.serde`, with the inner serde it may need, or None if it is not set."""
     return _default(config, "value")
 
 
-def _default(config: StreamsConfig, which: str) -> Serde[Any] | None:
+def _default(config: StreamsConfig, which: str) -> AnySerde | None:
     value = config.default_key_serde if which == "key" else config.default_value_serde
     if value is None:
         return None
@@ -118,7 +118,7 @@ def _default(config: StreamsConfig, which: str) -> Serde[Any] | None:
     return serde
 
 
-def _resolve_default(config: StreamsConfig, value: object, which: str) -> Serde[Any]:
+def _resolve_default(config: StreamsConfig, value: object, which: str) -> AnySerde:
     key = f"default.{which}.serde"
     found = _find(value, key)
     if found is ListSerde:
@@ -132,11 +132,11 @@ def _resolve_default(config: StreamsConfig, value: object, which: str) -> Serde[
     return resolve(value, key=key)
 
 
-def _windowed_inner(config: StreamsConfig) -> Serde[Any]:
+def _windowed_inner(config: StreamsConfig) -> AnySerde:
     return _inner(config, next((key for key in _WINDOWED_INNER if _setting(config, key)), _WINDOWED_INNER[0]))
 
 
-def _inner(config: StreamsConfig, key: str) -> Serde[Any]:
+def _inner(config: StreamsConfig, key: str) -> AnySerde:
     value = _setting(config, key)
     if value is None:
         raise ConfigError(f"{key} must be set: the default serde is made of an inner one")
@@ -147,7 +147,7 @@ def _setting(config: StreamsConfig, key: str) -> object:
     return getattr(config, key.replace(".", "_"), None) or config.client_settings.get(key)
 
 
-def _list_type(value: object, key: str) -> type[list[Any] | tuple[Any, ...]]:
+def _list_type(value: object, key: str) -> type[list[object] | tuple[object, ...]]:
     """Return list for all of Java's list classes, or tuple, which is immutable."""
     if value in (tuple, "tuple"):
         return tuple

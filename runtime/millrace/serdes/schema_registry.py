@@ -41,8 +41,10 @@ __all__ = ["AvroSerde", "JsonSchemaSerde", "ProtobufSerde", "Registry"]
 
 T = TypeVar("T")
 
-Registry: TypeAlias = "SchemaRegistryClient | Mapping[str, Any] | str"
+Registry: TypeAlias = "SchemaRegistryClient | Mapping[str, object] | str"
 """A client, its settings (`url`, `basic.auth.user.info`, `ssl.ca.location` …), or just the registry's URL."""
+JsonObject: TypeAlias = dict[str, Any]
+"""An object as JSON or Avro have it: values by the names of their fields."""
 Codec: TypeAlias = Callable[[Any, SerializationContext], Any]
 MakeCodecs: TypeAlias = Callable[[SchemaRegistryClient], tuple[Codec, Codec]]
 
@@ -126,9 +128,9 @@ class AvroSerde(_RegistrySerde[T]):
         schema: str | Schema,
         *,
         is_key: bool = False,
-        to_dict: Callable[[T], dict[str, Any]] | None = None,
-        from_dict: Callable[[dict[str, Any]], T] | None = None,
-        settings: Mapping[str, Any] | None = None,
+        to_dict: Callable[[T], JsonObject] | None = None,
+        from_dict: Callable[[JsonObject], T] | None = None,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         writing, reading = _split(settings)
         super().__init__(
@@ -159,9 +161,9 @@ class JsonSchemaSerde(_RegistrySerde[T]):
         schema: str | Schema,
         *,
         is_key: bool = False,
-        to_dict: Callable[[T], dict[str, Any]] | None = None,
-        from_dict: Callable[[dict[str, Any]], T] | None = None,
-        settings: Mapping[str, Any] | None = None,
+        to_dict: Callable[[T], JsonObject] | None = None,
+        from_dict: Callable[[JsonObject], T] | None = None,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         writing, reading = _split(settings)
         super().__init__(
@@ -190,7 +192,7 @@ class ProtobufSerde(_RegistrySerde[T]):
         message_type: type[T],
         *,
         is_key: bool = False,
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
         writing, reading = _split(settings)
         self.message_type = message_type
@@ -213,7 +215,7 @@ class ProtobufSerde(_RegistrySerde[T]):
         return super().serialize(topic, data, headers)
 
 
-def _split(settings: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(settings: Mapping[str, object] | None) -> tuple[dict[str, object], dict[str, object]]:
     """Return the settings of the serialiser, and those of them that the deserialiser knows too."""
     writing = {**_COMMON, **(settings or {})}
     return writing, {name: value for name, value in writing.items() if name in _READING}
@@ -228,7 +230,7 @@ class _Opened:
     client: SchemaRegistryClient
     write: Codec
     read: Codec
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
 
 
 class RegistryConnection:
@@ -243,7 +245,7 @@ class RegistryConnection:
         self._make = make
         self._lock = threading.Lock()
         self._of_application = registry is None
-        self._settings: Mapping[str, Any] = {}
+        self._settings: Mapping[str, object] = {}
         self._opened: _Opened | None = None
         if isinstance(registry, SchemaRegistryClient):
             self._opened = _Opened(registry, *make(registry), {})
@@ -262,7 +264,7 @@ class RegistryConnection:
             if self._of_application and settings != self._settings:
                 self._settings, self._opened = settings, None
 
-    def write(self, data: Any, context: SerializationContext) -> Any:
+    def write(self, data: object, context: SerializationContext) -> Any:
         """Serialise."""
         return self._do(lambda opened: opened.write(data, context))
 
@@ -270,7 +272,7 @@ class RegistryConnection:
         """Deserialise."""
         return self._do(lambda opened: opened.read(data, context))
 
-    def _do(self, work: Callable[[_Opened], Any]) -> Any:
+    def _do(self, work: Callable[[_Opened], T]) -> T:
         opened = self._opened or self._open()
         try:
             return work(opened)
@@ -293,7 +295,7 @@ class RegistryConnection:
                 self._opened = self._with(self._resolved())
             return None if self._opened is refused else self._opened
 
-    def _resolved(self) -> dict[str, Any]:
+    def _resolved(self) -> dict[str, object]:
         if "url" not in self._settings:
             raise ConfigError(
                 "the application has no schema registry: set schema.registry.url (spec.kafka.schemaRegistry in a manifest), "
@@ -301,12 +303,12 @@ class RegistryConnection:
             )
         return {key: config_providers.resolve(key, value) for key, value in self._settings.items()}
 
-    def _with(self, settings: Mapping[str, Any]) -> _Opened:
+    def _with(self, settings: Mapping[str, object]) -> _Opened:
         client = SchemaRegistryClient(dict(settings))
         return _Opened(client, *self._make(client), settings)
 
 
-def _settings_of(config: StreamsConfig) -> dict[str, Any]:
+def _settings_of(config: StreamsConfig) -> dict[str, object]:
     given = config.client_settings
     settings = {key.removeprefix(_PREFIX): value for key, value in given.items() if key.startswith(_PREFIX)}
     return settings | ({_LOGIN: given[_LOGIN]} if _LOGIN in given else {})

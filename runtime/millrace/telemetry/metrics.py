@@ -12,7 +12,7 @@ never while a record is processed. A task may end between being listed and being
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
@@ -138,7 +138,8 @@ def mapping_rows() -> list[tuple[str, str, str, str, str]]:
 
 
 Attributes = dict[str, str]
-Listed = Iterable[tuple[Any, Attributes]]
+_Source = TypeVar("_Source")
+Listed = Iterable[tuple[_Source, Attributes]]
 
 
 def observe(
@@ -158,14 +159,14 @@ def observe(
         level: `metrics.recording.level`.
     """
 
-    def client() -> Listed:
+    def client() -> Listed[Client]:
         both: Client = state(), tuple(threads())
         return [(both, {"client_id": client_id})]
 
-    def all_threads() -> Listed:
+    def all_threads() -> Listed[StreamThread]:
         return [(thread, {"client_id": client_id, "thread_id": thread.name}) for thread in threads()]
 
-    def all_tasks() -> Listed:
+    def all_tasks() -> Listed[StreamTask]:
         return [
             (task, {**attributes, "task_id": str(task.task_id)})
             for thread, attributes in all_threads()
@@ -187,7 +188,9 @@ def _tasks(thread: StreamThread) -> list[StreamTask]:
     return [] if tasks is None else [*tasks.running.values(), *tasks.restoring.values()]
 
 
-def _register(meter: Meter, metrics: Sequence[Metric[Any]], listed: Callable[[], Listed], level: Level) -> None:
+def _register(
+    meter: Meter, metrics: Sequence[Metric[_Source]], listed: Callable[[], Listed[_Source]], level: Level
+) -> None:
     for metric in metrics:
         if metric.level.value <= level.value:
             create = (
@@ -197,7 +200,7 @@ def _register(meter: Meter, metrics: Sequence[Metric[Any]], listed: Callable[[],
 
 
 def _callback(
-    read: Callable[[Any], int | float | None], listed: Callable[[], Listed]
+    read: Callable[[_Source], int | float | None], listed: Callable[[], Listed[_Source]]
 ) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observations(_options: CallbackOptions) -> Iterable[Observation]:
         for source, attributes in listed():
@@ -212,7 +215,7 @@ def _callback(
 
 
 def _sensor_callback(
-    sensor: str, all_tasks: Callable[[], Listed]
+    sensor: str, all_tasks: Callable[[], Listed[StreamTask]]
 ) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observations(_options: CallbackOptions) -> Iterable[Observation]:
         for task, attributes in all_tasks():

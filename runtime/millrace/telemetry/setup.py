@@ -33,7 +33,7 @@ from urllib.parse import unquote
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -214,7 +214,7 @@ def _load(signal: str, name: str, variables: Mapping[str, str]) -> Any:
     return found.load()
 
 
-def _reader(exporter: Any) -> MetricReader:
+def _reader(exporter: MetricExporter | MetricReader) -> MetricReader:
     return exporter if isinstance(exporter, MetricReader) else PeriodicExportingMetricReader(exporter)
 
 

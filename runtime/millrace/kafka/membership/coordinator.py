@@ -51,7 +51,7 @@ class Coordinator:
             log.info("Group %s looks for its coordinator again: %s", self._settings.group_id, reason)
         self._node = self._blocking_node = None
 
-    async def send(self, request: Any, timeout_ms: int | None = None, deadline: Deadline | None = None) -> Any:
+    async def send(self, request: object, timeout_ms: int | None = None, deadline: Deadline | None = None) -> Any:
         """Send a request to the coordinator, after finding it if necessary, and return the answer.
 
         Args:

@@ -15,12 +15,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import kafka.errors as kafka_errors
-from kafka.protocol.consumer import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+from kafka.protocol.consumer import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 
 from millrace.assignment.protocol import (
     Assigned,
@@ -121,7 +127,7 @@ class Joining:
             return []
         return self._joined(step.value) if state is MemberState.JOINING else self._synced(step.value)
 
-    def _start_step(self, state: MemberState, function: Any, *args: Any) -> None:
+    def _start_step(self, state: MemberState, function: Callable[..., Awaitable[object]], *args: object) -> None:
         shared = self._shared
         with shared.lock:
             shared.state = state
@@ -143,7 +149,7 @@ class Joining:
             )
             self._start_step(MemberState.JOINING, self._requests.join, shared.member_id, subscription, reason or "")
 
-    def _joined(self, response: Any) -> list[GroupEvent]:
+    def _joined(self, response: JoinGroupResponse) -> list[GroupEvent]:
         if response.error_code:
             self._refused(response.error_code, response.member_id)
             return []
@@ -161,7 +167,7 @@ class Joining:
                 self._start_step(MemberState.SYNCING, self._requests.sync, *identity, assignments)
         return []
 
-    def _assign_to(self, response: Any) -> dict[str, bytes]:
+    def _assign_to(self, response: JoinGroupResponse) -> dict[str, bytes]:
         members = {
             member.member_id: decode_subscription(member.metadata, member.group_instance_id)
             for member in response.members
@@ -176,7 +182,7 @@ class Joining:
             raise
         return {member_id: encode_assignment(assignment) for member_id, assignment in given.items()}
 
-    def _synced(self, response: Any) -> list[GroupEvent]:
+    def _synced(self, response: SyncGroupResponse) -> list[GroupEvent]:
         if response.error_code:
             self._refused(response.error_code, "")
             return []
@@ -245,7 +251,7 @@ class GroupRequests:
         # The broker answers after all members have joined or synced, for which they have the rebalance timeout.
         self._timeout_ms = max(settings.request_timeout_ms, settings.max_poll_interval_ms + 5_000)
 
-    async def join(self, member_id: str, subscription: MemberSubscription, reason: str) -> Any:
+    async def join(self, member_id: str, subscription: MemberSubscription, reason: str) -> JoinGroupResponse:
         """Send JoinGroup and return its answer; if this member leads, the group's topics are watched from then on.
 
         Args:
@@ -281,7 +287,7 @@ class GroupRequests:
             self._watch.follow()
         return response
 
-    async def sync(self, generation: int, member_id: str, assignments: Mapping[str, bytes]) -> Any:
+    async def sync(self, generation: int, member_id: str, assignments: Mapping[str, bytes]) -> SyncGroupResponse:
         """Send SyncGroup and return its answer; `assignments` (by member id) is empty unless this member leads.
 
         Raises:

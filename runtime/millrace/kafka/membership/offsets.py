@@ -6,7 +6,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Final
 
 import kafka.errors as kafka_errors
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
@@ -112,7 +112,7 @@ class GroupOffsets:
             StreamsTimeoutError: The coordinator did not accept the commit in time.
             StreamsError: The broker refused it permanently.
         """
-        topics: defaultdict[str, list[Any]] = defaultdict(list)
+        topics: defaultdict[str, list[object]] = defaultdict(list)
         for (topic, partition), (offset, metadata) in offsets.items():
             topics[topic].append(
                 OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
