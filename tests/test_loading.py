@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 
+from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.loading import load, load_instance
 
@@ -57,6 +59,33 @@ def test_an_instance_is_made_of_a_class_only():
     made = Handler()
     assert load_instance(made, "some.key") is made
     assert load_instance(len, "some.key") is len
+
+
+class Forwarding:
+    """Has the methods of another object, as a proxy or a mock has."""
+
+    def __init__(self, to):
+        self._to = to
+
+    def __getattr__(self, name):
+        return getattr(self._to, name)
+
+
+def test_any_module_that_can_be_imported_is_loaded(write):
+    """Before a colon, a module's name need not be a Python identifier."""
+    write("loading-dashed", "found = 1")
+    write("2loading", "found = 2")
+    assert load("loading-dashed:found", "some.key") == 1
+    assert load("2loading:found", "some.key") == 2
+
+
+def test_only_a_method_configures():
+    """An object's method `configure` is called, also one that it forwards; another attribute of that name is left alone."""
+    config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": "nowhere:1"})
+    given = []
+    load_instance(Forwarding(SimpleNamespace(configure=given.append)), "some.key", config=config)
+    assert given == [config]
+    load_instance(SimpleNamespace(configure={"size": 1}), "some.key", config=config)
 
 
 @pytest.mark.parametrize(

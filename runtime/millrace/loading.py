@@ -26,13 +26,13 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 
 _NOT_THE_USERS: Final = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<frozen")
-_PATH: Final = re.compile(r"([^\W\d][\w.]*):([^\W\d][\w.]*)")
+_PATH: Final = re.compile(r"([^\s:.][^\s:]*):([^\W\d][\w.]*)")
 
 
 class LoadError(Exception):
@@ -82,17 +82,11 @@ def load_instance(
     """
     found = load(value, setting, known)
     made = construct(found, setting) if isinstance(found, type) else found
-    if config is not None and isinstance(made, Configurable):
-        made.configure(config)
+    # No protocol: since Python 3.12 its isinstance does not see what an object forwards with `__getattr__`.
+    configure = getattr(made, "configure", None)
+    if config is not None and callable(configure):
+        configure(config)
     return made
-
-
-@runtime_checkable
-class Configurable(Protocol):
-    """An object of the user's that wants to know the application's configuration."""
-
-    def configure(self, config: StreamsConfig) -> None:
-        """Take what it needs; called once, before anything else."""
 
 
 def construct(factory: Callable[[], object], setting: str) -> object:

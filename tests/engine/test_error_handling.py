@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from tests.engine.support import Echo, Failing, Harness, pipe
 
@@ -182,3 +184,9 @@ def test_unknown_handler_is_a_configuration_error(value):
     """A value that names no handler is refused, with the key's name."""
     with pytest.raises(ConfigError, match=r"some\.key"):
         resolve_handler(value, LogAndFailExceptionHandler, "some.key", CONFIG)
+
+
+def test_a_handler_has_a_method_handle_error():
+    """Another attribute of that name does not make an object a handler."""
+    with pytest.raises(ConfigError, match="it has no method handle_error"):
+        resolve_handler(SimpleNamespace(handle_error=None), LogAndFailExceptionHandler, "some.key", CONFIG)

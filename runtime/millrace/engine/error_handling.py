@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 from millrace.config import StreamsConfig
 from millrace.engine.record_collector import RecordCollector
@@ -40,11 +40,6 @@ HANDLERS_BY_NAME: Final[Mapping[str, type[object]]] = {
 _MAX_SHOWN: Final = 120
 
 
-@runtime_checkable
-class _Handler(Protocol):
-    handle_error: Callable[..., HandlerResponse]
-
-
 def resolve_handler(value: object, default: type[object], key: str, config: StreamsConfig) -> Any:
     """Return the handler that a setting's value stands for, configured; see `millrace.loading` for what the value may be.
 
@@ -52,7 +47,7 @@ def resolve_handler(value: object, default: type[object], key: str, config: Stre
         ConfigError: the value names no handler.
     """
     handler = load_instance(default if value is None else value, key, HANDLERS_BY_NAME, config=config)
-    if not isinstance(handler, _Handler):
+    if not callable(getattr(handler, "handle_error", None)):
         raise ConfigError(f"{key}: {value!r} is not an exception handler: it has no method handle_error")
     return handler
 

@@ -87,15 +87,16 @@ class GroupMember:
         check_group_metadata()
         check_connection(self._clients, timeout_s)
         self._connection = Connection(self._clients.kafka_python(self._thread))
+        self._connected = True  # before it is used: `close` has to close it, whatever fails
         try:
             self._connection.manager.bootstrap(int(timeout_s * 1000))
         except (kafka_errors.KafkaError, OSError) as error:
             self._connection.close()
+            self._connected = False
             servers = ",".join(self._clients.config.bootstrap_servers)
             raise BrokerUnreachableError(
                 f"The brokers of bootstrap.servers={servers} stopped answering ({error}): check that they are running"
             ) from error
-        self._connected = True
         shared, settings = self._shared, self._settings
         self._coordinator = Coordinator(self._connection, settings, lambda: shared.closed)
         self._offsets = GroupOffsets(self._connection, self._coordinator, settings)
