@@ -260,7 +260,7 @@ class KStream(StreamJoins[K, V]):
             >>> builder = StreamsBuilder()
             >>> builder.stream("in").to("out")
             >>> print(builder.build().describe().splitlines()[4].strip())
-            Sink: KSTREAM-"KSTREAM-SINK-"-0000000001 (topic: out)
+            Sink: KSTREAM-SINK-0000000001 (topic: out)
         """
         options = produced if produced is not None else Produced()
         node = SinkStep(

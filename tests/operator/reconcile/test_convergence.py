@@ -35,7 +35,7 @@ GOOD = {"good:1", "good:2", "more-stores", "other-stores", "other-totals"}
 Command = tuple[str, Any]
 
 TURNS = st.one_of(
-    st.tuples(st.just("turn"), st.none()),
+    st.tuples(st.just("run_pass"), st.none()),
     st.tuples(st.just("crash"), st.integers(0, 6)),
     st.tuples(st.just("stale"), st.integers(1, 6)),
     st.tuples(st.just("controller"), st.integers(0, 3)),
