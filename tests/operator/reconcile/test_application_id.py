@@ -1,4 +1,4 @@
-"""An application id belongs to one StreamsApp, with no strangers in its group."""
+"""An application id belongs to one StreamsApp, and its group has no foreign members."""
 
 import pytest
 from tests.operator.reconcile.world import APP, NAMESPACE, World
@@ -22,7 +22,7 @@ OLD_APP = {"namespace": NAMESPACE, "name": "old"}
 
 
 def refused(world):
-    """Return why the application does not begin; there are no pods and no topics of its own."""
+    """Return why the application does not start, having checked that it has no pods and no topics of its own."""
     world.run(60)
     assert world.pods() == []
     assert world.done(model.ProvisionTopics) == []
@@ -33,7 +33,7 @@ def refused(world):
     "neighbour", [other(**OLDER), other(runs=True), other(created="2026-01-02T00:00:00Z", uid="aaa")]
 )
 def test_the_younger_of_two_does_not_begin(neighbour):
-    """It says which StreamsApp has its id, creates nothing, and starts when the other one is gone."""
+    """It reports which StreamsApp has its id, creates nothing, and starts once the other one is gone."""
     world = World(neighbours=(neighbour,))
     assert refused(world) == ("False", "DuplicateApplicationId")
     assert world.condition("Stalled") == ("True", "ApplicationIdInUse")
@@ -45,14 +45,14 @@ def test_the_younger_of_two_does_not_begin(neighbour):
 
 
 def test_the_older_of_two_runs():
-    """A younger one that is not running does not keep it from starting."""
+    """A younger StreamsApp that is not running does not keep the older one from starting."""
     world = World(neighbours=(other(),))
     world.run()
     assert world.condition("Ready")[0] == "True"
 
 
 def test_what_runs_is_not_stopped():
-    """Of two that run already each says that there is another one, and neither is touched."""
+    """When two are already running, each reports the other and neither is touched."""
     world = World()
     world.run()
     before = [pod["metadata"]["uid"] for pod in world.pods()]
@@ -64,7 +64,7 @@ def test_what_runs_is_not_stopped():
 
 
 def test_a_group_in_which_somebody_else_is_is_not_joined():
-    """The members are named. When they have left they may come back: another restartNonce says that they will not."""
+    """Foreign members are named. They may come back after leaving, unless another restartNonce says that they will not."""
     world = World(group_exists=True, strangers=[JAVA])
     assert refused(world) == ("False", "GroupInUse")
     assert f"{JAVA.client_id} (10.0.0.3)" in world.message("ApplicationIdUnique")
@@ -78,7 +78,7 @@ def test_a_group_in_which_somebody_else_is_is_not_joined():
 
 
 def test_a_group_that_stays_empty_is_joined():
-    """Nobody has to say that those who were in it are gone for good: after some minutes without them it begins."""
+    """No confirmation is needed that the former members are gone for good: after a few minutes without them it starts."""
     world = World(group_exists=True, strangers=[JAVA])
     refused(world)
     world.strangers = []
@@ -91,7 +91,7 @@ def test_a_group_that_stays_empty_is_joined():
 
 @pytest.mark.parametrize("reason", ["Unreachable", "Unknown"])
 def test_those_who_come_back_to_a_group_keep_it(reason):
-    """Minutes count from when they were seen last; those without the brokers' word do not count, but for a restart's."""
+    """The wait starts when foreign members were last seen; time without an answer from the brokers counts only for a restart."""
     world = World(group_exists=True, strangers=[JAVA])
     refused(world)
     world.strangers = []
@@ -110,7 +110,7 @@ def test_those_who_come_back_to_a_group_keep_it(reason):
 
 
 def test_a_suspended_application_gives_its_group_to_others():
-    """While it is suspended nothing is wrong with others in its group; it is not started in their midst."""
+    """While suspended, foreign members in its group are not an error; it does not start while they are there."""
     world = World()
     world.run()
     world.change(state="suspended")
@@ -125,7 +125,7 @@ def test_a_suspended_application_gives_its_group_to_others():
 
 
 def test_an_application_scaled_to_zero_gives_its_group_to_others():
-    """Without pods to start it is as its spec says, and waits for nobody; it is not started in the midst of others."""
+    """With no pods to start, it matches its spec and waits for nothing; it does not start while foreign members are there."""
     world = World()
     world.run()
     world.change(replicas=0)
@@ -149,7 +149,7 @@ def test_members_of_the_applications_own_are_no_obstacle():
 
 
 def handed_over() -> World:
-    """Return a world in which an application's pods are those of an earlier one, with its ids."""
+    """Return a world in which an application took over the pods, and their ids, of an earlier one."""
     world = World()
     world.change(deletionPolicy="Orphan")
     world.run()
@@ -162,7 +162,7 @@ def handed_over() -> World:
 
 @pytest.mark.parametrize("reason", ["Unreachable", "Unknown"])
 def test_former_ids_are_kept_while_nobody_knows_who_is_in_the_group(reason):
-    """Pods that were handed over end while the brokers do not answer: their members are the application's own afterwards, too."""
+    """Taken-over pods stop while the brokers are down: their members still count as the application's own afterwards."""
     world = handed_over()
     world.brokers_up, world.kafka_reason = False, reason
     world.change(state="suspended")
@@ -179,7 +179,7 @@ def test_former_ids_are_kept_while_nobody_knows_who_is_in_the_group(reason):
 @pytest.mark.parametrize("uid", ["app1", ""], ids=["handed over", "older operator"])
 @pytest.mark.parametrize("waits", [True, False], ids=["foreground", "background"])
 def test_members_are_known_when_somebody_has_deleted_the_stateful_set(uid, waits):
-    """The members that its pods leave have ids that nothing else tells; they are no strangers who keep the next pods away."""
+    """Only the deleted StatefulSet knew the ids of its pods' members; they are not treated as foreign and do not block new pods."""
     world = handed_over()
     for item in (world.objects[STATEFUL_SET]["spec"]["template"], *world.pods()):
         arguments = item["spec"]["containers"][0]["args"]
@@ -201,7 +201,7 @@ def test_members_are_known_when_somebody_has_deleted_the_stateful_set(uid, waits
 
 
 def test_a_group_is_taken_over_when_it_is_empty():
-    """With `handover` the application waits for the others to leave, says so, and begins then."""
+    """With `handover` the application waits for the others to leave, says so, and then starts."""
     world = World(group_exists=True, strangers=[JAVA])
     world.change(handover={"from": {"group": True}})
     assert refused(world) == ("False", "HandoverPending")
@@ -213,7 +213,7 @@ def test_a_group_is_taken_over_when_it_is_empty():
 
 
 def test_a_rolling_handover_joins_at_once():
-    """With `allowForeignMembers` the application joins the other members."""
+    """With `allowForeignMembers` the application joins the existing members."""
     world = World(group_exists=True, strangers=[JAVA], neighbours=(other(**OLDER, **OLD_APP, runs=True),))
     world.change(handover={"from": {"name": "old"}, "allowForeignMembers": True})
     world.run()
@@ -222,7 +222,7 @@ def test_a_rolling_handover_joins_at_once():
 
 
 def test_a_streams_app_is_taken_over_when_it_has_no_pods():
-    """It may stay, suspended, though it is older."""
+    """The other StreamsApp may continue to exist, suspended, even though it is older."""
     world = World(neighbours=(other(**OLDER, **OLD_APP, runs=True),))
     world.change(handover={"from": {"name": "old"}})
     assert refused(world) == ("False", "HandoverPending")
@@ -233,7 +233,7 @@ def test_a_streams_app_is_taken_over_when_it_has_no_pods():
 
 
 def test_what_was_handed_over_does_not_begin_again():
-    """The application that another one takes over from stays stopped, though it is the older one."""
+    """The application that was taken over stays stopped, even though it is the older one."""
     world = World()
     world.run()
     world.change(state="suspended")
@@ -246,7 +246,7 @@ def test_what_was_handed_over_does_not_begin_again():
 
 
 def test_taking_a_handover_out_of_the_manifest_replaces_no_pod():
-    """Pods do not depend on it."""
+    """Removing it does not change the pods."""
     world = World()
     world.change(handover={"from": {"group": True}})
     world.run()
@@ -267,7 +267,7 @@ def purge(world, seconds=300):
 
 
 def test_purge_leaves_what_another_streams_app_has():
-    """Topics and offsets of a StreamsApp with the same id are its own as well; volumes are not."""
+    """Topics and offsets shared with a StreamsApp of the same id are kept; volumes are deleted."""
     world = World()
     world.run()
     world.neighbours = (other(),)
@@ -278,7 +278,7 @@ def test_purge_leaves_what_another_streams_app_has():
 
 
 def test_purge_leaves_topics_that_another_one_reads():
-    """A topic that another topology names is left, and the others go."""
+    """A topic that another topology names is kept; the others are deleted."""
     world = World()
     world.run()
     world.topics["words-v1-b-changelog"] = world.topics[CHANGELOG]
@@ -289,7 +289,7 @@ def test_purge_leaves_topics_that_another_one_reads():
 
 
 def test_purge_leaves_a_group_in_which_others_are():
-    """An application outside that has the same id works with the topics: they stay with the group."""
+    """An outside application with the same id uses the topics: they are kept along with the group."""
     world = World()
     world.run()
     world.strangers = [JAVA]
@@ -299,7 +299,7 @@ def test_purge_leaves_a_group_in_which_others_are():
 
 
 def test_purge_waits_for_members_that_were_killed():
-    """Members that leave when their session is over hold the deletion up, and topics and group go after it."""
+    """Deletion waits for members whose session has to time out; then topics and group are deleted."""
     world = World()
     world.run()
     world.strangers = [JAVA]

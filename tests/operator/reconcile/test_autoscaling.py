@@ -32,7 +32,7 @@ def scaling(**fields):
     ],
 )
 def test_advice(load, current, limit, expected):
-    """Replicas keep up, catch up within the target, and have something to spare."""
+    """The advised replicas keep up, catch up within the target, and leave some headroom."""
     assert advise(load, current, scaling(), limit).replicas == expected
 
 
@@ -41,7 +41,7 @@ LOADS = st.builds(Load, st.integers(0, 10**9), st.floats(0, 1e6), st.floats(0, 5
 
 @given(LOADS, st.integers(1, 20), st.integers(1, 5), st.integers(0, 5), st.none() | st.integers(1, 30))
 def test_advice_stays_within_its_limits(load, current, least, more, limit):
-    """Never fewer than min and never more than max or tasks; with too few tasks these win."""
+    """Never fewer than min and never more than max or the number of tasks; the number of tasks wins over min."""
     found = advise(load, current, scaling(min=least, max=least + more), limit).replicas
     assert 1 <= found <= min(least + more, limit or 10**6)
     assert found >= min(least, limit or 10**6)
@@ -49,7 +49,7 @@ def test_advice_stays_within_its_limits(load, current, least, more, limit):
 
 @given(st.floats(1, 1e5), st.floats(0.5, 40), st.integers(1, 10))
 def test_advice_that_is_followed_stands(rate, busy, current):
-    """The same load spread over the replicas that were advised asks for no other number."""
+    """Spreading the same load over the advised replicas yields the same advice."""
     load = Load(0, rate, busy)
     wide = scaling(max=100)
     first = advise(load, current, wide, None).replicas
@@ -57,7 +57,7 @@ def test_advice_that_is_followed_stands(rate, busy, current):
 
 
 def test_a_load_that_is_not_wholly_known_is_none():
-    """If one pod does not report its work, the total is unknown."""
+    """If one pod does not report its load, the total is unknown."""
     busy = ReportedStatus("RUNNING", records_per_second=10.0, busy_ratio=0.5)
     assert load_of([busy, ReportedStatus("RUNNING")], 5) is None
     assert load_of([busy], None) is None
@@ -77,7 +77,7 @@ def world():
 
 
 def test_pods_follow_the_load(world):
-    """With Auto, a load that two pods cannot carry gets more, but no more than there are tasks; spec.replicas is not written."""
+    """With Auto, pods are added when two cannot carry the load, up to the number of tasks; spec.replicas is not changed."""
     world.lag, world.busy_ratio = 10**6, 1.0
     world.run(300)
     assert len(world.pods()) == 4
@@ -96,7 +96,7 @@ def test_recommend_only_tells(world):
 
 
 def test_fewer_pods_have_to_be_enough_for_a_while(world):
-    """Scaling in waits for cooldown.scaleDown, and says so."""
+    """Scaling in waits for cooldown.scaleDown, and the status says so."""
     world.busy_ratio = 0.1
     world.run(240)
     assert len(world.pods()) == 2
@@ -107,7 +107,7 @@ def test_fewer_pods_have_to_be_enough_for_a_while(world):
 
 
 def test_nothing_is_scaled_while_state_is_restored(world):
-    """Restoring tasks veto scaling, with the reason."""
+    """Restoring tasks block scaling, and the reason is given."""
     world.restoring["words-0"] = 1
     world.lag, world.busy_ratio = 10**6, 1.0
     world.run(300)
@@ -117,7 +117,7 @@ def test_nothing_is_scaled_while_state_is_restored(world):
 
 
 def test_tasks_that_have_moved_are_given_time(world):
-    """After a rebalance cooldown.rebalance passes before the next change."""
+    """After a rebalance, cooldown.rebalance passes before the next change."""
     world.lag, world.busy_ratio = 10**6, 1.0
     world.restoring["words-0"] = 1
     world.run(60)

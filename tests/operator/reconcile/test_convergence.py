@@ -66,7 +66,7 @@ PACE = settings(
 
 
 def histories(*kinds: st.SearchStrategy[Command]) -> st.SearchStrategy[list[Command]]:
-    """Return lists of things that happen: mostly after the application has started, each followed by some turns."""
+    """Return lists of events: most happen after the application has started, each followed by a few passes."""
     turns = st.lists(TURNS, max_size=5)
     started = st.sampled_from([[], [("run", 60)], [("run", 60)], [("run", 60)]])
     if not kinds:
@@ -80,7 +80,7 @@ def histories(*kinds: st.SearchStrategy[Command]) -> st.SearchStrategy[list[Comm
 
 
 class Story:
-    """A world in which things happen one after another."""
+    """A world in which events happen one after another."""
 
     def __init__(self) -> None:
         self.world = World(manifest=copy.deepcopy(SMALL) | {"image": "good:1", "replicas": 3}, programs=PROGRAMS)
@@ -88,7 +88,7 @@ class Story:
         self.seen = [(self.world.desired(), self.world.observed())]
 
     def tell(self, history: list[Command]) -> Story:
-        """Let a history happen."""
+        """Play a history."""
         for what, value in history:
             getattr(self, what)(value)
             self.seen.append((self.world.desired(), self.world.observed()))
@@ -102,7 +102,7 @@ class Story:
         self.world.run_pass(actions)
 
     def stale(self, age: int) -> None:
-        """Act on what was seen some time ago."""
+        """Act on an outdated observation."""
         with suppress(RefusedError):
             self.world.carry_out(reconcile(*self.seen[-min(age, len(self.seen))]))
 
@@ -147,7 +147,7 @@ class Story:
         self.world.objects.pop(Key(kind, APP), None)
 
     def remove_in_the_foreground(self, _: None) -> None:
-        """Somebody deletes the StatefulSet, which goes after its pods."""
+        """Somebody deletes the StatefulSet with foreground propagation, so it goes after its pods."""
         found = self.world.objects.get(Key("StatefulSet", APP))
         if found is not None:
             found["metadata"].setdefault("deletionTimestamp", self.world.timestamp())
@@ -168,7 +168,7 @@ class Story:
         self.world.status = None
 
     def calm(self) -> World:
-        """Let nothing more happen, and the operator come to rest."""
+        """Let nothing more happen, and let the operator settle."""
         self.world.brokers_up = True
         return self.world.rest()
 
@@ -191,29 +191,29 @@ def assert_at_rest(world: World) -> None:
         assert world.condition("Ready")[0] == "True"
         assert world.status.stable_revision == world.revisions()[0]
         assert world.members == {f"{APP}-{index}" for index in range(world.manifest["replicas"])}
-    elif program in GOOD:  # kubelets that did nothing for long make a good revision fail
+    elif program in GOOD:  # kubelets that were idle for a long time make a good revision fail
         late = world.condition("RolledBack")[1] == "ReadyTimeout" or "not ready within" in world.message("Stalled")
         assert late or world.condition("TopologyCompatible")[0] == "False"
     else:
         assert stalled
     if world.pods():
         assert len(world.pods()) == world.manifest["replicas"]
-        started = world.condition("Stalled")[1] != "StartFailed"  # which leaves what ran before, without having settled
-        known = world.status.stable_revision is not None  # if the status was lost, there is nothing to go back to
+        started = world.condition("Stalled")[1] != "StartFailed"  # which leaves what was running before, although it never settled
+        known = world.status.stable_revision is not None  # if the status was lost, there is nothing to roll back to
         assert not (started and known) or len(set(world.revisions())) == 1
 
 
 @PACE
 @given(histories(WISHES, MISHAPS))
 def test_it_comes_to_rest(history):
-    """After any history, with stale views, crashes in the middle, lost pods and a lost status, the operator comes to rest."""
+    """After any history, with stale views, interrupted passes, lost pods and a lost status, the operator settles."""
     assert_at_rest(Story().tell(history).calm())
 
 
 @PACE
 @given(histories(WISHES, MISHAPS))
 def test_nothing_retained_is_deleted(history):
-    """No claim and no topic is ever deleted by default, whatever happens."""
+    """By default no claim and no topic is ever deleted, whatever happens."""
     world = Story().tell(history).calm()
     assert not [a for a in world.done(model.Delete) if a.key.kind == "PersistentVolumeClaim"]
     assert not world.done(model.DeleteTopics)
@@ -223,14 +223,14 @@ def test_nothing_retained_is_deleted(history):
 @PACE
 @given(histories(WISHES))
 def test_no_pod_that_runs_is_replaced_while_another_is_down(history):
-    """While anything is down no other pod is taken, whatever was seen late or done twice."""
+    """While any pod is down no other pod is deleted, even after stale observations or repeated actions."""
     assert Story().tell(history).calm().reckless == []
 
 
 @PACE
 @given(histories(WISHES, MISHAPS))
 def test_no_pod_meets_state_that_it_misreads(history):
-    """Whatever ran before, stable or not, rolled back or lost, no pod starts whose topology does not fit what that has left."""
+    """Whatever ran before, stable, rolled back or lost, no pod starts with a topology that does not fit the existing state."""
     world = Story().tell([command for command in history if command[0] != "stale"]).calm()
     images = list(dict.fromkeys(world.ran))
     for number, later in enumerate(images):
@@ -243,7 +243,7 @@ def test_no_pod_meets_state_that_it_misreads(history):
 @PACE
 @given(histories(WISHES, MISHAPS), st.sampled_from(["Retain", "Purge", "Orphan"]), st.booleans(), histories())
 def test_deletion_ends_and_honours_its_policy(history, policy, brokers_up, afterwards):
-    """The finalizer goes in bounded time, with the brokers up or down; what the policy keeps is there, the rest is gone."""
+    """The finalizer is removed in bounded time, brokers up or down; what the policy keeps remains and the rest is deleted."""
     story = Story().tell(history)
     world = story.world
     world.run(10)
@@ -286,13 +286,13 @@ LIVES = st.lists(
     min_size=1,
     max_size=3,
 )
-"""What happens to an application, how it is deleted, whether the brokers answer then, and what happens afterwards."""
+"""The life of an application: what happens to it, how it is deleted, whether brokers answer then, and what follows."""
 
 
 @PACE
 @given(LIVES)
 def test_an_application_that_is_created_again_runs(lives):
-    """However its namesakes have ended, it begins by itself, once sessions of members are over that nobody has removed."""
+    """However earlier ones of its name ended, it starts without help once the sessions of leftover members have expired."""
     story = Story()
     world = story.world
     for before, policy, brokers_up, after in lives:

@@ -7,13 +7,13 @@ from millrace_operator.model import Key
 
 
 def test_the_finalizer_comes_first():
-    """The first action of all puts the finalizer on, so that nothing is ever made that deletion would not find."""
+    """The finalizer is added before anything else, so that nothing is created that deletion would miss."""
     world = World()
     assert world.run_pass().actions[0] == model.SetFinalizer(present=True)
 
 
 def test_an_application_becomes_ready():
-    """A plan is made, topics are created, pods start, and Ready says so; the plan Job is gone again."""
+    """A plan is made, topics are created, pods start, and Ready becomes true; the plan Job is deleted."""
     world = World()
     world.change(replicas=2)
     world.run()
@@ -26,7 +26,7 @@ def test_an_application_becomes_ready():
 
 
 def test_a_healthy_application_is_left_alone():
-    """A pass at rest has no actions, no events, and nothing to write to the status."""
+    """A pass over a settled application has no actions and no events, and does not write the status."""
     world = World()
     world.run()
     decision = world.run_pass()

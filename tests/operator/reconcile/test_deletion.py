@@ -13,7 +13,7 @@ CHANGELOG = "words-v1-counts-changelog"
 
 @pytest.fixture
 def world():
-    """A healthy application with two pods, and a topic that only looks like one of its own."""
+    """A healthy application with two pods, and a topic that merely looks like one of its own."""
     world = World()
     world.change(replicas=2)
     world.topics["words-v1-counts-changelog-of-mine"] = world.topics[INPUT]
@@ -30,7 +30,7 @@ def delete(world, policy="Retain", **fields):
 
 
 def test_retain_keeps_state(world):
-    """Pods and what serves them go; claims, topics and offsets stay, and what tells of them; the members have left."""
+    """Pods and their supporting objects are deleted; claims, topics, offsets and the record of them stay; members are removed."""
     revision = world.status.stable_revision
     delete(world)
     assert not world.exists
@@ -43,7 +43,7 @@ def test_retain_keeps_state(world):
 
 
 def test_state_that_was_retained_is_used_again(world):
-    """An application of the same name takes over volumes and topics."""
+    """An application with the same name reuses volumes and topics."""
     delete(world)
     ids = {name: topic.id for name, topic in world.topics.items()}
     world.recreate()
@@ -54,7 +54,7 @@ def test_state_that_was_retained_is_used_again(world):
 
 
 def test_purge_leaves_nothing_but_the_users_own(world):
-    """Claims, internal topics and the group go too; input topics and topics of other names stay."""
+    """Claims, internal topics and the group are deleted too; input topics and topics with other names stay."""
     delete(world, "Purge")
     assert not world.exists
     assert world.objects == {}
@@ -76,7 +76,7 @@ def test_purge_deletes_topics_only_when_nothing_writes_any_more(world):
 
 
 def test_orphan_leaves_everything(world):
-    """No child goes or does anything else; they only lose the uid of the StreamsApp, so that another may take them over."""
+    """No child is deleted or otherwise changed; they only lose the StreamsApp's uid, so that another one may adopt them."""
     before = {key: (item["metadata"]["uid"], item.get("spec")) for key, item in world.objects.items()}
     world.change(deletionPolicy="Orphan")
     world.delete()
@@ -93,7 +93,7 @@ def test_orphan_leaves_everything(world):
 
 @pytest.mark.parametrize("policy", ["Retain", "Purge"])
 def test_members_of_others_stay(world, policy):
-    """Only pods of this very StreamsApp are removed from the group: not a successor's, a Java application's, or a namesake's."""
+    """Only members of this very StreamsApp are removed: not those of a successor, a Java application or a namesake."""
     world.strangers = [
         ConsumerGroupMember("b", "words-b-0", "10.0.0.2", "words-b-0.app-StreamThread-1-consumer"),
         ConsumerGroupMember("java", "java-app-host7", "10.0.0.3", "java-app-1f-StreamThread-1-consumer"),
@@ -109,7 +109,7 @@ def test_members_of_others_stay(world, policy):
 @pytest.mark.parametrize("pods_go_first", [False, True])
 @pytest.mark.parametrize("policy", ["Retain", "Purge"])
 def test_members_that_kept_former_ids_are_removed(world, policy, pods_go_first):
-    """Pods that were handed over have the ids of an earlier StreamsApp, which only they and their StatefulSet tell."""
+    """Taken-over pods use the ids of an earlier StreamsApp, which only they and their StatefulSet know."""
     delete(world, "Orphan")
     world.recreate()
     world.run(30)
@@ -129,7 +129,7 @@ def test_members_that_kept_former_ids_are_removed(world, policy, pods_go_first):
 
 
 def test_members_that_kept_former_ids_are_removed_after_a_crash(world):
-    """Pods may be gone before what they have told is written down anywhere but in the first pass."""
+    """The ids survive a crash although the pods may be gone right after the first pass."""
     delete(world, "Orphan")
     world.recreate()
     world.run(30)
@@ -145,7 +145,7 @@ def test_members_that_kept_former_ids_are_removed_after_a_crash(world):
 
 
 def test_claims_and_topics_can_go_with_the_application(world):
-    """storage.retention.whenDeleted and internalTopics.deletionPolicy decide it individually."""
+    """storage.retention.whenDeleted and internalTopics.deletionPolicy each decide for themselves."""
     delete(world, storage={"retention": {"whenDeleted": "Delete"}}, internalTopics={"deletionPolicy": "Delete"})
     assert world.names("PersistentVolumeClaim") == []
     assert CHANGELOG not in world.topics
@@ -154,7 +154,7 @@ def test_claims_and_topics_can_go_with_the_application(world):
 
 @pytest.mark.parametrize("policy", ["Retain", "Purge"])
 def test_deletion_ends_though_no_broker_answers(world, policy):
-    """A minute after the pods' grace period the finalizer goes, and a Warning says what was left behind."""
+    """The finalizer is removed a minute after the pods' grace period, and a Warning says what was left behind."""
     world.brokers_up = False
     world.change(deletionPolicy=policy)
     world.delete()
@@ -167,7 +167,7 @@ def test_deletion_ends_though_no_broker_answers(world, policy):
 
 
 def test_brokers_that_refuse_do_not_hold_deletion_up_forever(world):
-    """What brokers refuse again and again is given up, with no action that could fail once more before the finalizer."""
+    """After repeated refusals the operator gives up, and no action that could fail again comes before the finalizer."""
     world.refused = True
     world.change(deletionPolicy="Purge")
     world.delete()
@@ -180,7 +180,7 @@ def test_brokers_that_refuse_do_not_hold_deletion_up_forever(world):
 
 
 def test_brokers_that_refuse_an_operator_that_was_away_are_asked_once(world):
-    """It is late when it comes, but what was never tried is not given up."""
+    """Even after the deadline, whatever was never tried is tried once."""
     world.refused = True
     world.change(deletionPolicy="Purge")
     world.delete()
@@ -192,7 +192,7 @@ def test_brokers_that_refuse_an_operator_that_was_away_are_asked_once(world):
 
 
 def test_topics_that_come_back_do_not_hold_deletion_up_forever(world):
-    """What somebody makes anew as often as it is deleted is left to him in the end, also by an operator that was away."""
+    """If somebody recreates topics as often as they are deleted, they are left in the end, also after the operator was away."""
     world.change(deletionPolicy="Purge")
     world.delete()
     world.tick(3600)
@@ -205,7 +205,7 @@ def test_topics_that_come_back_do_not_hold_deletion_up_forever(world):
 
 
 def test_brokers_that_come_back_in_time_are_still_asked(world):
-    """Deletion completes all of its work within its time limit."""
+    """Deletion finishes all of its work within its time limit."""
     world.brokers_up = False
     world.change(deletionPolicy="Purge")
     world.delete()
@@ -217,7 +217,7 @@ def test_brokers_that_come_back_in_time_are_still_asked(world):
 
 
 def test_brokers_are_waited_for_when_pods_took_all_their_time(world):
-    """The time in which pods end is not taken from that of the brokers."""
+    """The time that pods take to stop does not shorten the time allowed for the brokers."""
     world.brokers_up, world.stuck = False, True
     world.change(deletionPolicy="Purge")
     world.delete()
@@ -232,7 +232,7 @@ def test_brokers_are_waited_for_when_pods_took_all_their_time(world):
 
 @pytest.mark.parametrize("reason", ["Unknown", "Unreachable"])
 def test_brokers_are_waited_for_by_an_operator_that_was_away(world, reason):
-    """However late it is: brokers that have not been asked yet, or were not away until now, may answer in a while."""
+    """Even past the deadline, brokers that were not asked yet, or have only just failed, get some time to answer."""
     world.change(deletionPolicy="Purge")
     world.delete()
     world.run(0)
@@ -248,7 +248,7 @@ def test_brokers_are_waited_for_by_an_operator_that_was_away(world, reason):
 
 @pytest.mark.parametrize("policy", ["Retain", "Purge"])
 def test_brokers_that_nobody_comes_to_ask_are_not_waited_for_forever(world, policy):
-    """Operators that end again and again, before the brokers have answered, keep a resource for some minutes at the most."""
+    """If operators keep dying before the brokers answer, the resource is kept for a few minutes at most."""
     world.brokers_up, world.kafka_reason = False, "Unknown"
     world.change(deletionPolicy=policy)
     world.delete()
@@ -260,7 +260,7 @@ def test_brokers_that_nobody_comes_to_ask_are_not_waited_for_forever(world, poli
 
 
 def test_time_to_ask_brokers_begins_with_the_deletion(world):
-    """That they were away long before says nothing of the operator that has to ask them now."""
+    """An earlier outage of the brokers does not shorten the time the operator has to ask them."""
     world.brokers_up = False
     world.run(3600, step=60)
     world.kafka_reason = "Unknown"
@@ -274,7 +274,7 @@ def test_time_to_ask_brokers_begins_with_the_deletion(world):
 
 
 def test_a_pod_that_does_not_end_is_not_waited_for_forever(world):
-    """A lost node keeps its pods; the finalizer goes after their grace period and some more."""
+    """A lost node keeps its pods; the finalizer is removed some time after their grace period."""
     world.stuck = True
     world.delete()
     world.run(150)
@@ -285,7 +285,7 @@ def test_a_pod_that_does_not_end_is_not_waited_for_forever(world):
 
 
 def test_a_stateful_set_that_waits_for_its_pods_is_not_waited_for_forever(world):
-    """Deleted in the foreground, as `kubectl delete --cascade=foreground` has it, it stays as long as a pod on a lost node."""
+    """Deleted with `kubectl delete --cascade=foreground`, it exists as long as a pod on a lost node does."""
     world.stuck = True
     world.delete()
     for key in [Key("StatefulSet", "words"), Key("Pod", "words-0"), Key("Pod", "words-1")]:
@@ -298,7 +298,7 @@ def test_a_stateful_set_that_waits_for_its_pods_is_not_waited_for_forever(world)
 
 
 def test_pods_that_an_absent_operator_tells_late_to_end_have_their_time(world):
-    """Nothing is taken from under pods that run: the time they have counts from when they were told."""
+    """Nothing is deleted while pods still run: their grace period starts when they were told to stop."""
     world.change(deletionPolicy="Purge")
     world.delete()
     world.tick(3600)
@@ -312,7 +312,7 @@ def test_pods_that_an_absent_operator_tells_late_to_end_have_their_time(world):
 
 
 def test_an_application_that_never_started(world):
-    """A resource whose first actions were never carried out goes at once."""
+    """A resource whose first actions were never carried out is released at once."""
     world = World()
     world.run_pass(1)
     world.delete()
@@ -322,7 +322,7 @@ def test_an_application_that_never_started(world):
 
 
 def test_an_application_that_never_reached_its_brokers():
-    """Nothing of it can be at brokers that never answered, so they are not waited for."""
+    """Brokers that never answered cannot hold anything of the application, so they are not waited for."""
     world = World(topics={})
     world.brokers_up = False
     world.run(30)
@@ -333,7 +333,7 @@ def test_an_application_that_never_reached_its_brokers():
 
 
 def test_a_spec_that_cannot_be_read_is_deleted_like_retain(world):
-    """Its policy is not known, so nothing persistent is deleted."""
+    """Its policy is unknown, so nothing persistent is deleted."""
     desired = world.desired()
     world.delete()
     broken = model.DesiredApp(

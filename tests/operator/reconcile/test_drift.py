@@ -22,7 +22,7 @@ WANTED = {
 
 
 def seen(**spec):
-    """Return the object as a server keeps it, with defaults, and with other fields of the spec."""
+    """Return the object as a server stores it, with defaults, and with some fields of the spec changed."""
     item = copy.deepcopy(stamped(WANTED, "uid-of-app"))
     item["metadata"] |= {"uid": "u", "resourceVersion": "7"}
     item["spec"] |= {"defaulted": True, **spec}
@@ -31,7 +31,7 @@ def seen(**spec):
 
 
 def test_defaults_are_no_difference():
-    """What the server or another manager adds needs no apply."""
+    """Fields that the server or another manager adds do not cause an apply."""
     item = seen()
     item["spec"]["containers"].insert(0, {"name": "injected"})
     item["spec"]["containers"][1]["terminationMessagePath"] = "/dev/termination-log"
@@ -61,7 +61,7 @@ def test_a_field_that_is_no_longer_wanted_is_a_difference():
 
 
 def test_an_object_that_is_not_there_is_applied():
-    """Nothing was observed, so everything differs."""
+    """A missing object is always applied."""
     assert needs_apply(stamped(WANTED, "uid-of-app"), None)
 
 
@@ -74,7 +74,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_everything_is_part_of_itself(value):
-    """What was applied and not changed needs no apply."""
+    """An object that was applied and not changed is not applied again."""
     assert is_part_of(value, copy.deepcopy(value))
 
 
@@ -89,7 +89,7 @@ def test_a_child_that_somebody_deleted_comes_back(kind):
 
 
 def test_a_stateful_set_that_somebody_scaled_is_set_right():
-    """The number of replicas is the operator's; the pod that is too many is drained first."""
+    """The operator owns the number of replicas; the extra pod is drained first."""
     world = World()
     world.run()
     world.objects[Key("StatefulSet", APP)]["spec"]["replicas"] = 2

@@ -1,4 +1,4 @@
-"""A new topology has to fit what has run before it, whether that was ever stable or not."""
+"""A new topology has to fit everything that ran before it, whether or not that was ever stable."""
 
 import pytest
 from tests.operator.reconcile.world import APP, Program, World, is_ready, plan
@@ -25,7 +25,7 @@ def started(first: Program | None = None) -> World:
 
 
 def assert_held_back(world: World, *told: str) -> None:
-    """Check that the newest revision is refused, why, and that no pod has it or was touched for it."""
+    """Check that the newest revision is refused and why, and that no pod runs it or was touched for it."""
     assert world.condition("TopologyCompatible") == ("False", "NeedsReset")
     assert world.condition("Stalled") == ("True", "TopologyHeldBack")
     for words in told:
@@ -35,7 +35,7 @@ def assert_held_back(world: World, *told: str) -> None:
 
 @pytest.mark.parametrize("first", [Program(), Program(becomes_ready=False), Program(crashes=True)])
 def test_a_first_revision_need_not_be_stable_to_be_compared_with(first):
-    """Its pods may have written state as soon as they were started, whether they run well, not yet or never."""
+    """Its pods may have written state as soon as they started, whether they run well, not yet or never."""
     world = started(first)
     uids = [pod["metadata"]["uid"] for pod in world.pods()]
     world.programs[NEXT] = Program(plan=plan(["totals"]))
@@ -49,7 +49,7 @@ def test_a_first_revision_need_not_be_stable_to_be_compared_with(first):
 
 
 def test_a_first_revision_without_pods_is_compared_with_nothing():
-    """As long as it waits for its input topic there is no state, and the next topology may be any."""
+    """While it waits for its input topic there is no state, so the next topology may be anything."""
     world = World(topics={})
     world.run(30)
     assert world.pods() == []
@@ -72,7 +72,7 @@ def test_an_application_that_was_always_suspended_has_no_state():
 
 @pytest.mark.parametrize("mishap", ["none", "the StatefulSet is gone", "the status is lost", "both"])
 def test_suspending_forgets_nothing(mishap):
-    """What ran before the suspension is compared with after it, though there are no pods, and if children were lost meanwhile."""
+    """The revision before a suspension still counts after it, even with no pods, or if children were lost meanwhile."""
     world = started()
     world.change(state="suspended")
     world.run(60)
@@ -90,7 +90,7 @@ def test_suspending_forgets_nothing(mishap):
 
 
 def test_a_revision_that_was_rolled_back_has_left_state_too():
-    """A store that only a failed revision had must not be misread by the next; leaving it behind is no loss."""
+    """The next revision must not misread a store that only a failed revision had; dropping that store is not a loss."""
     world = World(programs={NEXT: Program(plan=TOTALS, becomes_ready=False)})
     world.run()
     world.change(image=NEXT)
@@ -110,7 +110,7 @@ def test_a_revision_that_was_rolled_back_has_left_state_too():
 
 
 def test_a_roll_that_is_not_done_is_compared_with():
-    """What a revision that is being rolled out has begun must not be left behind, but the stable one may come back."""
+    """State that an unfinished roll-out has created must not be left behind, but rolling back to the stable revision is allowed."""
     world = World()
     world.change(replicas=3)
     world.run()
@@ -138,7 +138,7 @@ def test_a_roll_that_is_not_done_is_compared_with():
 
 
 def test_plans_that_say_nothing_new_are_not_kept():
-    """Once a later revision is stable, the plans of those before it go, unless they tell of other state."""
+    """Once a later revision is stable, earlier plans are deleted unless they describe other state."""
     world = World()
     for image in (FIRST, NEXT, OTHER):
         world.change(image=image)
@@ -147,7 +147,7 @@ def test_plans_that_say_nothing_new_are_not_kept():
 
 
 def test_state_that_was_left_behind_knowingly_is_not_misread_later():
-    """With Warn a store may be given up, but one of its name and another kind is told of again."""
+    """With Warn a store may be given up, but reusing its name for another kind is reported again."""
     world = World()
     world.run()
     before = world.status.stable_revision
@@ -166,7 +166,7 @@ def test_state_that_was_left_behind_knowingly_is_not_misread_later():
 
 
 def test_marking_what_has_started_is_done_once():
-    """The mark comes before the pods, keeps its time, and an application at rest is not written to."""
+    """The mark is set before pods start and keeps its time; a settled application's status is not written."""
     world = World()
     world.run()
     applied = [action.object for action in world.done(model.Apply)]
@@ -177,7 +177,7 @@ def test_marking_what_has_started_is_done_once():
 
 
 def test_after_a_reset_any_topology_may_come():
-    """A reset takes the marks and the stable revision away; what comes then is compared with nothing."""
+    """A reset clears the marks and the stable revision; the next topology is compared with nothing."""
     world = World()
     world.run()
     world.change(state="suspended")
@@ -198,7 +198,7 @@ def test_after_a_reset_any_topology_may_come():
     ("program", "reason"), [(Program(crashes=True), "PodCrashed"), (Program(plan=None), "UpgradeNotBegun")]
 )
 def test_a_restart_nonce_has_a_failed_revision_tried_again(program, reason):
-    """When the fault was not the manifest's, the same manifest with another restartNonce is planned and rolled out anew."""
+    """If the fault was not in the manifest, the same manifest with another restartNonce is planned and rolled out again."""
     world = World(programs={NEXT: program})
     world.run()
     world.change(image=NEXT)
@@ -216,7 +216,7 @@ def test_a_restart_nonce_has_a_failed_revision_tried_again(program, reason):
 
 
 def test_the_old_manifest_and_then_the_failed_one_is_a_second_try():
-    """Taking a failed change back forgets its failure, but not that its pods may have left state."""
+    """Reverting a failed change clears its failure, but not the possibility that its pods left state."""
     world = World(programs={NEXT: Program(plan=TOTALS, crashes=True)})
     world.run()
     for image in (NEXT, FIRST):

@@ -1,4 +1,4 @@
-"""What the operator writes and deletes: its own children, and nothing else that has their names or labels."""
+"""The operator writes and deletes only its own children, not other objects with the same names or labels."""
 
 import copy
 
@@ -29,14 +29,14 @@ COPIED = {**labels(APP, "plan", REVISION), APP_UID_LABEL: "app-of-another-namesp
 
 
 def foreign(world, key, marks=None):
-    """Put somebody else's object under a name, and return it as it is."""
+    """Create an object under a child's name that the operator does not own, and return it."""
     metadata = {"name": key.name, "namespace": NAMESPACE, "labels": marks or {"app": "legacy"}}
     item = world.create({"kind": key.kind, "metadata": metadata, "spec": {"theirs": True}, "data": {"theirs": "yes"}})
     return copy.deepcopy(item)
 
 
 def policies(world):
-    """Have the application want NetworkPolicies."""
+    """Turn NetworkPolicies on for the application."""
     world.change(networkPolicy={"enabled": True})
     return world
 
@@ -44,7 +44,7 @@ def policies(world):
 @pytest.mark.parametrize("marks", [None, COPIED], ids=["foreign", "copied"])
 @pytest.mark.parametrize("key", SUPPORTING, ids=str)
 def test_a_taken_name_of_a_supporting_child_is_told_and_holds_nothing_else_up(key, marks):
-    """The object stays as it is, also when the application is deleted; the application runs, and says what is in its way."""
+    """The object is never changed, even by deletion; the application runs and reports what is in its way."""
     world = policies(World())
     before = foreign(world, key, marks)
     world.run()
@@ -61,7 +61,7 @@ def test_a_taken_name_of_a_supporting_child_is_told_and_holds_nothing_else_up(ke
 @pytest.mark.parametrize("marks", [None, COPIED], ids=["foreign", "copied"])
 @pytest.mark.parametrize("key", NEEDED, ids=str)
 def test_a_taken_name_of_a_child_that_pods_need_keeps_pods_from_starting(key, marks):
-    """No pod is given somebody else's manifest, plan or StatefulSet; the application goes on when the object is gone."""
+    """No pod uses a manifest, plan or StatefulSet that is not ours; the application continues once the object is gone."""
     world = World()
     before = foreign(world, key, marks)
     world.run()
@@ -77,7 +77,7 @@ def test_a_taken_name_of_a_child_that_pods_need_keeps_pods_from_starting(key, ma
 
 @pytest.mark.parametrize("key", NEEDED, ids=str)
 def test_a_deleted_application_leaves_what_took_its_names(key):
-    """Deletion ends, and the object is as it was."""
+    """Deletion finishes, and the object is unchanged."""
     world = World()
     before = foreign(world, key)
     world.run()
@@ -88,7 +88,7 @@ def test_a_deleted_application_leaves_what_took_its_names(key):
 
 
 def test_a_name_that_is_taken_for_a_new_revision_leaves_the_running_one_alone():
-    """It runs on, and is scaled, while the new one cannot have its manifest."""
+    """The running revision keeps running and can be scaled while the new one cannot create its manifest."""
     world = World()
     world.run()
     running = world.revisions()
@@ -113,7 +113,7 @@ def test_an_application_at_rest_with_a_taken_name_gets_no_status_writes():
 
 
 def test_children_of_an_older_operator_are_taken_over():
-    """They have no uid, and keep running."""
+    """They carry no uid; they are adopted and keep running."""
     world = World()
     world.run()
     pods = [pod["metadata"]["uid"] for pod in world.pods()]
@@ -137,7 +137,7 @@ def test_templates_do_not_depend_on_who_owns_the_application():
 
 
 def test_copies_with_labels_are_not_deleted():
-    """Whoever copies a child copies its labels, the uid too; under another name it is not the operator's."""
+    """Copying a child copies its labels, including the uid; under another name the copy is not the operator's."""
     world = World()
     world.run()
     for kind, name in (("ConfigMap", naming.revision_config_map(APP, REVISION)), ("Service", APP)):
@@ -154,7 +154,7 @@ def test_copies_with_labels_are_not_deleted():
 
 
 def test_pods_of_somebody_elses_stateful_set_are_not_deleted():
-    """Though they have the application's labels and the names of its pods."""
+    """Even if they have the application's labels and the names of its pods."""
     world = World()
     other = foreign(world, Key("StatefulSet", APP), COPIED)
     owner = {"kind": "StatefulSet", "name": APP, "uid": other["metadata"]["uid"], "controller": True}
@@ -169,7 +169,7 @@ def test_pods_of_somebody_elses_stateful_set_are_not_deleted():
 
 
 def test_the_policy_that_plan_jobs_had_under_a_former_name_is_deleted():
-    """It would keep the name from another application; another application's policy of the name stays."""
+    """It would block another application of that name; another application's policy with the same name stays."""
     former = Key("NetworkPolicy", naming.former_plan_network_policy(APP))
     world = policies(World())
     foreign(world, former, labels(APP, "plan"))
@@ -181,7 +181,7 @@ def test_the_policy_that_plan_jobs_had_under_a_former_name_is_deleted():
 
 
 def test_the_stateful_set_is_shown_under_its_application():
-    """By an owner reference, which the policy Orphan takes away; neither makes a pod roll."""
+    """It has an owner reference, which Orphan removes; neither causes a roll."""
     world = World()
     world.run()
     key = Key("StatefulSet", APP)
@@ -199,7 +199,7 @@ def test_the_stateful_set_is_shown_under_its_application():
 
 
 def test_an_orphaned_application_is_taken_over_by_the_next():
-    """Its pods run on under the new StreamsApp, whose uid is on the children; they stay the same members of the group."""
+    """Its pods keep running under the new StreamsApp, whose uid is set on the children; their group members stay the same."""
     world = World()
     world.change(deletionPolicy="Orphan")
     world.run()
@@ -216,7 +216,7 @@ def test_an_orphaned_application_is_taken_over_by_the_next():
 
 
 def test_a_finalizer_taken_off_by_force_leaves_children_that_have_to_be_handed_over():
-    """The next StreamsApp of the name tells how: their uid is that of one that is gone."""
+    """The next StreamsApp of that name explains how to hand them over: they carry the uid of one that no longer exists."""
     world = World()
     world.run()
     world.exists = False
@@ -232,7 +232,7 @@ def test_a_finalizer_taken_off_by_force_leaves_children_that_have_to_be_handed_o
 
 
 def test_pods_that_garbage_collection_has_not_come_to_are_waited_for():
-    """A StatefulSet that is gone leaves pods with a reference to it: topics are not deleted while they run."""
+    """A deleted StatefulSet leaves pods that refer to it: topics are not deleted while they run."""
     world = World()
     world.run()
     world.change(deletionPolicy="Purge")

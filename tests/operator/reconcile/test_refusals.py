@@ -21,7 +21,7 @@ def status_of(world, *kinds):
 
 @pytest.mark.parametrize("kind", ["PodDisruptionBudget", "Service", "NetworkPolicy", "ServiceAccount"])
 def test_application_without_a_supporting_child_runs(kind):
-    """A policy that forbids it does not keep pods from being started; the status names it, and is true of the rest."""
+    """A policy that forbids the child does not keep pods from starting; the status names it and is accurate otherwise."""
     world = World(refuses={kind})
     world.change(replicas=2, networkPolicy={"enabled": True})
     world.run()
@@ -39,7 +39,7 @@ def test_application_without_a_supporting_child_runs(kind):
 
 
 def test_refused_budget_holds_up_neither_rolls_nor_scaling(world):
-    """Pods are replaced, added and drained while a change of the PodDisruptionBudget is refused."""
+    """Pods are replaced, added and drained while a change to the PodDisruptionBudget is refused."""
     world.refuses = {"PodDisruptionBudget"}
     world.change(podDisruptionBudget={"maxUnavailable": 2})
     before = world.revisions()
@@ -62,7 +62,7 @@ def test_refused_budget_holds_up_neither_rolls_nor_scaling(world):
 
 
 def test_revision_that_runs_well_is_stable_though_a_larger_volume_is_refused(world):
-    """Its pods run it and the gate has passed: the status says so, however long a quota forbids something else."""
+    """Its pods run it and the gate has passed: the status says so, however long a quota blocks something else."""
     before = world.revisions()
     world.refuses = {"PersistentVolumeClaim"}
     world.change(image="registry.example/words:2", storage={"size": "2Gi"})
@@ -73,7 +73,7 @@ def test_revision_that_runs_well_is_stable_though_a_larger_volume_is_refused(wor
 
 
 def test_revision_that_runs_well_is_stable_though_brokers_keep_members(world):
-    """Members of pods that are gone may not be removed: that is told, and keeps nothing else from being true."""
+    """If members of deleted pods cannot be removed, that is reported and affects nothing else."""
     world.deaf, world.keeps_members = True, True
     before = world.revisions()
     world.change(replicas=1, image="registry.example/words:2", drain={"terminationGracePeriodSeconds": 30})
@@ -84,7 +84,7 @@ def test_revision_that_runs_well_is_stable_though_brokers_keep_members(world):
 
 
 def test_rollback_is_told_whatever_else_is_refused(world):
-    """An upgrade that was taken back is told of, though a quota refuses larger volumes for good."""
+    """A rollback is reported even though a quota keeps refusing larger volumes."""
     before = world.revisions()
     world.refuses = {"PersistentVolumeClaim"}
     world.programs["new"] = Program(crashes=True)
@@ -96,7 +96,7 @@ def test_rollback_is_told_whatever_else_is_refused(world):
 
 
 def test_refused_budget_does_not_hold_up_a_rollback(world):
-    """An upgrade that fails is rolled back nevertheless."""
+    """A failed upgrade is rolled back anyway."""
     before = world.revisions()
     world.refuses = {"PodDisruptionBudget"}
     world.programs["new"] = Program(crashes=True)
@@ -109,7 +109,7 @@ def test_refused_budget_does_not_hold_up_a_rollback(world):
 
 
 def test_refused_stateful_set_is_told_of_this_generation(world):
-    """Scaling that a quota forbids: the pods that run are not enough for this generation, and nobody waits for more."""
+    """A quota forbids scaling: the running pods are not enough for this generation, and nothing waits for more."""
     world.refuses = {"StatefulSet"}
     world.change(replicas=5)
     world.run()
@@ -127,7 +127,7 @@ def test_refused_stateful_set_is_told_of_this_generation(world):
 
 
 def test_refused_plan_job_does_not_hold_up_what_runs(world):
-    """The new revision waits for its plan; the one that runs is scaled."""
+    """The new revision waits for its plan; the running one can still be scaled."""
     before = set(world.revisions())
     world.refuses = {"Job"}
     world.change(image="registry.example/words:2")
@@ -139,7 +139,7 @@ def test_refused_plan_job_does_not_hold_up_what_runs(world):
 
 
 def test_refused_revision_stops_what_rests_on_it(world):
-    """Pods that mount a ConfigMap which may not be made are not started, and no upgrade is told of."""
+    """Pods that mount a refused ConfigMap are not started, and no upgrade is reported."""
     before = world.revisions()
     told = world.status.current_revision
     world.refuses = {"ConfigMap"}
@@ -173,7 +173,7 @@ def test_refused_change_of_a_failed_revision_tells_of_no_rollback(world):
 
 
 def test_refused_drain_is_told_and_holds_nothing_else_up(world):
-    """Pods that may not be annotated: the rest of the pass is done, and scale-in goes on after the grace period."""
+    """If pods may not be annotated, the rest of the pass is done and scale-in continues after the grace period."""
     world.refuses = {"Pod"}
     world.members.add(f"{APP}-7")  # was killed, and has not left
     world.change(replicas=1)
@@ -195,7 +195,7 @@ def test_refused_drain_is_told_and_holds_nothing_else_up(world):
 
 
 def test_each_pod_that_cannot_be_told_to_drain_has_its_own_time(world):
-    """The time of the second one begins when the first one has gone."""
+    """The second pod's grace period starts when the first one has gone."""
     world.change(replicas=3)
     world.run()
     world.refuses = {"Pod"}
@@ -207,7 +207,7 @@ def test_each_pod_that_cannot_be_told_to_drain_has_its_own_time(world):
 
 
 def test_pod_that_could_not_be_told_to_drain_and_is_wanted_after_all_stays(world):
-    """It has not left the group, so it is not replaced; when it is to go later, its time begins again."""
+    """It has not left the group, so it is not replaced; if it has to go later, its grace period starts over."""
     before = {pod["metadata"]["uid"] for pod in world.pods()}
     world.refuses = {"Pod"}
     world.change(replicas=1)

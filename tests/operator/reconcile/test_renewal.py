@@ -1,4 +1,4 @@
-"""Pods of the right revision that are replaced: for changed certificates, and for a template that is built differently."""
+"""Replacing pods of the current revision: for changed certificates, and for a template that is built differently."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def world():
 
 
 def deleted_pods(world):
-    """Return the names of the pods that were deleted, in their order."""
+    """Return the names of the deleted pods, in order."""
     return [action.key.name for action in world.done(model.Delete) if action.key.kind == "Pod"]
 
 
 def test_pods_are_restarted_one_by_one_for_new_certificates(world):
-    """Each once, the highest ordinal first; the revision stays, no member is removed, and then there is nothing to do."""
+    """Each pod is restarted once, highest ordinal first; the revision stays, no member is removed, and then nothing is left to do."""
     revisions = world.revisions()
     world.run_pass()
     assert world.condition("Reconciling") == ("True", "RenewingCredentials")
@@ -44,7 +44,7 @@ def test_pods_are_restarted_one_by_one_for_new_certificates(world):
 
 
 def test_the_gate_of_a_roll_holds(world):
-    """While tasks restore, no pod is taken away."""
+    """No pod is deleted while tasks restore."""
     world.restoring = {f"{APP}-0": 1}
     world.run(60)
     assert deleted_pods(world) == []
@@ -55,7 +55,7 @@ def test_the_gate_of_a_roll_holds(world):
 
 
 def test_certificates_that_do_not_do_cost_one_pod(world):
-    """The first pod that does not come up with the new ones is waited for: the others keep the old ones."""
+    """If the first pod does not become ready with the new certificates, the others keep the old ones."""
     world.taken = "old"
     world.run(1200)
     assert deleted_pods(world) == [f"{APP}-2"]
@@ -77,7 +77,7 @@ def test_nothing_is_restarted_while_brokers_are_away(world):
 
 
 def test_pods_that_the_old_certificates_have_cut_off_do_not_wait(world):
-    """When brokers take the old ones no longer, pods are not ready, and would never be: no gate is to be waited for."""
+    """Once brokers reject the old certificates, pods can never become ready, so the gate is not waited for."""
     world.taken = "new"
     world.run(30)
     assert len(deleted_pods(world)) == 3
@@ -86,7 +86,7 @@ def test_pods_that_the_old_certificates_have_cut_off_do_not_wait(world):
 
 @pytest.fixture
 def upgraded(monkeypatch):
-    """A healthy application with three pods, whose operator has just been replaced by one that builds pods differently."""
+    """A healthy application with three pods, whose operator was just replaced by one that builds pods differently."""
     world = World()
     world.change(replicas=3)
     world.run()
@@ -99,14 +99,14 @@ def upgraded(monkeypatch):
 
 
 def build_differently(monkeypatch, timeout=7):
-    """Have probes wait for another time than those of the operator that made the pods."""
+    """Give probes another timeout than the operator that created the pods."""
     before = pod.probes()
     changed = {name: {**probe, "timeoutSeconds": timeout} for name, probe in before.items()}
     monkeypatch.setattr(pod, "probes", lambda: changed)
 
 
 def run_until_pods_are_replaced(world, count):
-    """Go on until so many pods have been deleted."""
+    """Run until this many pods have been deleted."""
     for _ in range(60):
         if len(deleted_pods(world)) >= count:
             return
@@ -116,12 +116,12 @@ def run_until_pods_are_replaced(world, count):
 
 
 def timeouts(world):
-    """Return the time-outs of the pods' liveness probes."""
+    """Return the timeouts of the pods' liveness probes."""
     return [item["spec"]["containers"][0]["livenessProbe"].get("timeoutSeconds") for item in world.pods()]
 
 
 def test_a_template_that_is_built_differently_reaches_all_pods_one_by_one(upgraded):
-    """Each is replaced once, the highest ordinal first; the revision and the members stay, and then there is nothing to do."""
+    """Each is replaced once, highest ordinal first; revision and members stay the same, and then nothing is left to do."""
     revisions = upgraded.revisions()
     upgraded.run(10)
     assert upgraded.condition("PodsCurrent") == ("False", "RenewalUnderWay")
@@ -141,7 +141,7 @@ def test_a_template_that_is_built_differently_reaches_all_pods_one_by_one(upgrad
 
 
 def test_pods_of_an_operator_that_gave_templates_no_hash_are_replaced_too(world, monkeypatch):
-    """Nothing says which template they were created from."""
+    """Nothing records which template they were created from."""
     world.stale.clear()
     for item in (*world.pods(), world.objects[model.Key("StatefulSet", APP)]["spec"]["template"]):
         del item["metadata"]["annotations"][TEMPLATE_ANNOTATION]
@@ -155,7 +155,7 @@ def test_pods_of_an_operator_that_gave_templates_no_hash_are_replaced_too(world,
     ("turn", "words"), [("Waits", "until it is the application's turn"), ("Never", "restartNonce")]
 )
 def test_without_a_permit_an_application_keeps_its_pods(upgraded, turn, words):
-    """They keep running, the condition says how many wait and for what; a permit is requested, and nothing is written at rest."""
+    """They keep running, the condition says how many wait and for what; a permit is requested, and the status is not rewritten."""
     upgraded.renewal = turn
     upgraded.run(600)
     assert deleted_pods(upgraded) == []
@@ -183,7 +183,7 @@ def test_a_new_revision_takes_the_new_template_along(upgraded):
 
 
 def test_a_change_of_the_spec_while_pods_are_renewed_replaces_the_others_once(upgraded):
-    """Only the one that was renewed already is replaced again."""
+    """Only the pod that was already renewed is replaced twice."""
     run_until_pods_are_replaced(upgraded, 1)
     upgraded.change(image="registry.example/words:2")
     upgraded.run(240)
@@ -193,7 +193,7 @@ def test_a_change_of_the_spec_while_pods_are_renewed_replaces_the_others_once(up
 
 
 def test_the_gate_of_a_roll_holds_for_a_template(upgraded):
-    """While tasks restore, no pod is taken away, and the application keeps its permit."""
+    """No pod is deleted while tasks restore, and the application keeps its permit."""
     upgraded.restoring = {f"{APP}-0": 1}
     upgraded.run(60)
     assert deleted_pods(upgraded) == []
@@ -205,9 +205,9 @@ def test_the_gate_of_a_roll_holds_for_a_template(upgraded):
 
 
 def test_a_template_by_which_pods_do_not_come_up_costs_one_pod(upgraded):
-    """It is told which and why, the others are left alone, and no revision is blamed; when the pod comes up, it goes on."""
+    """The failing pod and its reason are reported, the others stay, and no revision is blamed; renewal resumes when it is ready."""
     upgraded.programs["registry.example/words:1"] = Program(crashes=True)
-    upgraded.start_pods = lambda: None  # those that run do not notice
+    upgraded.start_pods = lambda: None  # running pods do not notice
     run_until_pods_are_replaced(upgraded, 1)
     del upgraded.start_pods
     others = [upgraded.objects.pop(model.Key("Pod", f"{APP}-{index}")) for index in (0, 1)]
@@ -222,7 +222,7 @@ def test_a_template_by_which_pods_do_not_come_up_costs_one_pod(upgraded):
     assert f"left as they are: {APP}-0, {APP}-1." in upgraded.message("Stalled")
     assert upgraded.condition("RolledBack")[0] == "False"
     assert upgraded.run_pass().renewal == model.Renewal(left=2, coming=True)
-    upgraded.renewal = "Waits"  # nothing has come of its turn for long: others have theirs
+    upgraded.renewal = "Waits"  # no progress for a long time: the permit goes to other applications
     upgraded.run(60)
     assert upgraded.condition("Stalled") == ("True", "RenewalFailed")
     del upgraded.start_pods
@@ -237,14 +237,14 @@ def test_a_template_by_which_pods_do_not_come_up_costs_one_pod(upgraded):
 
 
 def test_a_single_pod_that_does_not_come_up_keeps_the_turn(monkeypatch):
-    """All pods are made by the new template then, but it has not been seen to do: the next application is not begun with."""
+    """All pods use the new template, but it is not known to work yet, so the next application does not start."""
     world = World()
     world.run()
     build_differently(monkeypatch)
     world.renewal = "Now"
     world.log.clear()
     world.programs["registry.example/words:1"] = Program(becomes_ready=False)
-    world.start_pods = lambda: None  # the one that runs does not notice
+    world.start_pods = lambda: None  # the running pod does not notice
     run_until_pods_are_replaced(world, 1)
     del world.start_pods
     world.run(300)
@@ -254,7 +254,7 @@ def test_a_single_pod_that_does_not_come_up_keeps_the_turn(monkeypatch):
 
 
 def test_a_turn_lasts_until_the_last_pod_has_run_well(upgraded):
-    """A pod that is only just ready may crash yet."""
+    """A pod that has only just become ready may still crash."""
     upgraded.change(upgrade={"gate": {"minStable": "30s"}})
     run_until_pods_are_replaced(upgraded, 3)
     upgraded.settle()
@@ -276,7 +276,7 @@ def test_a_turn_lasts_until_the_last_pod_has_run_well(upgraded):
     ids=["paused", "suspended", "held back", "deleted"],
 )
 def test_an_application_that_must_not_roll_asks_for_no_turn(upgraded, stop):
-    """Paused, suspended, held back or being deleted: others get the permit."""
+    """Paused, suspended, held back or being deleted: other applications get the permit."""
     upgraded.programs["registry.example/unplanned:1"] = Program(plan=None)
     upgraded.run(0)
     stop(upgraded)
@@ -297,7 +297,7 @@ def test_nothing_is_renewed_while_brokers_are_away(upgraded):
 
 
 def test_a_pod_that_comes_back_by_chance_is_not_replaced_again(upgraded):
-    """An evicted pod takes the new template; only the others are left to replace."""
+    """An evicted pod comes back with the new template; only the others still have to be replaced."""
     upgraded.renewal = "Waits"
     upgraded.run(10)
     del upgraded.objects[model.Key("Pod", f"{APP}-1")]
@@ -309,7 +309,7 @@ def test_a_pod_that_comes_back_by_chance_is_not_replaced_again(upgraded):
 
 
 def test_a_revision_becomes_stable_while_its_pods_wait_to_be_renewed(monkeypatch):
-    """Whether a revision runs well does not depend on who has built its pods."""
+    """Whether a revision is stable does not depend on which operator version built its pods."""
     world = World()
     world.change(upgrade={"gate": {"minStable": "60s"}})
     world.run(30)
@@ -322,7 +322,7 @@ def test_a_revision_becomes_stable_while_its_pods_wait_to_be_renewed(monkeypatch
 
 
 def test_replicas_are_changed_while_pods_wait_to_be_renewed(upgraded):
-    """New pods come by the new template, and the old ones go on waiting."""
+    """New pods use the new template, and the old ones keep waiting."""
     upgraded.renewal = "Waits"
     upgraded.change(replicas=4)
     upgraded.run(60)

@@ -1,4 +1,4 @@
-"""What outlives an application, so that the next one of its name is compared with it."""
+"""Records that outlive an application, so that the next one of its name is compared with it."""
 
 import json
 
@@ -35,7 +35,7 @@ def deleted(**fields):
 
 @pytest.mark.parametrize("policy", ["Retain", "Orphan"])
 def test_an_application_that_is_created_again_is_compared_with_what_ran_before(policy):
-    """An incompatible topology is refused as it is in place, though the StreamsApp is another one."""
+    """An incompatible topology is refused as for an upgrade in place, even though it is another StreamsApp."""
     world = ran()
     world.change(image=NEXT)
     world.run(60)
@@ -55,7 +55,7 @@ def test_an_application_that_is_created_again_is_compared_with_what_ran_before(p
 
 
 def test_what_is_retained_is_labelled_as_that():
-    """By the label that tells it from the rest, and without the uid of the StreamsApp that is gone."""
+    """It has the label for retained records, and no uid of the deleted StreamsApp."""
     world = deleted()
     kept = [item for key, item in world.objects.items() if key.kind == "ConfigMap"]
     assert len(kept) == 2
@@ -67,7 +67,7 @@ def test_what_is_retained_is_labelled_as_that():
 
 
 def test_what_is_retained_can_be_forgotten_as_the_message_says():
-    """Who has deleted volumes and topics on purpose goes on with what topology he likes."""
+    """Whoever deleted volumes and topics on purpose may continue with any topology."""
     world = deleted()
     del world.topics[CHANGELOG]
     for key in [key for key in world.objects if key.kind == "PersistentVolumeClaim"]:
@@ -84,7 +84,7 @@ def test_what_is_retained_can_be_forgotten_as_the_message_says():
 
 
 def test_a_topic_that_was_made_anew_meanwhile_is_found():
-    """Its id is not the one that the earlier application knew; the loss can be accepted as in place."""
+    """Its id differs from the one that the earlier application knew; the loss can be accepted as usual."""
     world = deleted()
     known = world.topics[CHANGELOG].id
     world.topics[CHANGELOG] = Topic("another", world.topics[INPUT].partitions, 1, world.topics[CHANGELOG].config)
@@ -99,7 +99,7 @@ def test_a_topic_that_was_made_anew_meanwhile_is_found():
 
 
 def test_a_compatible_application_goes_on_and_needs_no_record_any_more():
-    """Once its revision has run well its own status knows all; nothing of the earlier application is left."""
+    """Once its revision is stable its own status is enough; the earlier application's records are deleted."""
     world = deleted()
     world.recreate()
     world.run()
@@ -112,7 +112,7 @@ def test_a_compatible_application_goes_on_and_needs_no_record_any_more():
 
 
 def test_what_is_retained_survives_a_second_deletion():
-    """An application that was created again and never came to run leaves what it has found."""
+    """An application that was created again but never ran leaves the records as they were."""
     world = deleted()
     before = {key: item["metadata"]["uid"] for key, item in world.objects.items()}
     world.recreate(image=NEXT)
@@ -127,7 +127,7 @@ def test_what_is_retained_survives_a_second_deletion():
 
 @pytest.mark.parametrize("again", [False, True])
 def test_purge_removes_what_is_retained(again):
-    """With the state goes what tells of it, also what an earlier application had left."""
+    """Records are deleted along with the state, including those of an earlier application."""
     world = deleted() if again else ran()
     if again:
         world.recreate()
@@ -148,7 +148,7 @@ def test_nothing_is_retained_when_claims_and_topics_go():
 
 
 def test_ids_of_topics_that_go_are_not_retained():
-    """The next application creates them again, on volumes whose plan is still compared with."""
+    """The next application creates the topics again, but its plan is still compared because of the volumes."""
     world = ran(internalTopics={"deletionPolicy": "Delete"})
     world.delete()
     world.run(300)
@@ -159,7 +159,7 @@ def test_ids_of_topics_that_go_are_not_retained():
 
 
 def test_an_application_that_never_ran_leaves_nothing():
-    """Its plan tells of no state."""
+    """Its plan describes no state."""
     world = World()
     world.change(state="suspended")
     world.run(60)
@@ -169,7 +169,7 @@ def test_an_application_that_never_ran_leaves_nothing():
 
 
 def left_behind():
-    """Return a world whose application was deleted while its brokers were away, so that its members are still in the group."""
+    """Return a world whose application was deleted while its brokers were down, so that its members are still in the group."""
     world = ran()
     world.brokers_up = False
     world.delete()
@@ -181,7 +181,7 @@ def left_behind():
 
 
 def test_members_that_a_deletion_has_left_are_removed():
-    """The next application of the name knows them for those of the earlier one, and begins when they are gone."""
+    """The next application of that name recognises them as the earlier one's, and starts once they are gone."""
     world = left_behind()
     world.recreate()
     world.run_pass()
@@ -195,7 +195,7 @@ def test_members_that_a_deletion_has_left_are_removed():
 
 
 def test_members_that_cannot_be_removed_are_waited_for_and_no_longer():
-    """A member that is not static leaves when its session is over; no manifest has to change for what comes then."""
+    """A member that is not static leaves when its session expires; the next application then starts with no manifest change."""
     world = left_behind()
     world.members.clear()
     world.strangers = [ConsumerGroupMember("m", None, "10.0.0.9", "words-0.app1-StreamThread-1-consumer")]
@@ -209,7 +209,7 @@ def test_members_that_cannot_be_removed_are_waited_for_and_no_longer():
 
 
 def test_members_are_known_after_two_deletions():
-    """An application that was created again and never came to run leaves what it has found of the members, too."""
+    """An application that was created again but never ran keeps the record of the earlier members, too."""
     world = left_behind()
     world.brokers_up = False
     world.recreate()
@@ -224,7 +224,7 @@ def test_members_are_known_after_two_deletions():
 
 
 def test_members_without_a_uid_are_nobodys_for_the_next_application():
-    """They may be those of an application of the name in another namespace: they are told of, and not removed."""
+    """They may belong to a namesake in another namespace: they are reported and not removed."""
     world = left_behind()
     world.members.clear()
     world.strangers = [ConsumerGroupMember("m", "words-0", "10.0.0.9", "words-0-StreamThread-1-consumer", "words-0-1")]
@@ -235,7 +235,7 @@ def test_members_without_a_uid_are_nobodys_for_the_next_application():
 
 
 def test_what_failed_last_is_not_taken_for_what_ran_well():
-    """After a rollback the stable revision is what must not be left behind, and it may always come back."""
+    """After a rollback the stable revision is the one whose state must be kept, and it may always be deployed again."""
     world = World(programs={NEXT: Program(plan=plan(["counts", "totals"]), crashes=True)})
     world.run()
     world.change(image=NEXT)
@@ -250,7 +250,7 @@ def test_what_failed_last_is_not_taken_for_what_ran_well():
 
 
 def test_a_restored_plan_with_an_old_uid_counts():
-    """A backup brings back volumes, topics and plans, and a StreamsApp with another uid: the plan still tells of the state."""
+    """A backup restores volumes, topics and plans, but the StreamsApp has a new uid: the plan still describes the state."""
     world = ran()
     plans = {
         key: item

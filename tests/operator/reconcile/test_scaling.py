@@ -29,7 +29,7 @@ def test_pods_are_added_at_once(world):
 
 
 def test_a_pod_is_drained_before_it_goes(world):
-    """The StatefulSet notes since when, the highest ordinal is told to leave, and only then there is one fewer; and so on."""
+    """The StatefulSet records the start, the highest ordinal is told to leave, and then replicas drop by one; then the next."""
     world.change(replicas=1)
     world.run()
     steps = [
@@ -45,7 +45,7 @@ def test_a_pod_is_drained_before_it_goes(world):
 
 
 def test_a_pod_that_does_not_drain_holds_nothing_up_for_long(world):
-    """After its grace period the pod is removed anyway, and so is its membership."""
+    """After its grace period the pod is removed anyway, and so is its member."""
     world.change(replicas=2, drain={"terminationGracePeriodSeconds": 30})
     world.run(300)
     world.log.clear()
@@ -60,7 +60,7 @@ def test_a_pod_that_does_not_drain_holds_nothing_up_for_long(world):
 
 
 def test_a_namesake_in_the_group_stays_when_pods_are_removed(world):
-    """A member of the same name as a pod that is gone may be that of another cluster's application: it is left alone."""
+    """A member with the name of a deleted pod may belong to another cluster's application: it is left alone."""
     namesake = ConsumerGroupMember("m", f"{APP}-5", "10.0.0.4", f"{APP}-5.other-StreamThread-1-consumer")
     world.strangers = [namesake]
     world.run(30)
@@ -68,7 +68,7 @@ def test_a_namesake_in_the_group_stays_when_pods_are_removed(world):
 
 
 def test_a_namesake_in_the_group_does_not_keep_a_drained_pod(world):
-    """The pod has left when its own members have: that of another application of the name has the same pod's name."""
+    """A pod has left once its own members have; a namesake's pods have the same names and do not count."""
     world.change(drain={"terminationGracePeriodSeconds": 3600})
     world.run(300)
     namesake = ConsumerGroupMember(
@@ -82,7 +82,7 @@ def test_a_namesake_in_the_group_does_not_keep_a_drained_pod(world):
 
 
 def test_a_pod_that_cannot_be_told_to_drain_goes_at_once(world):
-    """A pod that an older operator has made has no file to read that from: SIGTERM ends it, and its membership is removed."""
+    """A pod made by an older operator has no file to watch: SIGTERM stops it, and its member is removed."""
     world.change(replicas=2, drain={"terminationGracePeriodSeconds": 600})
     world.run(300)
     world.log.clear()
@@ -97,7 +97,7 @@ def test_a_pod_that_cannot_be_told_to_drain_goes_at_once(world):
 
 
 def test_a_pod_is_told_once_and_not_restarted_while_it_hands_over(world):
-    """It waits for the others to take its tasks, drained as it is, and the annotation tells since when."""
+    """It stays drained while others take over its tasks, and the annotation says since when."""
     world.change(replicas=2)
     world.run_pass()
     drained = world.drained.copy()
@@ -116,7 +116,7 @@ def test_a_pod_is_told_once_and_not_restarted_while_it_hands_over(world):
 
 
 def test_time_to_drain_is_counted_from_the_first_word(world):
-    """An operator that is started anew in between, or an annotation that somebody else has put there, does not prolong it."""
+    """Neither a restart of the operator nor an annotation set by somebody else prolongs it."""
     world.change(replicas=2, drain={"terminationGracePeriodSeconds": 30})
     world.run(300)
     world.deaf = True
@@ -131,7 +131,7 @@ def test_time_to_drain_is_counted_from_the_first_word(world):
 
 @pytest.mark.parametrize("deaf", [False, True])
 def test_a_drained_pod_that_is_wanted_after_all_starts_anew(world, deaf):
-    """Scaling back out while a pod drains replaces it, also if it has not heard yet that it is to drain."""
+    """Scaling back out while a pod drains replaces it, even if it has not noticed yet that it should drain."""
     world.deaf = deaf
     world.change(replicas=2)
     world.run_pass()
@@ -185,7 +185,7 @@ def test_suspend_and_resume(world):
 
 
 def test_a_paused_application_is_not_touched(world):
-    """With the annotation only the status is written; without it the work continues."""
+    """With the annotation only the status is written; without it, work continues."""
     world.annotations["streams.millrace.dev/pause"] = "true"
     world.change(replicas=1, image="registry.example/words:2")
     world.run()
@@ -212,7 +212,7 @@ def test_nothing_is_added_while_brokers_are_away(world):
 
 @pytest.mark.parametrize("first", [0, 2], ids=["from the beginning", "later"])
 def test_no_replicas_are_a_state_to_rest_in(first):
-    """As with a Deployment of none: ready, nothing on its way, nothing stalled, and nothing written from then on."""
+    """Like a Deployment with zero replicas: ready, not progressing, not stalled, and no more writes."""
     world = World()
     world.change(replicas=first)
     world.run()
@@ -244,7 +244,7 @@ def test_no_replicas_are_ready_only_when_the_last_pod_has_ended(world):
 
 
 def test_an_application_that_cannot_be_started_is_not_ready_for_having_no_replicas():
-    """Its plan is not known: nothing was made yet that could be scaled."""
+    """Its plan is not known yet, so nothing exists that could be scaled."""
     world = World(programs={SMALL["image"]: Program(plan=None)})
     world.change(replicas=0)
     world.run(60)
@@ -253,7 +253,7 @@ def test_an_application_that_cannot_be_started_is_not_ready_for_having_no_replic
 
 
 def test_running_pods_keep_the_ids_of_their_members(world):
-    """Pods of an operator that named members by pods alone are ours, and stay so when they are built anew, until none is left."""
+    """Members that an older operator named after the pod alone stay recognised until the last such pod is gone."""
 
     def told(item):
         (container,) = item["spec"]["containers"]
@@ -276,7 +276,7 @@ def test_running_pods_keep_the_ids_of_their_members(world):
     world.change(state="suspended")
     world.run(10)
     assert world.pods() == []
-    assert world.members == set()  # whose sessions would last for longer, and be strangers to the next pods
+    assert world.members == set()  # whose sessions would last longer, and look foreign to the next pods
     world.run(60)
     world.change(state="running")
     world.run(600)

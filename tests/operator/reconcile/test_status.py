@@ -39,7 +39,7 @@ def test_all_conditions_are_there(world):
 
 
 def test_what_a_healthy_application_says(world):
-    """The numbers of pods, tasks, members and topics are the observed ones."""
+    """The counts of pods, tasks, members and topics are the observed ones."""
     status = world.status
     assert (status.replicas, status.ready_replicas) == (2, 2)
     assert status.topology.model_dump()["tasks"] == 4
@@ -67,7 +67,7 @@ def test_a_condition_keeps_its_time_until_its_status_changes(world):
 
 @pytest.mark.parametrize(("lag", "told"), [(0, 0), (99, 0), (12_345, 12_000), (996_000, 1_000_000)])
 def test_lag_is_told_in_two_digits(world, lag, told):
-    """Fewer than a hundred records do not count as lag."""
+    """A lag below a hundred records is reported as zero."""
     world.lag = lag
     world.run_pass()
     assert world.status.lag.total == told
@@ -88,7 +88,7 @@ def test_a_lag_that_hovers_is_not_written(world):
 
 
 def test_restoration_is_told(world):
-    """Restoring tasks, the records that are left and the time are in the status."""
+    """Restoring tasks, the remaining records and the estimated time are in the status."""
     world.restoring["words-0"] = 2
     world.run_pass()
     assert world.condition("StateRestored") == ("False", "Restoring")
@@ -118,7 +118,7 @@ def test_problems_stall_and_touch_nothing(world):
 
 
 def test_pod_monitor_that_cannot_be_had_is_told(world):
-    """Without the CRD of PodMonitors the condition says so for as long as one is wanted, and an Event does once."""
+    """Without the PodMonitor CRD the condition says so while one is wanted, and one Event is sent."""
     world.pod_monitors = False
     world.change(observability={"metrics": {"podMonitor": {"enabled": True}}})
     world.run(300)
@@ -132,7 +132,7 @@ def test_pod_monitor_that_cannot_be_had_is_told(world):
 
 
 def test_desired_replicas_are_told(world):
-    """`kubectl get` shows how many of the wanted pods are ready, whoever decides their number."""
+    """`kubectl get` shows how many of the wanted pods are ready, whoever sets their number."""
     assert (world.status.desired_replicas, world.status.ready) == (2, "2/2")
     world.change(replicas=3)
     world.run_pass()
@@ -160,7 +160,7 @@ def test_transitions_become_events(world):
 
 
 def test_an_incompatible_topology_is_told_once(world):
-    """The Warning has the reasons, and is not repeated."""
+    """The Warning lists the reasons and is not repeated."""
     world.programs["new"] = Program(plan=plan(["sums"]))
     world.change(image="new")
     world.run(60)
@@ -170,7 +170,7 @@ def test_an_incompatible_topology_is_told_once(world):
 
 
 def test_the_life_of_an_application():
-    """The lifecycle goes through the states that a user expects, in this order."""
+    """The lifecycle goes through the expected states in order."""
     world = World()
     seen = []
     for _ in range(40):
@@ -183,7 +183,7 @@ def test_the_life_of_an_application():
 
 
 def test_a_pod_that_does_not_answer_in_time_changes_nothing(world):
-    """What its instance does is not known for once: the numbers and StateRestored stay, also when nobody answers."""
+    """A missed answer changes neither the numbers nor StateRestored, even if no pod answers."""
     observed = world.observed()
     for answers in (dict(list(observed.instances.items())[:1]), {}):
         decision = reconcile(world.desired(), dataclasses.replace(observed, instances=answers))
@@ -196,7 +196,7 @@ def test_a_pod_that_does_not_answer_in_time_changes_nothing(world):
 
 
 def test_new_pods_that_wait_for_their_volumes_are_no_trouble_yet():
-    """A start where volumes are made meanwhile tells of nothing bad; one that waits for long does, in both conditions."""
+    """Creating volumes during a start is not a problem; waiting long for one is reported in both conditions."""
     world = World()
     world.boot_seconds = 1000
     trouble = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "unbound claims"}
@@ -221,7 +221,7 @@ def test_new_pods_that_wait_for_their_volumes_are_no_trouble_yet():
 
 
 def test_what_passes_by_itself_is_no_warning(world):
-    """A start in which topics are made, and state that is restored, are told as what they are."""
+    """Creating topics and restoring state during a start are reported, but not as warnings."""
     new = World()
     new.run(30)
     world.restoring = {"words-0": 1}
@@ -232,7 +232,7 @@ def test_what_passes_by_itself_is_no_warning(world):
 
 
 def test_one_message_is_told_by_one_event(world):
-    """Two conditions that say the same are one event: what holds the application up comes first."""
+    """Two conditions with the same message send one Event, for the one that blocks the application."""
     old = world.status.model_copy(update={"conditions": ()})
     same = {"status": "True", "message": "Another StreamsApp has the id.", "lastTransitionTime": "2026-01-02T00:00:00Z"}
     stalled = Condition.model_validate({**same, "type": "Stalled", "reason": "ApplicationIdInUse"})
@@ -242,7 +242,7 @@ def test_one_message_is_told_by_one_event(world):
 
 
 def test_suspension_says_whether_pods_are_left(world):
-    """While they end it is not done yet."""
+    """While pods are stopping, suspension is not finished."""
     world.stuck = True
     world.change(state="suspended")
     world.run(20)
@@ -263,7 +263,7 @@ def test_suspension_says_whether_pods_are_left(world):
     ids=["brokers", "refused", "paused", "plan"],
 )
 def test_an_application_without_pods_says_why(world, why):
-    """What `kubectl get -o wide` shows of it is what is in the way, whichever condition has that."""
+    """`kubectl get -o wide` shows what blocks it, whichever condition has the message."""
     world.run(60)
     assert world.condition("Ready") == ("False", "NothingRuns")
     assert world.message("Ready").startswith("There are no pods yet: ")

@@ -1,4 +1,4 @@
-"""Volumes that grow, fill up and stay."""
+"""Volumes that grow, fill up and are kept."""
 
 import pytest
 from tests.operator.reconcile.world import APP, World
@@ -17,7 +17,7 @@ def world():
 
 
 def sizes(world):
-    """Return the sizes of claims, and of the StatefulSet's template last."""
+    """Return the sizes of the claims, then of the StatefulSet's template."""
     claims = [item for key, item in sorted(world.objects.items()) if key.kind == "PersistentVolumeClaim"]
     stateful_set = world.objects[model.Key("StatefulSet", APP)]
     return [
@@ -39,7 +39,7 @@ def test_volumes_grow_without_touching_pods(world):
 
 
 def test_a_claim_without_a_volume_is_resized_when_it_has_one(world):
-    """The API server refuses to change a claim that is not bound: the others grow, and that one when it is bound."""
+    """The API server refuses to change an unbound claim: the others grow now, and that one once it is bound."""
     claim = world.objects[model.Key("PersistentVolumeClaim", f"state-{APP}-0")]
     claim["status"] = {"phase": "Pending"}
     world.change(storage={"size": "5Gi"})
@@ -58,7 +58,7 @@ def test_the_same_size_in_other_words_is_no_change(world):
 
 
 def test_a_class_that_lets_no_volume_grow(world):
-    """The wish is refused with the remedy, nothing is touched, and the rest of the work goes on."""
+    """The change is refused with a remedy, nothing is touched, and the rest of the work continues."""
     world.expandable = False
     world.change(storage={"size": "5Gi"}, replicas=3)
     world.run()
@@ -79,7 +79,7 @@ def test_volumes_do_not_shrink(world):
 
 
 def test_a_volume_that_fills(world):
-    """Above 85 % StorageHealthy is false and says what to do; the status tells it in steps of five."""
+    """Above 85 % StorageHealthy is false and says what to do; the status rounds the usage to steps of five."""
     world.used_percent = 91.3
     world.run(10)
     assert world.condition("StorageHealthy") == ("False", "VolumeNearlyFull")
@@ -92,7 +92,7 @@ def test_a_volume_that_fills(world):
 
 
 def test_a_volume_that_is_full_stays_so_while_no_pod_answers(world):
-    """What was known stays until a pod tells that there is room again: that it does not answer may come of it."""
+    """The known usage stays until a pod reports free space: a full volume may be why it does not answer."""
     world.used_percent = 99.0
     world.run(10)
     world.used_percent = None
@@ -109,7 +109,7 @@ def test_a_volume_that_is_full_stays_so_while_no_pod_answers(world):
 
 
 def test_pods_stay_when_the_stateful_set_is_deleted_by_somebody(world):
-    """An orphaned set of pods is taken over by the StatefulSet that is made again."""
+    """Orphaned pods are adopted by the recreated StatefulSet."""
     uids = [pod["metadata"]["uid"] for pod in world.pods()]
     del world.objects[model.Key("StatefulSet", APP)]
     world.run(30)

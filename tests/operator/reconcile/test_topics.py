@@ -1,4 +1,4 @@
-"""What is found about topics, and what is done about it."""
+"""What verification finds about topics, and what is done about it."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def test_topics_that_fit():
 
 
 def test_a_topic_that_never_was_is_created():
-    """A missing changelog without a known id is to be created, and nothing starts before that."""
+    """A missing changelog without a known id is created, and nothing starts before that."""
     topics = found(None)
     assert topics.create == (CHANGELOG,)
     assert not topics.ready
@@ -74,7 +74,7 @@ def test_a_changelog_that_was_lost_is_not_made_again(changelog):
 
 
 def test_a_loss_that_was_accepted():
-    """With the id in the annotation a lost topic is created, and a recreated one is accepted."""
+    """With the id in the annotation, a lost topic is created and a recreated one is accepted."""
     assert found(None, known={CHANGELOG: "id-1"}, accepted=["id-1"]).create == (CHANGELOG,)
     taken = found(replace(GOOD, id="id-2"), known={CHANGELOG: "id-1"}, accepted=["id-1"])
     assert taken.ready
@@ -83,7 +83,7 @@ def test_a_loss_that_was_accepted():
 
 @pytest.mark.parametrize("known", [None, "id-1"])
 def test_the_id_of_a_topic_that_does_not_fit(known):
-    """It is remembered only if it was before: while nothing may start on a topic, nobody misses it."""
+    """Its id is kept only if it was known before: while nothing may start on a topic, its loss does not matter."""
     topics = found(replace(GOOD, partitions=2), known={} if known is None else {CHANGELOG: known})
     assert topics.statuses[0].topic_id == known
 
@@ -114,7 +114,7 @@ def test_topics_that_do_not_fit(changelog, reason, words):
     [({"replicationFactor": 5}, "3 replicas, 5 are wanted"), ({"minInsyncReplicas": 1}, "min.insync.replicas=2, 1")],
 )
 def test_topics_that_differ_are_only_told_of(spec, words):
-    """Topics that work but differ from what is wanted hold nothing back."""
+    """Topics that work but differ from the spec hold nothing back."""
     topics = found(spec=spec, brokers=5)
     assert reasons(topics) == [ConditionReason.TOPIC_DIFFERS]
     assert words in topics.findings[0].message
@@ -122,7 +122,7 @@ def test_topics_that_differ_are_only_told_of(spec, words):
 
 
 def test_a_missing_dead_letter_topic_is_told_of():
-    """Nothing is held back for it: brokers may create it when it is first written to. Once it is there nothing is said."""
+    """Nothing waits for it: brokers may create it on the first write. Once it exists nothing is reported."""
     letters = plan().model_copy(update={"dead_letter_topic": "words-failed"})
     topics = found(the_plan=letters)
     assert reasons(topics) == [ConditionReason.DEAD_LETTER_TOPIC_MISSING]
@@ -134,7 +134,7 @@ def test_a_missing_dead_letter_topic_is_told_of():
 
 
 def test_a_dead_letter_topic_that_was_not_asked_for():
-    """As long as the brokers have not been asked for it, or may not answer, nothing is said about it."""
+    """If the brokers were not asked about it, or may not answer, nothing is reported."""
     letters = plan().model_copy(update={"dead_letter_topic": "words-failed"})
     state = KafkaState(
         topics={INPUT: Topic("input", 4, 3), CHANGELOG: GOOD}, asked=frozenset({INPUT, CHANGELOG}), brokers=3
@@ -160,7 +160,7 @@ def test_a_retention_that_is_too_short(kept, differs):
 
 
 def test_a_lost_repartition_topic():
-    """Records in transit are lost with it, which is a separate reason."""
+    """Its records in transit are lost with it, which is a separate reason."""
     through = "words-v1-by-word-repartition"
     first = PlannedSubtopology(id=0, source_topics=(INPUT,), sink_topics=(through,))
     second = PlannedSubtopology(
@@ -174,7 +174,7 @@ def test_a_lost_repartition_topic():
 
 
 def test_topics_that_were_not_asked_for_are_not_judged():
-    """An answer that is older than a plan says nothing about the plan's topics."""
+    """An answer older than the plan says nothing about the plan's topics."""
     spec = StreamsAppSpec.model_validate(SMALL)
     assert examine(plan(), spec, KafkaState(asked=frozenset({INPUT})), {}, frozenset()) is None
 
@@ -202,7 +202,7 @@ def test_a_missing_input_topic_is_waited_for():
 
 
 def test_a_topic_that_was_in_the_way_is_not_missed():
-    """A foreign topic of the changelog's name is told of; once it is deleted the changelog is created, and all goes on."""
+    """A foreign topic with the changelog's name is reported; once it is deleted the changelog is created and work continues."""
     world = World(topics={INPUT: Topic("input", 4, 1), CHANGELOG: replace(GOOD, partitions=3)})
     world.run(60)
     assert world.condition("TopicsReady") == ("False", "TopicMisconfigured")
@@ -213,7 +213,7 @@ def test_a_topic_that_was_in_the_way_is_not_missed():
 
 
 def test_a_changelog_deleted_behind_the_back_is_reported(world):
-    """The running pods are left alone, nothing is made again, and Stalled and TopicsReady tell the remedy."""
+    """The running pods are left alone, nothing is recreated, and Stalled and TopicsReady give the remedy."""
     del world.topics[CHANGELOG]
     world.run()
     assert world.condition("TopicsReady") == ("False", "ChangelogLost")
@@ -228,7 +228,7 @@ def test_a_changelog_deleted_behind_the_back_is_reported(world):
 
 
 def test_an_accepted_loss_accepts_no_other(world):
-    """The annotation that stays on the resource says nothing about the next loss."""
+    """The annotation stays on the resource but does not cover the next loss."""
     world.annotations[ACCEPT_LOSS_ANNOTATION] = world.status.internal_topics[0].topic_id
     del world.topics[CHANGELOG]
     world.run()
@@ -239,7 +239,7 @@ def test_an_accepted_loss_accepts_no_other(world):
 
 
 def test_a_reset_forgets_topics():
-    """With the ids out of the status, as a reset leaves it, topics are created again when the application starts."""
+    """A reset clears the ids in the status, so topics are created again when the application starts."""
     world = World()
     world.run()
     world.change(state="suspended")
@@ -267,7 +267,7 @@ def test_internal_topics_get_the_wanted_replication():
     "reason", ["Unreachable", "AuthenticationFailed", "NotAuthorized", "BadConfiguration", "SecretMissing"]
 )
 def test_why_brokers_cannot_be_asked_is_told(world, reason):
-    """The reason and message of the Kafka observation are in BrokersReachable."""
+    """BrokersReachable has the reason and message of the Kafka observation."""
     world.brokers_up = False
     world.kafka_reason = reason
     world.run(10)

@@ -1,4 +1,4 @@
-"""Bringing pods to another revision, and back."""
+"""Moving pods to another revision, and back."""
 
 import itertools
 
@@ -24,7 +24,7 @@ def world():
 
 
 def deleted_pods(world):
-    """Return the names of the pods that were deleted, in their order."""
+    """Return the names of the deleted pods, in order."""
     return [action.key.name for action in world.done(model.Delete) if action.key.kind == "Pod"]
 
 
@@ -58,7 +58,7 @@ def test_all_pods_at_once_with_recreate(world):
     ("before", "after", "most_down"), [(("lines",), ("lines", "more"), 1), (("lines", "more"), ("lines",), 3)]
 )
 def test_versions_that_cannot_be_in_a_group_are_not(before, after, most_down):
-    """One that does not read what the old one reads would be given partitions of it by the leader: all are replaced at once."""
+    """The leader would assign an old member partitions that it does not read, so all pods are replaced at once."""
     programs = {
         "registry.example/words:1": Program(plan=plan([], inputs=before)),
         NEW: Program(plan=plan([], inputs=after)),
@@ -93,7 +93,7 @@ def test_a_restart_nonce_rolls_all_pods(world):
     ],
 )
 def test_what_pods_do_not_depend_on_rolls_nothing(world, change):
-    """A change of what only the operator acts on, or a default that is written out, is no new revision."""
+    """Changing a field that only the operator uses, or spelling out a default, does not create a revision."""
     world.change(**change)
     world.run()
     assert deleted_pods(world) == []
@@ -112,7 +112,7 @@ def test_the_next_pod_waits_for_restoration(world):
 
 
 def test_the_next_pod_waits_for_the_lag(world):
-    """With upgrade.gate.maxLag, no pod is replaced while the application is further behind."""
+    """With upgrade.gate.maxLag, no pod is replaced while the application lags further behind."""
     world.lag = 5_000
     world.change(image=NEW, upgrade={"gate": {"minStable": "5s", "maxLag": 1_000}})
     world.run(60)
@@ -123,7 +123,7 @@ def test_the_next_pod_waits_for_the_lag(world):
 
 
 def test_a_gate_waits_for_the_group_to_be_stable_long_enough(world):
-    """Between two replacements all pods have been ready for minStable."""
+    """All pods must have been ready for minStable before the next one is replaced."""
     world.change(image=NEW, upgrade={"gate": {"minStable": "30s"}})
     times = []
     for _ in range(60):
@@ -146,7 +146,7 @@ def test_a_gate_waits_for_the_group_to_be_stable_long_enough(world):
     ],
 )
 def test_a_revision_that_fails_is_rolled_back(world, program, reason):
-    """One pod is tried; it goes back to the previous revision, RolledBack says why, and it is not tried again."""
+    """One pod is tried and goes back to the previous revision; RolledBack says why, and there is no second attempt."""
     world.programs[NEW] = program
     old = world.status.stable_revision
     world.change(image=NEW)
@@ -163,7 +163,7 @@ def test_a_revision_that_fails_is_rolled_back(world, program, reason):
 
 
 def test_a_roll_back_is_told_once_and_never_forgotten(world):
-    """There is one Event of it, though the operator dies where it would tell of it, in what it does first or after that."""
+    """Exactly one Event is sent, even if the operator dies while sending it, before it or right after."""
     world.programs[NEW] = Program(crashes=True)
     world.change(image=NEW)
     deaths = 0
@@ -180,7 +180,7 @@ def test_a_roll_back_is_told_once_and_never_forgotten(world):
 
 
 def test_a_failing_upgrade_that_was_overtaken_gives_way_to_what_ran_well(world):
-    """Half done when the spec changed again, to something that has no plan: its pods do not stay behind."""
+    """An upgrade interrupted by a spec change that has no plan yet: its failing pods go back to the stable revision."""
     old = world.status.stable_revision
     world.programs |= {NEW: Program(crashes=True), "registry.example/words:3": Program(plan=None)}
     world.change(image=NEW)
@@ -211,7 +211,7 @@ def test_a_single_crash_is_no_failure(world):
 
 
 def test_a_pod_that_runs_once_more_when_time_is_up_tells_of_its_crashes(world):
-    """What it said when it ended is why it was not ready in time, also while it is just being started again."""
+    """Its termination message explains the timeout, even if the pod is just being started again."""
     world.programs[NEW] = Program(becomes_ready=False)
     world.change(image=NEW)
     while len(set(world.revisions())) == 1:
@@ -226,7 +226,7 @@ def test_a_pod_that_runs_once_more_when_time_is_up_tells_of_its_crashes(world):
 
 
 def test_a_rolled_back_spec_is_tried_again_when_it_changes(world):
-    """The next change of the spec ends the roll-back."""
+    """The next change of the spec ends the rollback."""
     world.programs[NEW] = Program(crashes=True)
     world.change(image=NEW)
     world.run()
@@ -240,7 +240,7 @@ def test_a_rolled_back_spec_is_tried_again_when_it_changes(world):
 
 
 def test_scaling_a_rolled_back_application_does_not_try_again(world):
-    """Changing replicas does not change the revision that failed."""
+    """Changing replicas does not retry the failed revision."""
     world.programs[NEW] = Program(crashes=True)
     world.change(image=NEW)
     world.run()
@@ -253,7 +253,7 @@ def test_scaling_a_rolled_back_application_does_not_try_again(world):
 
 
 def test_without_rollback_the_upgrade_stops(world):
-    """With upgrade.rollback.enabled false the other pods are left, and Stalled says what failed."""
+    """With upgrade.rollback.enabled false the other pods are left alone, and Stalled says what failed."""
     world.programs[NEW] = Program(crashes=True)
     world.change(image=NEW, upgrade={**world.manifest["upgrade"], "rollback": {"enabled": False}})
     world.run()
@@ -263,7 +263,7 @@ def test_without_rollback_the_upgrade_stops(world):
 
 
 def test_a_failed_upgrade_without_rollback_is_mended_by_the_next(world):
-    """A pod that is broken is replaced first, and does not hold its own remedy back."""
+    """A broken pod is replaced first and does not block its own fix."""
     world.programs[NEW] = Program(crashes=True)
     world.change(image=NEW, upgrade={**world.manifest["upgrade"], "rollback": {"enabled": False}})
     world.run()
@@ -274,7 +274,7 @@ def test_a_failed_upgrade_without_rollback_is_mended_by_the_next(world):
 
 
 def test_an_image_that_cannot_be_pulled_touches_no_pod(world):
-    """The plan Job sees it first: the running pods stay, and RolledBack and Stalled say so."""
+    """The plan Job fails first: the running pods stay, and RolledBack and Stalled say so."""
     world.programs[NEW] = Program(pulls=False)
     old = world.revisions()
     world.change(image=NEW)
@@ -305,7 +305,7 @@ def test_a_plan_that_fails_touches_no_pod(world):
 
 
 def test_an_incompatible_topology_is_held_back(world):
-    """A renamed store is refused before a pod is touched, with the reason."""
+    """A renamed store is refused before any pod is touched, with the reason."""
     world.programs[NEW] = Program(plan=plan(["totals"]))
     old = world.revisions()
     world.change(image=NEW)
@@ -320,7 +320,7 @@ def test_an_incompatible_topology_is_held_back(world):
 
 
 def test_an_incompatible_topology_runs_when_only_warned_of(world):
-    """With topologyPolicy Warn it is rolled out, and the condition keeps telling."""
+    """With topologyPolicy Warn it is rolled out, and the condition keeps warning."""
     world.programs[NEW] = Program(plan=plan(["totals"]))
     world.change(image=NEW, upgrade={**world.manifest["upgrade"], "topologyPolicy": "Warn"})
     world.run(60)
@@ -329,7 +329,7 @@ def test_an_incompatible_topology_runs_when_only_warned_of(world):
 
 
 def test_a_held_back_application_still_scales(world):
-    """What runs stays the target, so the number of replicas can be changed."""
+    """The running revision stays the target, so it can still be scaled."""
     world.programs[NEW] = Program(plan=plan(["totals"]))
     old = world.revisions()[0]
     world.change(image=NEW, replicas=5)
@@ -383,7 +383,7 @@ def test_brokers_that_are_away_roll_nothing_back(world):
 
 
 def test_a_plan_that_cannot_begin_says_why():
-    """What keeps the plan Job's pod from starting, a ConfigMap that is not there for example, is told while it is waited for."""
+    """What keeps the plan Job's pod from starting, such as a missing ConfigMap, is reported while waiting."""
     world = World(programs={NEW: Program(plan_waits="CreateContainerConfigError")})
     world.change(image=NEW)
     world.run(30)

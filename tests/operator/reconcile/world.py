@@ -1,4 +1,4 @@
-"""A small cluster with a Kafka in it, to reconcile against: a model of what the API server, its controllers and the brokers do.
+"""A small cluster with a Kafka in it, to reconcile against: a model of the API server, its controllers and the brokers.
 
 Time stands still but for `tick`, and controllers act only in `settle`, so that a test decides what happens between two passes.
 What the model knows of Millrace is how pods behave, which a `Program` says for each image.
@@ -70,7 +70,7 @@ def plan(
     kinds: Mapping[str, str] | None = None,
     inputs: tuple[str, ...] = (INPUT,),
 ) -> TopologyPlan:
-    """Return the plan of a topology that keeps some stores; they are key-value stores of one input if nothing else is said."""
+    """Return the plan of a topology that keeps some stores; by default, key-value stores fed by one input."""
     names, kinds = tuple(stores), kinds or {}
     return TopologyPlan(
         application_id=application_id,
@@ -102,21 +102,21 @@ def plan(
 
 @dataclass(frozen=True)
 class Program:
-    """What an image holds: how its plan Job ends, and how its pods do."""
+    """What an image contains: how its plan Job ends, and how its pods behave."""
 
     plan: TopologyPlan | None = field(default_factory=plan)
-    """None has the plan Job fail."""
+    """None makes the plan Job fail."""
     pulls: bool = True
     plan_waits: str = ""
-    """Why the plan Job's pod cannot be started, in Kubernetes' word; empty if it can."""
+    """Why the plan Job's pod cannot start, in Kubernetes' word; empty if it can."""
     pod_pulls: bool = True
-    """Whether the nodes of pods can pull it, too."""
+    """Whether the nodes of the pods can pull it, too."""
     crashes: bool = False
     becomes_ready: bool = True
 
 
 class TakenError(Exception):
-    """Somebody else's object has the name."""
+    """The name belongs to an object that is not ours."""
 
     def __init__(self, key: Key, message: str) -> None:
         super().__init__(message)
@@ -124,7 +124,7 @@ class TakenError(Exception):
 
 
 class RefusedError(Exception):
-    """The API server refuses a write, which ends the pass; it never does if what was seen is how things are."""
+    """The API server refuses a write, which ends the pass; it never does if the observation is up to date."""
 
 
 @dataclass
@@ -142,71 +142,71 @@ class World:
     members: set[str] = field(default_factory=set)
     """Pods whose instances are in the group."""
     strangers: list[ConsumerGroupMember] = field(default_factory=list)
-    """Members of the group that are no pods of the application."""
+    """Members of the group that do not belong to the application's pods."""
     neighbours: tuple[model.Neighbour, ...] = ()
     group_exists: bool = False
     rebalancing: bool = False
     drained: set[str] = field(default_factory=set)
     """Uids of pods whose instances have left the group."""
     restarts: int = 3
-    """How often a pod that crashes has been restarted."""
+    """How often a crashing pod has been restarted."""
     stale: set[str] = field(default_factory=set)
-    """Uids of pods that run with certificates which are not those of their Secrets any more."""
+    """Uids of pods whose certificates no longer match their Secrets."""
     taken: Literal["both", "old", "new"] = "both"
-    """Which certificates brokers take."""
+    """Which certificates brokers accept."""
     renewal: model.RenewalPermit = "Now"
-    """Whether the application gets a permit to have its pods renewed, if it has asked for it."""
+    """Whether the application gets a permit to renew its pods, if it has asked for one."""
     asked: bool = False
     """Whether the last decision asked for a permit."""
     deaf: bool = False
-    """Whether instances do not hear that they are to drain, as those of an older Millrace do not."""
+    """Whether instances ignore requests to drain, as an older Millrace does."""
     boot_seconds: float = 0
-    """How long a pod takes until it is ready."""
+    """How long a pod takes to become ready."""
     restoring: dict[str, int] = field(default_factory=dict)
     lag: int = 0
     records_per_second: float | None = None
-    """Of each instance."""
+    """Per instance."""
     busy_ratio: float | None = None
     status: StreamsAppStatus | None = None
     annotations: dict[str, str] = field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
     uid: str = "app1-0"
     member: str = ""
-    """How the ids of members begin, as pods were told last."""
+    """The prefix of member ids, as pods were last told."""
     joined_as: dict[str, str] = field(default_factory=dict)
-    """How the ids of the members began that pods joined with."""
+    """The prefix of the member ids with which each pod joined."""
     found_taken: dict[Key, str] = field(default_factory=dict)
-    """What the executor has found under names that children need."""
+    """Objects that the executor has found under names that children need."""
     exists: bool = True
     deleted_at: float | None = None
     generation: int = 1
     expandable: bool | None = True
     pod_monitors: bool = True
-    """Whether the cluster knows the kind."""
+    """Whether the cluster has the PodMonitor CRD."""
     used_percent: float | None = 10.0
     serial: int = 0
     log: list[model.Action] = field(default_factory=list)
     """Every action that was carried out."""
     events: list[model.Event] = field(default_factory=list)
     warnings: list[model.Event] = field(default_factory=list)
-    """Those that were told though the resource was gone, too."""
+    """Including those sent after the resource was gone."""
     refused: bool = False
-    """Whether brokers refuse to delete topics, which ends a pass before its other actions, and is in its status."""
+    """Whether brokers refuse to delete topics, which ends a pass before its other actions and shows in its status."""
     keeps_members: bool = False
     """Whether brokers refuse to remove members."""
     refuses: set[str] = field(default_factory=set)
     """Kinds of children that the API server refuses to write, as for a quota or an admission policy."""
     stuck: bool = False
-    """Whether pods do not end, as on a lost node."""
+    """Whether pods never stop, as on a lost node."""
     status_writes: int = 0
     most_pods_down: int = 0
-    """The most pods of the application that were not ready at a time."""
+    """The most pods of the application that were not ready at the same time."""
     ran: list[str] = field(default_factory=list)
     """The images of pods, in the order in which they were started."""
     reckless: list[str] = field(default_factory=list)
     """Deletions of pods that ran well while another one did not."""
 
-    # What the user does
+    # Deletions of healthy pods while another one was not healthy.
 
     def change(self, **fields: Any) -> None:
         """Change fields of the spec."""
@@ -253,7 +253,7 @@ class World:
         return dataclasses.replace(self.desired(), spec=None, problems=(problem,))
 
     def observed(self) -> ObservedApp:
-        """Return everything there is to see."""
+        """Return everything the operator can observe."""
         pods = [pod for pod in self.pods() if self._is_up(pod)]
         return ObservedApp(
             now=self.now,
@@ -291,7 +291,7 @@ class World:
         return KafkaState(topics=dict(self.topics), brokers=self.brokers, group=group, lag=self.lag)
 
     def _known_as(self, pod: str) -> str:
-        """Return how the ids of a pod's members begin: as it joined, and else as pods were told last."""
+        """Return the prefix of a pod's member ids: as it joined, or else as pods were last told."""
         if pod in self.joined_as:
             return self.joined_as[pod]
         templates = [
@@ -303,7 +303,7 @@ class World:
         return (self.member or naming.member("$(POD_NAME)", self.uid)).replace("$(POD_NAME)", pod)
 
     def renew_certificates(self) -> None:
-        """Change what Secrets hold: who runs does not use it."""
+        """Change the Secrets: running pods do not use the new ones yet."""
         self.stale = {pod["metadata"]["uid"] for pod in self.pods()}
 
     def _instance(self, pod: Mapping[str, Any]) -> ReportedStatus:
@@ -326,10 +326,10 @@ class World:
         states = pod["status"].get("containerStatuses", [{}])
         return "running" in states[0].get("state", {})
 
-    # Turns
+    # Passes
 
     def run_pass(self, actions: int | None = None) -> Decision:
-        """Reconcile once, and carry out the decision or only its first actions, as after a crash."""
+        """Reconcile once, and carry out the decision or, as after a crash, only its first actions."""
         return self.carry_out(reconcile(self.desired(), self.observed()), actions)
 
     def carry_out(self, decision: Decision, actions: int | None = None) -> Decision:
@@ -361,7 +361,7 @@ class World:
             self.tick(step)
 
     def rest(self, limit: int = 200) -> World:
-        """Go on until nothing has been done for longer than anything is waited for."""
+        """Continue until nothing has been done for longer than any wait."""
         idle = 0
         for _ in range(limit):
             before = self.status
@@ -376,7 +376,7 @@ class World:
         """Let time pass."""
         self.now += seconds
 
-    # The hands
+    # The executor
 
     def _try(self, action: model.Action) -> Refusal | None:
         """Carry out an action, or refuse it."""
@@ -530,7 +530,7 @@ class World:
     # The controllers
 
     def settle(self) -> None:
-        """Let all controllers and kubelets do what they have to do, once."""
+        """Let all controllers and kubelets act once."""
         self._count_pods_down()
         self.jobs()
         self.end_pods()
@@ -574,7 +574,7 @@ class World:
         found = self.objects.get(Key("StatefulSet", APP))
         if found is None or "template" not in found["spec"]:
             return
-        if found["metadata"].get("deletionTimestamp"):  # in the foreground: garbage collection deletes its pods first
+        if found["metadata"].get("deletionTimestamp"):  # foreground deletion: garbage collection deletes its pods first
             for pod in self.pods():
                 pod["metadata"].setdefault("deletionTimestamp", self.timestamp())
             if not self.pods():
@@ -629,7 +629,7 @@ class World:
                 admitted = self.taken == "both" or (self.taken == "old") == (pod["metadata"]["uid"] in self.stale)
                 set_ready(pod, program.becomes_ready and self.brokers_up and booted and admitted, self.timestamp())
 
-    # Looking
+    # Queries
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the pods of the running application."""
@@ -672,14 +672,14 @@ class World:
 
 
 def _member_in(seen: Mapping[str, Any]) -> str:
-    """Return how the ids of members begin by the arguments of a pod, or of a template of pods."""
+    """Return the prefix of member ids in the arguments of a pod or pod template."""
     arguments = seen["spec"]["containers"][0].get("args", [])
     given = [argument for argument in arguments if argument.startswith("client.id=")]
     return str(given[0].removeprefix("client.id=")) if given else "$(POD_NAME)"
 
 
 def _is_watched(item: Mapping[str, Any]) -> bool:
-    """Return whether an object has the labels by which the operator's watches select."""
+    """Return whether an object has the labels that the operator's watches select."""
     labels = item["metadata"].get("labels") or {}
     return labels.get("app.kubernetes.io/managed-by") == MANAGER and labels.get(APP_LABEL) == APP
 
