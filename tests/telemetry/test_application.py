@@ -112,7 +112,7 @@ def traced_application(kafka, topic_factory, tmp_path):
 
 
 def test_spans_and_metrics_of_a_running_application(traced_application):
-    """Fetches, records, sends and commits are spans; traces go through; changelogs stay as they are; counters are told."""
+    """Fetches, records, sends and commits are spans; traces are propagated; changelogs are unchanged; counters are exported."""
     spans, written, changes, points = traced_application
     by_kind = {kind: [span for span in spans if span.kind is kind] for kind in SpanKind}
 

@@ -45,7 +45,7 @@ def config(file):
 
 
 def test_headers_are_sent_and_read_again(tmp_path, collector, monkeypatch, caplog):
-    """Traces and metrics are sent with the headers: new ones after the file has changed, the last ones while it is missing."""
+    """Traces and metrics are sent with the headers: new ones after the file changes, the last ones while it is missing."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=from-variable,x-key=from-variable")
     file = tmp_path / "headers"
@@ -88,7 +88,7 @@ def test_missing_file_ends_the_start(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("text", ["no-header", "=do-not-show", "a b=c", "ok=1,do-not-show"])
 def test_invalid_header_is_refused_and_not_shown(tmp_path, text):
-    """The error has the number of the entry and not its text, which may be a key without a name."""
+    """The error gives the number of the entry and not its text, which may be a key without a name."""
     (tmp_path / "headers").write_text(text)
     with pytest.raises(ConfigError, match=r"entry \d is not a header") as caught:
         read_headers(tmp_path / "headers")

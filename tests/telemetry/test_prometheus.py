@@ -43,7 +43,7 @@ def samples(text):
 
 
 def run(kafka, tmp_path, look, **others):
-    """Run a word count with the telemetry that its settings and no variable ask for, and look at it when it has counted."""
+    """Run a word count with the telemetry that its settings alone ask for, and scrape it once it has counted."""
     app = f"app-{secrets.token_hex(4)}"
     kafka.create_topics(f"{app}-in", f"{app}-out")
     produce(kafka, f"{app}-in", LINES)
@@ -119,7 +119,7 @@ print(telemetry.metrics_page().body.decode())
 
 
 def test_users_own_metrics_are_on_the_page():
-    """A meter provider that the application has set up is joined; in a process of its own, as there can be only one."""
+    """A meter provider set up by the application is used; runs in a separate process, as there can be only one provider."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     result = subprocess.run(
         [sys.executable, "-c", JOINED], env=environ, capture_output=True, text=True, check=True, timeout=60

@@ -91,7 +91,7 @@ def test_an_endpoint_turns_otlp_on(collector, monkeypatch):
 
 
 def test_traces_alone(collector, monkeypatch):
-    """Each signal has its own exporter setting: with metrics at none there is no meter provider."""
+    """Each signal has its own exporter setting: with metrics set to none there is no meter provider."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
     telemetry = configure(CONFIG)
@@ -126,7 +126,7 @@ def test_the_console_exporter_prints():
 
 
 def test_the_services_name_may_be_given(monkeypatch):
-    """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come before what the configuration says."""
+    """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence over the configuration."""
     monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=pod-7")
     telemetry = configure(CONFIG, {"OTEL_TRACES_EXPORTER": "console"})
@@ -136,7 +136,7 @@ def test_the_services_name_may_be_given(monkeypatch):
 
 
 def test_the_sampler_of_the_environment_is_honoured(collector, monkeypatch):
-    """OTEL_TRACES_SAMPLER=always_off exports nothing."""
+    """With OTEL_TRACES_SAMPLER=always_off nothing is exported."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
@@ -183,7 +183,7 @@ telemetry.shutdown()
 
 
 def test_users_own_metrics_and_spans_are_exported(collector):
-    """Made with OpenTelemetry's API, even before the set-up; in a process of its own, which can be set up only once."""
+    """They are created with OpenTelemetry's API, even before setup; runs in a separate process, since setup happens only once."""
     environ = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
     subprocess.run([sys.executable, "-c", OWN_METRIC], env=environ, check=True, timeout=60)
     sent = dict(collector.requests)

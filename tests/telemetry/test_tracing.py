@@ -53,7 +53,7 @@ def test_attribute_names_are_the_conventions():
 
 
 def test_a_record_continues_its_producers_trace_and_is_linked_to_it(spans):
-    """The span of a record is in the trace found in its headers, child of the producer's span, with a link to it."""
+    """A record's span belongs to the trace in its headers, is a child of the producer's span, and links to it."""
     _process_one(spans.tracing, PRODUCED)
     span = spans.finished()["process in"]
     assert span.kind is SpanKind.CONSUMER
@@ -64,7 +64,7 @@ def test_a_record_continues_its_producers_trace_and_is_linked_to_it(spans):
 
 
 def test_span_of_a_record_says_where_it_came_from(spans):
-    """System, operation, topic, partition, offset, group and task stand under the conventions' names."""
+    """System, operation, topic, partition, offset, group and task use the conventions' names."""
     _process_one(spans.tracing)
     assert dict(spans.finished()["process in"].attributes) == {
         "messaging.system": "kafka",
@@ -79,7 +79,7 @@ def test_span_of_a_record_says_where_it_came_from(spans):
 
 
 def test_a_record_without_context_belongs_to_its_round(spans):
-    """Without a producer's context the round of the task is the parent."""
+    """Without a producer's context, the task's round is the parent."""
     _process_one(spans.tracing)
     finished = spans.finished()
     assert finished["process in"].parent.span_id == finished["process 0_3"].context.span_id
@@ -122,7 +122,7 @@ def test_empty_fetch_leaves_no_span(spans):
 
 
 def test_span_of_a_fetch_has_the_number_of_records(spans):
-    """A fetch with records is a span of its own trace, with their number and the client's id."""
+    """A fetch with records is a span in a trace of its own, with the number of records and the client id."""
     with spans.tracing.poll(THREAD) as fetch:
         fetch.received(7)
     span = spans.finished()["poll app"]
@@ -149,7 +149,7 @@ def test_span_of_a_commit_has_its_tasks_and_its_flush(spans):
 
 @pytest.mark.parametrize("hook", ["record", "process_batch", "poll", "commit", "send"])
 def test_a_failure_marks_the_span_and_goes_on(spans, hook):
-    """An exception passes through every hook unchanged, and the span has it with status error."""
+    """An exception passes through every hook unchanged, and the span records it with status error."""
     tracing = spans.tracing
     brackets = {
         "record": lambda: tracing.record(TASK, "in", 0, 0, NO_HEADERS),
@@ -172,7 +172,7 @@ def test_a_failure_marks_the_span_and_goes_on(spans, hook):
 
 
 def test_an_unsampled_producer_is_not_sampled_here():
-    """A sampler that follows its parent keeps the producer's decision, and passes it on."""
+    """A parent-based sampler keeps the producer's decision and passes it on."""
     spans = Spans(sampler=DEFAULT_OFF)
     kept = _process_one(spans.tracing, PRODUCED)
     assert set(spans.finished()) == {"process in", "send out"}
@@ -188,7 +188,7 @@ def test_a_sampler_that_keeps_nothing_keeps_nothing():
 
 
 def test_threads_do_not_see_each_others_rounds(spans):
-    """A round ends with its thread's own bracket: a record outside of one starts a trace of its own."""
+    """A round ends with its own thread's context: a record outside of any round starts a new trace."""
     _process_one(spans.tracing)
     with spans.tracing.record(TASK, "alone", 0, 0, NO_HEADERS):
         pass

@@ -1,4 +1,4 @@
-"""The world in which passes over apps and resets are tested."""
+"""The world in which app and reset passes are tested."""
 
 from millrace_operator.app.app_controller import ControllerContext
 from millrace_operator.cluster.cache import Cache
@@ -34,6 +34,6 @@ class PassWorld:
         )
 
     def close(self):
-        """End the threads and connections."""
+        """Stop the threads and close the connections."""
         self.brokers.close()
         self.cluster.instances.close()

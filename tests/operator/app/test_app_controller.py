@@ -1,4 +1,4 @@
-"""Passes over applications, against an API server over HTTP: how decisions are carried out, and what failures cause."""
+"""Passes over applications, against an API server over HTTP: how decisions are carried out, and what happens on failure."""
 
 import threading
 from contextlib import closing
@@ -116,7 +116,7 @@ class World(PassWorld):
         self.server._answer = refusing
 
     def run(self, *decisions, failures=0):
-        """Run a pass that reaches this decision; if postponed, it runs when the brokers have answered."""
+        """Run a pass that reaches this decision; if it is postponed, run it again when the brokers have answered."""
         self.decisions = list(decisions)
         while True:
             self.answered.clear()
@@ -145,7 +145,7 @@ def world(server, requests):
 
 
 def test_pass_with_nothing_to_do_asks_nothing(world):
-    """An application at rest costs no request, and the next pass is due at the resync."""
+    """A settled application costs no request, and the next pass is due at the resync."""
     world.run(Decision(status=StreamsAppStatus(replicas=1)))
     world.server.asked.clear()
     assert world.run(Decision(status=StreamsAppStatus(replicas=1))) == 30.0
@@ -160,7 +160,7 @@ def test_pass_knows_where_the_operator_runs(world):
 
 
 def test_an_application_that_asks_has_its_turn_until_it_needs_none(world):
-    """A decision asks for a permit, and later passes see it; an application that is gone frees it for another."""
+    """A decision asks for a permit, and later passes see it; a deleted application frees it for another."""
     woken = []
     world.passes.renewals = RenewalLimiter(1, woken.append)
     other = ResourceRef("StreamsApp", "shop", "returns")
@@ -182,14 +182,14 @@ def test_actions_come_before_status_and_events(world):
 
 
 def test_pass_sees_what_the_pass_before_has_done(world):
-    """This holds although no watch has reported it."""
+    """It does so even if no watch has reported it yet."""
     world.run(Decision((Apply(MAP),)))
     world.run(Decision())
     assert [key.name for key in world.observed[1].objects] == [MAP_NAME]
 
 
 def test_pass_that_acts_is_followed_by_another_soon_and_then_later(world):
-    """This repeats until there is nothing to do; work that never ends does not loop at full speed."""
+    """Passes repeat until there is nothing to do; work that never ends does not loop at full speed."""
     delays = [world.run(Decision((Apply(MAP),))) for _ in range(10)]
     assert delays[:3] == [0.05, 0.1, 0.2]
     assert max(delays) == delays[-1] == 5.0
@@ -207,7 +207,7 @@ def test_nothing_is_done_for_a_resource_that_has_changed(world):
 
 
 def test_nothing_is_done_for_a_resource_that_is_gone(world):
-    """Its children would belong to nobody; the next pass forgets it."""
+    """Its children would have no owner; the next pass forgets it."""
     world.server.objects.clear()
     assert world.run(Decision((Apply(MAP),))) == STALE_SECONDS
     assert world.run() is None
@@ -228,7 +228,7 @@ def test_status_that_was_patched_meanwhile_is_not_overwritten(world):
 
 
 def test_what_a_reset_forgets_during_a_pass_stays_forgotten(world):
-    """The pass acts, also on the resource itself, but does not write an unchanged status."""
+    """The pass acts, also on the resource itself, but does not write back the old status."""
     world.run(Decision(status=StreamsAppStatus(stable_revision="old")))
     uid = world.server.objects[PATH]["metadata"]["uid"]
     forget = PatchApp(uid, status={"stableRevision": None})
@@ -245,7 +245,7 @@ def test_what_a_reset_forgets_during_a_pass_stays_forgotten(world):
 
 
 def test_action_on_kafka_makes_what_is_known_of_it_old(world):
-    """The next pass asks again, no matter how soon it runs."""
+    """The next pass asks the brokers again, no matter how soon it runs."""
     world.run(Decision((DeleteTopics(("t",)),)))
     world.run(Decision())
     assert [seen.kafka.brokers for seen in world.observed] == [1, 2]
@@ -282,7 +282,7 @@ def test_action_on_kafka_that_outlasts_the_lease_ends(world, monkeypatch):
 
 
 def test_rest_of_the_actions_is_left_when_one_fails(world):
-    """Actions may depend on each other; the status reports what was observed, and the failure."""
+    """Later actions may depend on the failed one; the status reports what was observed, and the failure."""
     world.kafka.error = AuthorizationError("Not allowed to delete t")
     with pytest.raises(FailedError):
         world.run(Decision((DeleteTopics(("t",)), Apply(MAP)), StreamsAppStatus(replicas=9)))
@@ -323,7 +323,7 @@ def test_failure_that_lasts_is_written_once(world):
 
 
 def test_refusal_by_the_api_server_is_told(world):
-    """A quota, an admission webhook: the condition names the object, what the API server said, and what to do."""
+    """For a quota or an admission webhook, the condition names the object, the API server's message, and the remedy."""
     world.refuse("/configmaps", "exceeded quota: small")
     with pytest.raises(FailedError):
         world.run(Decision((Apply(MAP),), StreamsAppStatus()))
@@ -425,7 +425,7 @@ def test_status_that_may_not_be_written_is_logged(world, caplog):
 
 
 def test_what_may_pass_by_itself_is_told_only_when_it_lasts(world):
-    """Brokers that are slow, an API server that restarts."""
+    """Examples are slow brokers or a restarting API server."""
     world.kafka.error = StreamsTimeoutError("The brokers did not answer within 30 s")
     with pytest.raises(TransientError):
         world.run(Decision((DeleteTopics(("t",)),)), failures=TRANSIENT_FAILURES - 1)
@@ -444,7 +444,7 @@ def test_log_names_actions_without_what_they_write(world, caplog):
 
 
 def test_name_that_somebody_elses_object_has_is_told_to_the_next_decision(world):
-    """The decision that did not know ends its pass; the next one has everything else done and its status written."""
+    """The first decision did not know about it and ends its pass; the next one does everything else and writes the status."""
     path = CONFIG_MAPS.path("shop", MAP_NAME)
     theirs = world.server.put(path, {"kind": "ConfigMap", "metadata": {"name": MAP_NAME, "namespace": "shop"}})
     both = (Apply(MAP), Apply({**MAP, "kind": "Service"}))
@@ -489,7 +489,7 @@ def test_children_are_left_to_the_deletion_of_their_namespace(world, monkeypatch
 
 
 def test_pods_have_their_time_in_a_namespace_that_is_deleted(world, monkeypatch):
-    """A pod that the operator may no longer delete ends with its namespace, and exists until a watch reports it gone."""
+    """If the operator may no longer delete a pod, the pod ends with its namespace and exists until a watch reports it gone."""
     path = PODS.path("shop", "orders-0")
     pod = world.server.put(path, {"kind": "Pod", "spec": {"terminationGracePeriodSeconds": 3600}, "metadata": POD})
     world.cluster.children.put(PODS, pod)
@@ -531,7 +531,7 @@ def test_pod_of_somebody_else_is_forgotten_when_it_is_gone(world, comes_back):
 
 
 def test_nothing_has_to_be_made_in_a_namespace_that_is_deleted(world, monkeypatch):
-    """The API server refuses it and says why; the actions after it are carried out nevertheless."""
+    """The API server's refusal is reported; the actions after it are still carried out."""
     obj = world.server.objects[PATH]
     world.server.put(PATH, {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})
     world.cluster.resources.put(APPS, world.server.objects[PATH])

@@ -11,7 +11,7 @@ from millrace_operator.model import ResourceRef
 
 
 class Keys:
-    """Records what is added."""
+    """Records which keys are added."""
 
     def __init__(self):
         self.added = []
@@ -22,7 +22,7 @@ class Keys:
 
 @pytest.fixture
 def keys():
-    """What is added."""
+    """The added keys."""
     return Keys()
 
 
@@ -48,7 +48,7 @@ ORDERS = ResourceRef("StreamsApp", "shop", "orders")
 
 
 def test_what_a_user_does_is_urgent(handlers, keys):
-    """A new resource, a new spec, an annotation, a deletion."""
+    """A new resource, a new spec, an annotation or a deletion is worked on at once."""
     handlers.on_resource(APPS, None, obj(1))
     handlers.on_resource(APPS, "MODIFIED", obj(2, generation=2))
     handlers.on_resource(APPS, "MODIFIED", obj(3, generation=2, annotations={"streams.millrace.dev/pause": "true"}))

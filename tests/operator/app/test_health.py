@@ -88,7 +88,7 @@ def test_metrics_have_their_names(get, metrics):
 
 
 def test_other_paths_are_not_there(get):
-    """The answer says which ones are."""
+    """The answer lists the paths that exist."""
     assert get("/") == (404, "there are /healthz, /readyz and /metrics\n")
 
 

@@ -84,7 +84,7 @@ def test_lease_that_is_renewed_is_not_taken(api, now):
 
 @pytest.mark.parametrize("offset", [-1e6, 0.0, 1e6])
 def test_dead_holder_may_not_write_before_another_may(api, now, offset):
-    """At every moment at most one may write, however the clocks of the two are set."""
+    """At any moment at most one may write, however far apart the two clocks are."""
     first, second = candidate(api, now, "a"), candidate(api, now, "b", offset)
     first.step()
     second.step()
@@ -97,7 +97,7 @@ def test_dead_holder_may_not_write_before_another_may(api, now, offset):
 
 
 def test_holder_that_cannot_reach_the_api_server_stops_in_time(api, now):
-    """Without renewals writing ends a third of the duration before the Lease does."""
+    """Without renewals, writing stops a third of the duration before the Lease expires."""
     first = candidate(api, now, "a")
     first.step()
     api.down = True
@@ -109,7 +109,7 @@ def test_holder_that_cannot_reach_the_api_server_stops_in_time(api, now):
 
 
 def test_time_that_a_renewal_takes_is_not_counted_as_held(api, now):
-    """The duration counts from before the renewal was sent: its answer may come late."""
+    """The duration counts from before the renewal was sent, because its answer may come late."""
     first = candidate(api, now, "a")
 
     def slow():
@@ -134,7 +134,7 @@ def test_faster_candidate_wins(api, now):
 
 
 def test_released_lease_is_taken_at_once(api, now):
-    """After a clean end nobody has to wait, and the candidate that ended may no longer write."""
+    """After a clean shutdown nobody has to wait, and the former holder may no longer write."""
     first, second = candidate(api, now, "a"), candidate(api, now, "b")
     first.step()
     second.step()
@@ -145,7 +145,7 @@ def test_released_lease_is_taken_at_once(api, now):
 
 
 def test_holder_whose_renewal_was_answered_too_late_goes_on(api, now):
-    """The renewal was written, its answer lost: the next one reads the Lease and finds itself."""
+    """The renewal was written but its answer was lost: the next one reads the Lease and finds itself as the holder."""
     first = candidate(api, now, "a")
     first.step()
     api.lease["metadata"]["resourceVersion"] = "99"
@@ -166,7 +166,7 @@ def test_holder_reads_the_lease_once_and_then_only_writes_it(api, now):
 
 
 def test_restarted_holder_of_the_same_name_goes_on_at_once(api, now):
-    """A pod whose container is restarted need not wait for its own Lease."""
+    """A pod whose container is restarted need not wait for its own Lease to expire."""
     candidate(api, now, "a").step()
     assert candidate(api, now, "a").step()
 
@@ -191,7 +191,7 @@ def test_run_ends_when_another_has_the_lease(api, now):
 
 
 def test_run_outlasts_a_time_without_an_api_server(api, now):
-    """Nothing is written meanwhile; afterwards the holder may continue, once it has seen that the Lease is still its own."""
+    """Nothing is written meanwhile; afterwards the holder may continue, once it has seen that it still holds the Lease."""
     stop, begun, could_write = threading.Event(), [], []
     leader = candidate(api, now, "a")
     leader.pause_seconds = 0.0

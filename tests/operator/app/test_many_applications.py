@@ -1,4 +1,4 @@
-"""A thousand applications with their own credentials and brokers that are down: the operator keeps working, within bounds."""
+"""A thousand applications with their own credentials and unreachable brokers: the operator keeps working, within bounds."""
 
 import threading
 from contextlib import closing
@@ -25,7 +25,7 @@ SCRAM = {"auth": {"type": "scram-sha-512", "secretRef": {"name": "user"}}}
 
 
 class Away:
-    """Brokers that do not answer a connection until the test lets them refuse it."""
+    """Brokers that leave connections unanswered until the test lets them refuse."""
 
     def __init__(self):
         self.refuse = threading.Event()
@@ -62,7 +62,7 @@ def manifest(number):
 
 @pytest.mark.timeout(1800)
 def test_brokers_that_are_away_hold_none_of_a_thousand_applications_up(server, requests):
-    """No pass waits for a broker, the probe passes, and threads, attempts and connections stay few; then each is reported."""
+    """No pass waits for a broker, the probe passes, and threads, attempts and connections stay few; each outage is reported."""
     away, decided, queue = Away(), {}, WorkQueue()
     connections = Connections(away, lambda: 0.0)
     brokers = KafkaStateCache(queue.add)

@@ -7,7 +7,7 @@ from millrace_operator.app.settings import OperatorSettings
 
 
 class Pauses:
-    """What the rounds wait for, without time passing: watches restart in the pauses with the given numbers."""
+    """Fakes the pauses between rounds without time passing: watches restart during the pauses with the given numbers."""
 
     def __init__(self, operator, count, begin_anew):
         self.lengths = []
@@ -24,7 +24,7 @@ class Pauses:
 
 
 def test_all_is_listed_again_soon_after_the_watches_begin(monkeypatch):
-    """Deletions between the first list and the watches are soon noticed; later, lists are rare."""
+    """Deletions between the first list and the watches are noticed soon; after that, lists are rare."""
     operator = Operator(OperatorSettings(pod_name="o", pod_namespace="n"), client.ApiClient())
     pauses = Pauses(operator, 12, {9})
     listed = []

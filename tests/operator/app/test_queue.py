@@ -10,7 +10,7 @@ from millrace_operator.app.queue import WorkQueue, WorkSchedule
 
 
 def test_key_waits_once_however_often_it_is_added():
-    """Many reasons that arrive before a pass lead to one pass."""
+    """Several reasons that arrive before a pass lead to a single pass."""
     schedule = WorkSchedule()
     for _ in range(5):
         schedule.add("a", 0.0)
@@ -20,7 +20,7 @@ def test_key_waits_once_however_often_it_is_added():
 
 
 def test_key_is_never_worked_on_twice_at_the_same_time():
-    """A key added while it is worked on is taken again only when that has ended."""
+    """A key added while it is being worked on is taken again only when that has finished."""
     schedule = WorkSchedule()
     schedule.add("a", 0.0)
     assert schedule.take(0.0) == "a"
@@ -95,7 +95,7 @@ def test_user_brings_a_failed_key_forward():
 
 
 def test_change_during_a_failing_pass_is_not_delayed():
-    """The pass failed over the older manifest: the newer one is worked on at once."""
+    """The pass failed for the older manifest: the newer one is worked on at once."""
     schedule = failed_once(Backoff(4.0, 8.0, 0.0), urgent=True)
     assert schedule.take(0.1) == "a"
 
@@ -190,7 +190,7 @@ def test_waiting_thread_wakes_when_a_key_becomes_due():
 
 
 def test_closed_queue_gives_nothing():
-    """Workers end, even if keys are left."""
+    """Workers stop, even if keys are left."""
     queue = WorkQueue()
     queue.add("a")
     queue.close()

@@ -66,7 +66,7 @@ def test_the_next_one_follows_who_is_done(two, woken):
 
 
 def test_who_does_not_need_a_turn_any_more_does_not_wait(two):
-    """It may have been paused, or be gone."""
+    """It may have been paused or deleted."""
     two.tell(app("c"), None)
     two.tell(app("a"), None)
     assert turns(two) == "bd"
@@ -109,7 +109,7 @@ def test_a_pod_that_comes_and_goes_does_not_make_a_turn_last(two, clock):
 
 
 def test_a_turn_that_nobody_takes_ends(clock):
-    """The passes of the application that got the permit fail, so that it reports nothing."""
+    """The passes of the application that got the permit fail, so it never reports anything."""
     renewals = RenewalLimiter(1, lambda _: None, clock)
     for name in "abc":
         renewals.tell(app(name), BEGIN)
@@ -121,7 +121,7 @@ def test_a_turn_that_nobody_takes_ends(clock):
 
 
 def test_who_was_in_the_midst_of_it_goes_on_under_the_next_operator(woken):
-    """The status records a permit; nobody else gets one before it ends."""
+    """The permit is recorded in the status; nobody else gets one before it ends."""
     renewals = RenewalLimiter(1, woken.append)
     renewals.resume([resource("b", "RenewalUnderWay"), resource("c", "TemplateOutdated"), resource("d", None)])
     renewals.tell(app("a"), BEGIN)
@@ -131,13 +131,13 @@ def test_who_was_in_the_midst_of_it_goes_on_under_the_next_operator(woken):
 
 
 def resource(name, reason):
-    """Return a resource whose pods are current, or are not for a reason."""
+    """Return a resource whose pods are up to date, or outdated for the given reason."""
     conditions = [{"type": "PodsCurrent", "status": "False", "reason": reason}] if reason else []
     return {"metadata": {"namespace": "shop", "name": name}, "status": {"conditions": conditions}}
 
 
 def test_no_turn_is_ever_given_where_none_is_to_be(woken):
-    """With 0, pods are replaced when something else replaces them."""
+    """With 0, pods are replaced only when something else replaces them."""
     renewals = RenewalLimiter(0, woken.append)
     renewals.resume([resource("a", "RenewalUnderWay")])
     renewals.tell(app("a"), BEGIN)

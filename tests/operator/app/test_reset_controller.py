@@ -1,4 +1,4 @@
-"""Passes over resets, against an API server over HTTP: what they must see before they act, and who learns of it."""
+"""Passes over resets, against an API server over HTTP: what they must see before they act, and who is notified."""
 
 from contextlib import closing
 
@@ -27,7 +27,7 @@ class Kafka:
     def __init__(self):
         self.done = []
         self.meanwhile = lambda: None
-        """What happens while they are asked."""
+        """What happens while the brokers are being asked."""
 
     def observe_for_reset(self, desired, question):
         self.meanwhile()
@@ -56,13 +56,13 @@ class World(PassWorld):
         self.watch(RESETS, self.serve(RESETS, "again", {"appRef": {"name": "app"}}))
 
     def serve(self, kind, name, spec, generation=1):
-        """Have the API server serve a resource with this spec."""
+        """Make the API server serve a resource with this spec."""
         metadata = {"name": name, "namespace": "default", "generation": generation}
         body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
         return self.server.put(kind.path("default", name), body)
 
     def watch(self, kind, obj):
-        """Tell the operator what the API server has."""
+        """Deliver the API server's current objects to the operator."""
         self.cluster.resources.put(kind, obj)
 
     def run(self):
@@ -88,10 +88,10 @@ def world(server, requests):
 
 
 def test_reset_makes_what_is_known_of_the_brokers_old(world):
-    """The application's next pass asks again, however soon it comes: it must not note topics that the reset has deleted."""
+    """The application's next pass asks again, however soon it runs: it must not record topics that the reset has deleted."""
 
     def known(brokers):
-        """Return how many brokers are known of, once they have answered."""
+        """Return how many brokers are known, once they have answered."""
 
         def answer():
             try:
@@ -109,7 +109,7 @@ def test_reset_makes_what_is_known_of_the_brokers_old(world):
 
 
 def test_reset_does_not_begin_by_what_was_seen_before_the_application_was_started(world):
-    """Its watch may be late: nothing is started, and the next pass waits for an application that is running."""
+    """The watch may be late: nothing is started, and the next pass waits because the application is running."""
     world.start_the_app()
     assert world.run() == STALE_SECONDS
     assert world.phase is None
@@ -125,7 +125,7 @@ def test_reset_does_not_begin_if_the_application_was_started_while_brokers_were_
 
 
 def test_reset_that_waits_asks_the_api_server_nothing(world):
-    """Only passes that begin or act have to know for certain."""
+    """Only passes that start a reset or act need up-to-date objects."""
     world.watch(APPS, world.start_the_app())
     world.run()
     assert world.phase == "Waiting"
@@ -135,7 +135,7 @@ def test_reset_that_waits_asks_the_api_server_nothing(world):
 
 
 def test_reset_that_is_seen_before_its_application_does_not_miss_it(world):
-    """Both may be in one manifest; only an application that the API server does not have ends the reset."""
+    """Both may be in one manifest; the reset fails only if the API server does not have the application."""
     before = world.server.objects[APPS.path("default", "app")]
     world.cluster.resources.remove(APPS, before)
     world.serve(APPS, "app", before["spec"])
@@ -151,7 +151,7 @@ def test_reset_of_an_application_that_is_not_there_fails(world):
 
 
 def test_a_reset_that_runs_is_kept_until_it_has_ended(world):
-    """The finalizer is there before anything is done, and goes when the reset has ended."""
+    """The finalizer is added before anything is done, and removed when the reset has finished."""
     path = RESETS.path("default", "again")
     world.run()
     assert (world.phase, world.server.objects[path]["metadata"]["finalizers"]) == ("Running", [FINALIZER])

@@ -8,7 +8,7 @@ from millrace_operator.app.settings import SettingsError, settings_from
 
 
 def test_defaults_need_no_environment():
-    """All namespaces, and a name of its own in the Lease."""
+    """By default all namespaces are watched, and the Lease holder has a unique name."""
     settings = settings_from({})
     assert (settings.namespaces, settings.workers, settings.metrics_port) == ((), 4, 8080)
     assert settings.pod_name

@@ -26,7 +26,7 @@ def queue():
 
 @pytest.fixture
 def start(queue):
-    """Starts workers with a pass; they end with the test."""
+    """Starts workers with a pass; they stop when the test ends."""
     started = []
 
     def start(work, count=2):
@@ -63,7 +63,7 @@ def test_key_that_fails_is_tried_again_while_others_go_on(queue, start, error):
 
 
 def test_key_comes_again_when_its_pass_has_asked_for_it(queue, start):
-    """It never runs again if the pass returns nothing."""
+    """If the pass returns nothing, it never runs again."""
     times, enough = [], threading.Event()
 
     def work(key, before):
@@ -98,7 +98,7 @@ def test_pass_that_sticks_is_a_problem(queue, start):
 
 
 def test_pass_that_is_put_off_keeps_its_failures(queue, start):
-    """It was not a success, because it did not run: a key that keeps failing keeps its growing delays."""
+    """A postponed pass is not a success: a key that keeps failing keeps its growing delays."""
     seen, enough = [], threading.Event()
 
     def work(key, before):

@@ -20,7 +20,7 @@ class ApiServer:
         self.objects = {}
         self.asked = []
         self.failures = []
-        """Answers (status, reason) to be given to the next requests instead of the right ones."""
+        """Error answers (status, reason) for the next requests."""
         self.logs = {}
         self._versions = itertools.count(1)
         server = self

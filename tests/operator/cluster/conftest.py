@@ -8,14 +8,14 @@ from millrace_operator.cluster.requests import Requests
 
 @pytest.fixture
 def server():
-    """An API server with nothing in it."""
+    """An empty API server."""
     server = ApiServer()
     yield server
     server.close()
 
 
 class Sent(Requests):
-    """Requests that can be forbidden to write, and that record their counts."""
+    """Requests that can be forbidden to write and that count what they send."""
 
     def __init__(self, api):
         self.may_write_seconds = 10.0

@@ -1,4 +1,4 @@
-"""The cache that watches, lists and the operator's own writes fill."""
+"""The cache that is filled by watches, lists and the operator's own writes."""
 
 from hypothesis import given
 from hypothesis import strategies as st

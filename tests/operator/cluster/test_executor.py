@@ -57,7 +57,7 @@ def test_applied_object_is_seen_by_the_next_pass(executor, caches, app):
 
 
 def test_object_of_somebody_else_is_left_alone(server, executor, caches, app):
-    """It may have no labels, another application's, or copies with another uid: the error says whose it is."""
+    """It may have no labels, another application's, or copies with another uid: the error says who owns it."""
     path = CONFIG_MAPS.path("shop", MANIFEST_OF_R)
     for marks in ({}, labels("shipments"), {**labels("orders", revision="r"), APP_UID_LABEL: "another"}):
         server.objects.pop(path, None)
@@ -70,7 +70,7 @@ def test_object_of_somebody_else_is_left_alone(server, executor, caches, app):
 
 @pytest.mark.parametrize("uid", [{}, {APP_UID_LABEL: "its own"}])
 def test_own_object_that_no_watch_has_told_of_is_taken_over(server, executor, caches, app, uid):
-    """As after a restart, or when an older operator wrote it, which knew no uid."""
+    """After a restart, or if an older operator without uids wrote it."""
     own = dict.fromkeys(uid, app["metadata"]["uid"])
     metadata = {"name": MANIFEST_OF_R, "namespace": "shop", "labels": {**labels("orders", revision="r"), **own}}
     server.put(CONFIG_MAPS.path("shop", MANIFEST_OF_R), {"kind": "ConfigMap", "metadata": metadata})
@@ -129,7 +129,7 @@ def test_pod_of_somebody_elses_stateful_set_is_not_deleted(server, executor, cac
 
 
 def test_deleted_object_is_gone_for_the_next_pass(server, executor, caches, app):
-    """Only the object that was observed is deleted, and its dependents in the background."""
+    """Only the observed object is deleted, with its dependents in the background."""
     obj = child(server, caches, CONFIG_MAPS, "m")
     executor.do(Delete(Key("ConfigMap", "m"), obj["metadata"]["uid"]), app)
     assert caches[1].of_app("shop", "orders") == {}

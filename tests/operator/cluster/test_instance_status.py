@@ -50,7 +50,7 @@ def pod():
 
 @pytest.fixture
 def instances(pod, monkeypatch):
-    """A client for this pod's port, with patience for a slow machine."""
+    """A client for this pod's port, with long timeouts for a slow machine."""
     monkeypatch.setattr("millrace_operator.cluster.instance_status._CONNECT_SECONDS", 60.0)
     monkeypatch.setattr("millrace_operator.cluster.instance_status._DEADLINE_SECONDS", 60.0)
     instances = InstanceStatusClient(pod.server.server_address[1])
@@ -108,14 +108,14 @@ def test_pod_that_answers_nonsense_is_left_out(pod, instances, answer):
 
 
 def test_answer_of_another_pod_is_none(pod, instances):
-    """An address may now belong to another pod; a runtime that does not name its pod is trusted."""
+    """The address may belong to another pod by now; a runtime that does not name its pod is trusted."""
     for uid, believed in (("uid-of-orders-0", True), ("uid-of-stocks-0", False), ("", True)):
         pod.answers["/status"] = (200, json.dumps(status(pod_uid=uid)))
         assert bool(instances.ask([seen()])) is believed
 
 
 class Dribble:
-    """A pod that sends at most part of an answer, then a byte now and then, until it is closed."""
+    """A pod that sends part of an answer at most, then a byte now and then, until it is closed."""
 
     def __init__(self, begin):
         self.asked = 0
@@ -169,7 +169,7 @@ def test_pod_that_dribbles_holds_nobody_up(begin, monkeypatch):
 
 
 def test_pods_that_dribble_hold_no_other_application_up(monkeypatch):
-    """However many there are, the pods of others are asked in the meantime."""
+    """However many such pods there are, other applications' pods are asked in the meantime."""
     monkeypatch.setattr("millrace_operator.cluster.instance_status._DEADLINE_SECONDS", 60.0)
     evil, good = Dribble(b"HTTP/1.1 200 OK\r\nX: "), Pod()
     good.answers["/status"] = (200, json.dumps(status()))

@@ -1,4 +1,4 @@
-"""Which StreamsApps are on an application's brokers."""
+"""Which StreamsApps use an application's brokers."""
 
 import pytest
 from tests.operator.kafka.support import count_plan
@@ -33,7 +33,7 @@ def found(first, second, *, children=(), ids=None, deleting=False):
 
 
 def child(name, **fields):
-    """Return an object of the second one."""
+    """Return an object that belongs to the second one."""
     metadata = {"name": name, "namespace": "team", "uid": name, "labels": LABELS, "resourceVersion": "2"}
     return {"metadata": metadata, **fields}
 

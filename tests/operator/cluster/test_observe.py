@@ -39,7 +39,7 @@ def test_resource_becomes_what_is_desired():
 
 
 def test_deletion_has_its_time():
-    """The duration of a deletion is known."""
+    """The time since the deletion started is known."""
     desired = desired_from(app(deletionTimestamp="1970-01-01T00:01:00Z"))
     assert (desired.deleting, desired.deletion_time) == (True, 60.0)
 
@@ -100,7 +100,7 @@ def test_plan_is_read_once_from_the_pods_log(server, requests):
 
 
 def test_plan_is_found_among_what_the_program_printed(server, requests):
-    """A pod's log mixes both streams: the plan is its last line of JSON, and what comes before or after it is left out."""
+    """A pod's log mixes both streams: the plan is its last line of JSON, and everything before or after it is ignored."""
     plan = '{"version":1,"applicationId":"a"}'
     text = f'WARNING: a setting is odd\n{{"mine": 1}}\n{plan}\nbye\n'
     server.logs["/api/v1/namespaces/shop/pods/j-1/log"] = text
@@ -122,7 +122,7 @@ def test_last_of_several_pods_counts(server, requests):
 
 
 def test_failed_job_tells_why(server, requests):
-    """The termination message explains it, else the end of the log, else the Job's condition."""
+    """The reason is the termination message, or else the end of the log, or else the Job's condition."""
     outputs = lambda *found: PlanJobOutputs(requests).of("shop", objects(*found))["j"]  # noqa: E731
     assert outputs(job("Failed"), pod("Failed", "no such module")) == "no such module"
     server.logs["/api/v1/namespaces/shop/pods/j-1/log"] = "x" * 5000 + "the end"

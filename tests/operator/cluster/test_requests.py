@@ -41,7 +41,7 @@ def test_error_has_the_servers_words(server, requests):
 
 
 def test_without_the_lease_nothing_is_written(server, requests):
-    """No write is even sent; reads continue, and the Lease itself may be written."""
+    """Writes are not even sent; reads continue, and the Lease itself may be written."""
     requests.may_write_seconds = 0.0
     for write in (
         lambda: requests.apply(CONFIG_MAPS, MAP, "u"),
@@ -72,7 +72,7 @@ def test_write_is_not_sent_when_the_lease_is_lost_on_the_way_to_the_connection(s
 
 
 def test_write_ends_before_the_lease_does():
-    """An API server that does not answer is waited for no longer than writing is allowed."""
+    """The operator waits for an unresponsive API server no longer than it may write."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         configuration = client.Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}")
         configuration.retries = False

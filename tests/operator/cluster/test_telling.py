@@ -97,7 +97,7 @@ def test_event_that_kubernetes_has_forgotten_is_made_anew(server, requests, app)
 
 
 def test_event_that_cannot_be_written_is_nobodys_failure(server, requests, app, caplog):
-    """It is logged in full and counted: no Event can be written in a namespace that is being deleted."""
+    """It is logged in full and counted: Events cannot be written in a namespace that is being deleted."""
     server.failures.append((403, "Forbidden"))
     counted = []
     recorder = EventRecorder(requests, "operator-0", lambda *told: counted.append(told))

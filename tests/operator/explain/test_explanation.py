@@ -1,4 +1,4 @@
-"""What `millrace explain` makes of applications recorded from a real cluster, and of these with their status changed."""
+"""What `millrace explain` says about applications recorded from a real cluster, and about these with a changed status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = sorted(path.stem for path in RECORDED.glob("*.yaml"))
 
 
 def recorded(name: str) -> Facts:
-    """Return the facts of an application that a real cluster had."""
+    """Return the facts recorded from an application in a real cluster."""
     found = yaml.safe_load((RECORDED / f"{name}.yaml").read_text())
     return Facts(
         now=datetime.fromisoformat(found.pop("now")),
@@ -34,7 +34,7 @@ def recorded(name: str) -> Facts:
 
 
 def changed(facts: Facts, *, metadata: Any = None, spec: Any = None, **status: Any) -> Facts:
-    """Return facts whose application has other metadata, spec or status."""
+    """Return facts with other metadata, spec or status for the application."""
     app = deepcopy(dict(facts.app))
     app["metadata"] |= metadata or {}
     app["spec"] |= spec or {}
@@ -43,7 +43,7 @@ def changed(facts: Facts, *, metadata: Any = None, spec: Any = None, **status: A
 
 
 def with_condition(facts: Facts, kind: str, status: str, reason: str, message: str = "It is so.") -> Facts:
-    """Return facts in which a condition is as given, since the last minute."""
+    """Return facts in which a condition is as given, for a minute now."""
     since = (facts.now - timedelta(seconds=60)).isoformat()
     others = [item for item in facts.status["conditions"] if item["type"] != kind]
     condition = {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
@@ -95,7 +95,7 @@ def first(explanation: Explanation) -> str:
     ],
 )
 def test_recorded_application(name: str, verdict: ProcessingState, parts: list[str]) -> None:
-    """The first finding names the cause that the application really had, with the cluster's own words and what to do."""
+    """The first finding names the actual cause, in the cluster's own words, and what to do."""
     explanation = explain(recorded(name))
     assert explanation.verdict == verdict
     assert [part for part in parts if part not in first(explanation)] == []
@@ -120,7 +120,7 @@ def test_every_recording_is_explained() -> None:
     ],
 )
 def test_condition_is_the_cause(kind: str, status: str, reason: str, remedy: str) -> None:
-    """A condition that holds the application back comes before what follows from it, with its message and the remedy."""
+    """The condition that blocks the application comes before its consequences, with its message and the remedy."""
     explanation = explain(with_condition(recorded("not-ready"), kind, status, reason, "The message."))
     assert explanation.verdict == ProcessingState.NOT_PROCESSING
     assert explanation.findings[0].subject == f"{kind}={status}, {reason}"
@@ -129,7 +129,7 @@ def test_condition_is_the_cause(kind: str, status: str, reason: str, remedy: str
 
 
 def test_condition_that_only_points_elsewhere_is_left_out() -> None:
-    """Stalled with TopologyHeldBack says to look at TopologyCompatible, whose own finding is enough."""
+    """Stalled with TopologyHeldBack refers to TopologyCompatible, whose own finding is enough."""
     facts = with_condition(recorded("not-ready"), "TopologyCompatible", "False", "NeedsReset", "Store counts is gone.")
     found = explain(with_condition(facts, "Stalled", "True", "TopologyHeldBack")).findings
     assert "Store counts is gone." in found[0].what
@@ -137,7 +137,7 @@ def test_condition_that_only_points_elsewhere_is_left_out() -> None:
 
 
 def test_condition_that_points_elsewhere_stays_when_it_is_all_there_is() -> None:
-    """What nothing else explains is at least told."""
+    """A condition that nothing else explains is at least reported."""
     facts = replace(with_condition(recorded("healthy"), "Ready", "False", "NothingRuns"), pods=())
     assert [finding.subject for finding in explain(changed(facts, lag={})).findings] == ["Ready=False, NothingRuns"]
 
@@ -153,7 +153,7 @@ def test_what_is_wrong_while_records_are_processed_is_a_problem() -> None:
     ("spec", "what"), [({"state": "suspended"}, "spec.state to running"), ({"replicas": 0}, "spec.replicas to 1")]
 )
 def test_application_that_is_to_stand_still(spec: dict[str, Any], what: str) -> None:
-    """Nothing is wrong with an application that was told to stop; the answer says how to start it."""
+    """A stopped application is not a problem; the answer says how to start it."""
     facts = with_condition(recorded("healthy"), "Ready", "False", "Suspended")
     explanation = explain(replace(changed(facts, spec=spec), pods=()))
     assert explanation.verdict == ProcessingState.STOPPED
@@ -161,7 +161,7 @@ def test_application_that_is_to_stand_still(spec: dict[str, Any], what: str) -> 
 
 
 def test_deletion_that_hangs_points_at_the_operator() -> None:
-    """A resource that has been going for long has nobody who takes its finalizer off."""
+    """If a resource has been deleting for long, nobody is removing its finalizer."""
     facts = recorded("healthy")
     since = (facts.now - timedelta(hours=3)).isoformat()
     explanation = explain(
@@ -174,7 +174,7 @@ def test_deletion_that_hangs_points_at_the_operator() -> None:
 
 @pytest.mark.parametrize(("seconds", "severity"), [(10, Severity.WAITING), (600, Severity.BLOCKING)])
 def test_operator_that_does_not_look(seconds: int, severity: Severity) -> None:
-    """A resource without a status is new for a minute; then the operator is not there, or does not watch the namespace."""
+    """For a minute a resource without a status is new; after that the operator is missing or does not watch the namespace."""
     facts = recorded("healthy")
     created = (facts.now - timedelta(seconds=seconds)).isoformat()
     app = deepcopy(dict(facts.app))
@@ -187,7 +187,7 @@ def test_operator_that_does_not_look(seconds: int, severity: Severity) -> None:
 
 
 def test_operator_that_has_not_seen_the_last_change() -> None:
-    """The status is about an older manifest: how long ago the newer one came is read from the managed fields."""
+    """The status describes an older manifest: the age of the newer one comes from the managed fields."""
     facts = changed(recorded("healthy"), metadata={"generation": 7})
     explanation = explain(replace(facts, now=facts.now + timedelta(minutes=10)))
     assert explanation.verdict == ProcessingState.PROCESSING_WITH_PROBLEMS
@@ -195,7 +195,7 @@ def test_operator_that_has_not_seen_the_last_change() -> None:
 
 
 def test_restoration_says_how_much_is_left() -> None:
-    """State that is being restored is waited for: with the records left, the time, and no remedy unless it takes long."""
+    """Restoration is reported with the remaining records and time, and with a remedy only if it takes long."""
     facts = with_condition(recorded("not-ready"), "StateRestored", "False", "Restoring")
     facts = changed(facts, tasks={"restoring": 3}, restoration={"remainingRecords": 1_200_000, "etaSeconds": 600})
     found = {finding.subject: finding for finding in explain(facts).findings}["StateRestored=False"]
@@ -211,7 +211,7 @@ def test_restoration_says_how_much_is_left() -> None:
 
 @pytest.mark.parametrize(("replicas", "remedy"), [(2, "Raise spec.replicas"), (4, "more replicas do not.")])
 def test_lag_that_grows(replicas: int, remedy: str) -> None:
-    """More replicas are advised while there are tasks for them, and not beyond."""
+    """More replicas are advised only while there are tasks for them."""
     facts = changed(recorded("healthy"), spec={"replicas": replicas}, lag={"total": 5000, "trend": "Growing"})
     explanation = explain(facts)
     assert explanation.verdict == ProcessingState.PROCESSING_WITH_PROBLEMS
@@ -220,13 +220,13 @@ def test_lag_that_grows(replicas: int, remedy: str) -> None:
 
 
 def test_replicas_without_tasks_are_told_of() -> None:
-    """Replicas beyond the number of tasks are idle, which is no problem but worth knowing."""
+    """Replicas beyond the number of tasks are idle: not a problem, but worth knowing."""
     notes = [finding.what for finding in explain(changed(recorded("healthy"), spec={"replicas": 6})).findings]
     assert any("2 replicas have nothing to do" in note for note in notes)
 
 
 def test_what_could_not_be_read_is_named() -> None:
-    """An explanation that misses a part of the facts says so."""
+    """An explanation based on incomplete facts says so."""
     explanation = explain(replace(recorded("healthy"), unreadable=("events",)))
     assert any("You may not list events" in finding.what for finding in explanation.findings)
 
@@ -239,7 +239,7 @@ def test_pause_is_mentioned() -> None:
 
 
 def test_pod_that_does_not_end() -> None:
-    """A pod on a node that is gone stays forever, and so does its volume."""
+    """A pod on a lost node stays forever, and so does its volume."""
     facts = recorded("stuck")
     pod = deepcopy(dict(facts.pods[0]))
     pod["metadata"]["deletionTimestamp"] = (facts.now - timedelta(minutes=20)).isoformat()
@@ -250,7 +250,7 @@ def test_pod_that_does_not_end() -> None:
     "conflict", ["had volume node affinity conflict", "didn't match PersistentVolume's node affinity"]
 )
 def test_pod_whose_volume_is_on_a_lost_node(conflict: str) -> None:
-    """However the scheduler puts it: its claim may be deleted with it, because changelog topics hold the state."""
+    """However the scheduler words it: the claim may be deleted too, because changelog topics hold the state."""
     facts = recorded("too-large")
     pod = deepcopy(dict(facts.pods[0]))
     message = f"0/2 nodes are available: 1 node(s) {conflict}, 1 node(s) had untolerated taint(s)."
@@ -261,7 +261,7 @@ def test_pod_whose_volume_is_on_a_lost_node(conflict: str) -> None:
 
 
 def test_evicted_pod() -> None:
-    """What a node said when it threw a pod out is shown."""
+    """The node's message about the eviction is shown."""
     facts = recorded("crash")
     pod = {
         **facts.pods[0],
@@ -278,7 +278,7 @@ def test_lost_volume() -> None:
 
 
 def test_restarts_of_a_ready_pod_are_a_note() -> None:
-    """An application that works but was restarted tells how the last container ended."""
+    """A healthy application that was restarted reports how the last container ended."""
     facts = recorded("healthy")
     pod = deepcopy(dict(facts.pods[0]))
     crashed = recorded("crash").pods[0]["status"]["containerStatuses"][0]
@@ -293,7 +293,7 @@ def test_restarts_of_a_ready_pod_are_a_note() -> None:
 
 @pytest.mark.parametrize("kind", ["deserialization", "processing"])
 def test_record_that_fails(kind: str) -> None:
-    """A program that ends because of single records can be told to skip them, in the manifest's words."""
+    """If single records crash a program, the finding shows the manifest setting that skips them."""
     facts = recorded("crash")
     pod = deepcopy(dict(facts.pods[0]))
     status = pod["status"]["containerStatuses"][0]
@@ -305,7 +305,7 @@ def test_record_that_fails(kind: str) -> None:
 
 
 def test_plan_that_cannot_start() -> None:
-    """The pod of a plan Job is told apart from those that process records."""
+    """A plan Job's pod is distinguished from the pods that process records."""
     facts = recorded("image-missing")
     pod = deepcopy(dict(facts.pods[0]))
     pod["metadata"]["labels"]["app.kubernetes.io/component"] = "plan"
@@ -315,7 +315,7 @@ def test_plan_that_cannot_start() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_json_and_text_tell_the_same(name: str) -> None:
-    """Both forms have the verdict and every finding with what to do."""
+    """Both forms contain the verdict and every finding with its remedy."""
     explanation = explain(recorded(name))
     data = json.loads(json.dumps(explanation.to_dict()))
     console = Console(file=StringIO(), width=400)

@@ -1,4 +1,4 @@
-"""What `millrace explain` reads from an API server, here one that answers from a table, and what it says when it may not."""
+"""What `millrace explain` reads from an API server (here, canned answers), and what it says when access is denied."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Api:
 
 @pytest.fixture
 def api(tmp_path, monkeypatch):
-    """An API server, which kubectl's configuration names with the namespace `shop`."""
+    """An API server that the kubectl configuration points to, with the namespace `shop`."""
     api = Api()
     threading.Thread(target=api.server.serve_forever, daemon=True).start()
     kubeconfig = {
@@ -83,7 +83,7 @@ def run(*arguments: str):
 
 
 def test_application_is_explained(api):
-    """The application, its children by label and their events are read, from the namespace that kubectl would take."""
+    """The application, its children by label and their events are read from kubectl's current namespace."""
     result = run("out-of-memory")
     assert result.exit_code == 0, result.output
     assert "shop/out-of-memory is not processing" in result.output
@@ -95,7 +95,7 @@ def test_application_is_explained(api):
 
 
 def test_without_a_name_all_are_explained(api):
-    """Every application of the namespace is explained; JSON is a list of them."""
+    """Every application in the namespace is explained; JSON is a list of them."""
     result = run("--json")
     assert result.exit_code == 0, result.output
     (explanation,) = json.loads(result.stdout)
@@ -104,7 +104,7 @@ def test_without_a_name_all_are_explained(api):
 
 
 def test_no_application_is_no_error(api):
-    """An empty namespace is said to be empty."""
+    """For an empty namespace the answer says that it is empty."""
     api.answers[GROUP] = (200, {"items": []})
     result = run()
     assert result.exit_code == 0
@@ -112,7 +112,7 @@ def test_no_application_is_no_error(api):
 
 
 def test_what_may_not_be_listed_is_left_out(api):
-    """Rights that are missing cost only what they are about, and the answer says so."""
+    """A missing right costs only the facts it covers, and the answer says so."""
     api.answers["/api/v1/namespaces/shop/events"] = (403, {"message": "forbidden"})
     result = run("out-of-memory")
     assert result.exit_code == 0, result.output
@@ -134,7 +134,7 @@ MISSING = {"details": {"name": "nope", "group": "streams.millrace.dev", "kind": 
     ],
 )
 def test_application_that_cannot_be_read(api, answer, message):
-    """An error says what could not be read and what to do, on one line and without a traceback."""
+    """The error says what could not be read and what to do, on one line and without a traceback."""
     api.answers[f"{GROUP}/nope"] = answer
     result = run("nope")
     assert result.exit_code == 1
@@ -142,7 +142,7 @@ def test_application_that_cannot_be_read(api, answer, message):
 
 
 def test_server_that_does_not_answer(api):
-    """A cluster that is away is told apart from an application that is."""
+    """An unreachable cluster is distinguished from a missing application."""
     api.server.shutdown()
     api.server.server_close()
     result = run("out-of-memory")
@@ -151,7 +151,7 @@ def test_server_that_does_not_answer(api):
 
 
 def test_unknown_context(api):
-    """A context that kubectl's configuration does not have is named."""
+    """The error names the context that kubectl's configuration does not have."""
     result = run("--context", "elsewhere")
     assert result.exit_code == 1
     assert "elsewhere" in result.stderr

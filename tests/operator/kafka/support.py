@@ -27,7 +27,7 @@ def streams_app(bootstrap_servers="127.0.0.1:9092", application_id="app", *, uid
 
 
 def patient_clusters(monkeypatch, allowed=None):
-    """Return the brokers of all applications with more time than the operator gives them: what they say is what matters."""
+    """Return clients with longer timeouts than the operator's, for tests of what brokers say."""
     monkeypatch.setattr("millrace_operator.kafka.clusters.LOOK_TIMEOUT_S", 60.0)
     monkeypatch.setattr("millrace_operator.kafka.clusters._ALL_LOOKS_S", 60.0)
     return KafkaClusters(allowed, Connections(lambda config: AdminConnection(config, 60.0)))

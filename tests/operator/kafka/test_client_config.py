@@ -1,4 +1,4 @@
-"""Which settings of a manifest the operator's own clients use, and which they must not."""
+"""Which settings of a manifest the operator's own clients use, and which they must not use."""
 
 import pytest
 from tests.operator.kafka.support import streams_app
@@ -21,7 +21,7 @@ def admin_settings(app, credentials=None):
 
 
 def test_security_is_that_of_the_manifest():
-    """TLS and SASL are as in pods, with the values themselves in place of files."""
+    """TLS and SASL are configured as in pods, with values instead of files."""
     app = streams_app(
         "a:1,b:2",
         kafka={
@@ -67,14 +67,14 @@ def test_mutual_tls_has_no_sasl():
     ],
 )
 def test_what_leads_to_files_and_addresses_is_refused(key):
-    """The operator reads no file and asks no address because a manifest names it; the message says what to use."""
+    """The operator reads no file and contacts no address just because a manifest names it; the message says what to use."""
     with pytest.raises(ConfigError, match=f"{key}.*spec.kafka.tls and spec.kafka.auth"):
         client_config(streams_app(kafka={"config": {"security.protocol": "SSL", key: "/etc/passwd"}}), Credentials())
 
 
 @pytest.mark.parametrize("key", ["plugin.library.paths", "consumer.ssl.ca.location", "linger.ms", "admin.debug"])
 def test_other_settings_are_the_pods_business(key):
-    """Settings that are not about reaching the brokers, or of other clients, do not reach the operator's."""
+    """Settings of other clients, or unrelated to reaching the brokers, do not reach the operator's clients."""
     config = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "none", key: "1"}
     settings = admin_settings(streams_app(kafka={"config": config}))
     assert "1" not in settings.values()
@@ -83,7 +83,7 @@ def test_other_settings_are_the_pods_business(key):
 
 
 def test_sasl_without_credentials_is_refused():
-    """A protocol that needs credentials, without any, is reported before anything is tried."""
+    """A protocol that needs credentials but has none is reported before any connection attempt."""
     with pytest.raises(ConfigError, match=r"name their Secret in spec.kafka.auth"):
         client_config(streams_app(kafka={"config": {"security.protocol": "SASL_SSL"}}), Credentials())
 
@@ -114,7 +114,7 @@ def test_the_operators_identity_is_shown_to_nobody_unless_allowed(allowed):
 
 @pytest.mark.parametrize("auth", [MSK["auth"], {"type": "entra-id"}])
 def test_the_operators_identity_is_shown_where_allowed(auth):
-    """With all bootstrap servers allowed, the operator gets tokens as pods do, with the identity of its own pod."""
+    """With all bootstrap servers allowed, the operator gets tokens as pods do, using its own pod's identity."""
     app = streams_app(SERVERS, kafka={"tls": {}, "auth": auth})
     allowed = AllowedAccess(cloud_identity=("*.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098",))
     config = client_config(app, Credentials(), allowed)
@@ -163,7 +163,7 @@ ENDPOINT = "https://login.example/realms/team/token"
     ],
 )
 def test_token_endpoints_are_those_allowed(endpoint, allowed, is_so):
-    """A URL must be under one that the platform team allows; no trick of spelling gets around that."""
+    """A URL must be under one that the platform team allows; no spelling trick gets around that."""
     assert is_allowed(endpoint, allowed) is is_so
 
 

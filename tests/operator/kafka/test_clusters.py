@@ -71,7 +71,7 @@ def provision(clusters, app, plan, replication_factor=-1):
 
 
 def test_a_new_application_has_only_its_input(clusters, app, plan):
-    """Topics that do not exist are left out; there is no group; all of the input is still to be read."""
+    """Missing topics are left out; there is no group; all of the input is still to be read."""
     state = clusters.observe(app, Credentials(), plan)
     assert (state.error, state.brokers, state.group, state.lag) == (None, 1, None, 0)
     assert state.cluster_id
@@ -94,7 +94,7 @@ def test_topics_are_provisioned_and_seen(clusters, app, plan, kafka):
 
 
 def test_a_changelog_made_anew_is_another(clusters, app, plan, kafka):
-    """A deleted changelog is missing; one that is created later under its name has another id."""
+    """A deleted changelog is missing; one created later under its name has another id."""
     _, changelog = provision(clusters, app, plan)
     before = clusters.observe(app, Credentials(), plan).topics[changelog].id
     clusters.act(app, Credentials(), DeleteTopics((changelog,)))
@@ -107,7 +107,7 @@ def test_a_changelog_made_anew_is_another(clusters, app, plan, kafka):
 
 
 def test_the_dead_letter_topic_is_looked_at(clusters, app, plan, topic_factory):
-    """It is observed with the inputs, and has no lag."""
+    """It is observed with the inputs, but has no lag."""
     failed = topic_factory("failed")
     for letters, there in ((failed, True), ("no-such-letters", False)):
         state = clusters.observe(app, Credentials(), plan.model_copy(update={"dead_letter_topic": letters}))
@@ -124,7 +124,7 @@ def test_both_plans_are_looked_at(clusters, app, plan):
 
 
 def test_inputs_by_pattern_are_seen(clusters, kafka, topic_factory):
-    """A topology that reads by a pattern is shown the topics that match, its internal ones left out."""
+    """For a topology that subscribes by pattern, matching topics are reported, except its own internal ones."""
     prefix = f"orders-{secrets.token_hex(4)}"
     names = {topic_factory(f"{prefix}-{place}") for place in ("eu", "us")}
     plan = count_plan("unused")
@@ -135,7 +135,7 @@ def test_inputs_by_pattern_are_seen(clusters, kafka, topic_factory):
 
 
 def test_what_the_brokers_refuse_is_told(clusters, app, plan):
-    """More replicas than brokers, and inputs that do not exist, are errors that name the topic; nothing is created."""
+    """Too many replicas for the brokers, or missing inputs, are errors that name the topic; nothing is created."""
     with pytest.raises(StreamsError, match=f"{plan.application_id}-c-.*[Rr]eplication factor"):
         provision(clusters, app, plan, replication_factor=2)
     with pytest.raises(MissingSourceTopicError, match="no-such-topic"):
@@ -144,7 +144,7 @@ def test_what_the_brokers_refuse_is_told(clusters, app, plan):
 
 
 def test_nothing_is_begun_too_late(clusters, app, plan):
-    """Connecting takes time: an operator that may no longer act afterwards does not act."""
+    """Connecting takes time: an operator whose permission to act has expired meanwhile does nothing."""
     partition = TopicPartition(source_of(plan), 0)
     clusters.act(app, Credentials(), SetOffsets((), {partition: 0}))
     give_up_when(lambda: True)
@@ -158,7 +158,7 @@ def test_nothing_is_begun_too_late(clusters, app, plan):
 
 
 def test_fewer_replicas_than_must_be_in_sync_are_seen(clusters, kafka, topic_factory):
-    """`min.insync.replicas` of a topic is reported with its replication factor, so that they can be compared."""
+    """A topic's `min.insync.replicas` is reported with its replication factor, so that they can be compared."""
     plan = count_plan(topic_factory("in"), config={"min.insync.replicas": "2"})
     app = streams_app(kafka.bootstrap_servers, plan.application_id)
     _, changelog = provision(clusters, app, plan)
@@ -167,7 +167,7 @@ def test_fewer_replicas_than_must_be_in_sync_are_seen(clusters, kafka, topic_fac
 
 
 def test_lag_counts_what_is_not_committed(clusters, kafka, plan, app):
-    """Partitions without a committed offset count from their beginning, the others from there."""
+    """Partitions without a committed offset count from the beginning, others from that offset."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number in range(30):
         producer.produce(source_of(plan), str(number), partition=number % 3)
@@ -197,7 +197,7 @@ def test_lag_counts_repartition_topics(clusters, kafka, topic_factory):
 
 
 def test_static_members_are_told_by_pod_and_removed(clusters, kafka, plan, app):
-    """Each stream thread is a member named after its pod; removing a pod removes its threads, and nobody else."""
+    """Each stream thread is a member named after its pod; removing a pod removes its threads and nothing else."""
     group = Group(
         kafka.bootstrap_servers,
         source_of(plan),
@@ -228,7 +228,7 @@ def test_static_members_are_told_by_pod_and_removed(clusters, kafka, plan, app):
 
 
 def test_whose_members_are(clusters, kafka, plan, app):
-    """Members of another application with the same name are not ours, although they have the pods' names."""
+    """Members of another application with the same name are not ours, even if they have the pods' names."""
     group = Group(kafka.bootstrap_servers, source_of(plan), 3, **{"application.id": plan.application_id})
     try:
         for name, uid in (("ours", "u-1"), ("theirs", "x-1")):
@@ -246,7 +246,7 @@ def test_whose_members_are(clusters, kafka, plan, app):
 
 
 def test_who_has_taken_a_members_place_stays(clusters, kafka, plan, app):
-    """Once another member has taken the instance id of an observed one, it is not removed in its place."""
+    """If another member has taken over an observed member's instance id, it is not removed."""
     settings = {"application.id": plan.application_id, "session.timeout.ms": 120_000, "group.instance.id": "app-0"}
     group = Group(kafka.bootstrap_servers, source_of(plan), 3, **settings)
     try:
@@ -267,7 +267,7 @@ def test_who_has_taken_a_members_place_stays(clusters, kafka, plan, app):
 
 
 def test_workers_may_share_one_cluster(clusters, kafka, topic_factory):
-    """Many threads observe applications at once over one connection, and each sees its own."""
+    """Many threads observe applications at once over one connection, and each sees its own application."""
     plans = [count_plan(topic_factory("in", partitions=number + 1)) for number in range(6)]
     apps = [streams_app(kafka.bootstrap_servers, p.application_id, uid=p.application_id) for p in plans]
     with ThreadPoolExecutor(6) as workers:
@@ -310,7 +310,7 @@ def test_errors_are_told_by_kind(clusters, own_kafka):
 
 
 def test_a_password_written_like_a_reference_is_a_password(clusters, own_kafka, tmp_path):
-    """From the check to the last request the text of the Secret is what the brokers get, and no file of the operator."""
+    """The brokers get the text of the Secret, from the check to the last request, and never a file of the operator."""
     (tmp_path / "token").write_text("the operator's own")
     password = f"${{directory:{tmp_path}:token}}"
     kafka = own_kafka(security=SaslPlain({"me": password}))
@@ -321,7 +321,7 @@ def test_a_password_written_like_a_reference_is_a_password(clusters, own_kafka, 
 
 
 def test_brokers_that_stop_are_told_in_time_and_found_again(hurried, own_kafka):
-    """Brokers that hang, disappear or return are observed as they are, without restarting the operator."""
+    """Brokers that hang, disappear or return are observed as such, without restarting the operator."""
     kafka = own_kafka()
     kafka.create_topics("in")
     plan = count_plan("in", "app")

@@ -50,7 +50,7 @@ def brokers():
 
 @pytest.fixture
 def now():
-    """Give a clock that only the test moves."""
+    """Give a clock that only the test advances."""
     return [100.0]
 
 
@@ -96,7 +96,7 @@ def test_new_credentials_make_a_new_connection(connections):
 
 
 def test_a_connection_in_use_is_closed_when_it_is_given_back(connections):
-    """Neither forgetting the application nor dropping nor closing takes a connection from under another thread's service."""
+    """Neither forgetting the application nor dropping nor closing closes a connection that another thread is using."""
     for end in (lambda _: connections.forget("u"), connections.drop, lambda _: connections.close()):
         with connections.lease("u", config()) as connection:
             end(connection)
@@ -133,7 +133,7 @@ def test_brokers_that_are_down_are_not_tried_again_at_once(connections, brokers,
 
 
 def test_threads_that_come_together_open_one_connection(connections, brokers):
-    """While one thread connects the others wait for it, and use what it has opened."""
+    """While one thread connects, the others wait and then use its connection."""
     barrier, seen = threading.Barrier(8), []
 
     def work(number):
@@ -177,7 +177,7 @@ def test_brokers_that_are_away_are_tried_by_a_few_of_many_credentials(connection
 
 
 def test_brokers_elsewhere_are_not_away_with_them(connections, brokers):
-    """Addresses tell clusters apart."""
+    """Clusters are distinguished by their addresses."""
     brokers.down = True
     for number in range(10):
         try_out(connections, f"u-{number}", own(number))
@@ -187,7 +187,7 @@ def test_brokers_elsewhere_are_not_away_with_them(connections, brokers):
 
 
 def test_wrong_passwords_hide_the_brokers_from_nobody(connections, brokers):
-    """However many passwords are refused: brokers that refuse them are up."""
+    """However many passwords are refused, brokers that refuse them are up."""
     brokers.refused = {str(number) for number in range(20)}
     for number in range(20):
         assert isinstance(try_out(connections, f"u-{number}", own(number)), AuthenticationError)
@@ -205,7 +205,7 @@ def test_one_application_that_cannot_reach_the_brokers_hides_them_from_nobody(co
 
 
 def test_only_connections_used_last_stay_open(connections, brokers):
-    """Connections cost threads: of a thousand logins, most are connected only while they are used."""
+    """Connections cost threads: of a thousand logins, most are connected only while in use."""
     for number in range(1000):
         use(connections, f"u-{number}", own(number))
         assert len(connections) <= MOST_OPEN

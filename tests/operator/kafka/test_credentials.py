@@ -12,7 +12,7 @@ TLS = {"caSecretRef": {"name": "ca"}, "clientCertSecretRef": {"name": "user", "k
 
 
 def spec(**kafka):
-    """Return the spec of an application that reaches its brokers in this way."""
+    """Return the spec of an application with this way of reaching its brokers."""
     return streams_app(kafka=kafka).spec
 
 
@@ -33,7 +33,7 @@ def test_secrets_that_reach_the_brokers_are_needed(kafka, names):
 
 
 def test_keys_become_settings_in_memory():
-    """Every key is a setting that holds the value itself; a key may have another name, a last line feed is not part of it."""
+    """Each key becomes a setting with the value itself; keys may be renamed, and a trailing line feed is dropped."""
     secrets = {
         "ca": {"ca.crt": b"CA"},
         "user": {"user.crt": b"CERT", "tls.key": b"KEY", "username": b"me", "password": CANARY + b"\n"},
@@ -89,12 +89,12 @@ JAAS = b'org.apache.kafka.common.security.scram.ScramLoginModule required userna
     ],
 )
 def test_a_kafka_users_secret_serves_as_it_is(data, settings):
-    """Strimzi's Secrets of a KafkaUser have no user name: it is that of their login entry, else the Secret's own name."""
+    """A Strimzi KafkaUser Secret has no user name: it comes from the login entry, or else from the Secret's own name."""
     assert dict(Credentials.of(spec(**SCRAM), {"user": data}).settings) == settings
 
 
 def test_a_kafka_users_certificate_serves_as_it_is():
-    """Strimzi's names of certificate and key are found; cert-manager's take precedence, and `keys` over both."""
+    """Strimzi's names for certificate and key are found; cert-manager's take precedence, and `keys` over both."""
     theirs = {"user.crt": b"CERT", "user.key": b"KEY", "user.p12": b"\xff", "user.password": CANARY, "ca.crt": b"CA"}
     tls = {"clientCertSecretRef": {"name": "user"}}
     found = Credentials.of(spec(tls=tls, auth={"type": "mtls"}), {"user": theirs})
@@ -117,7 +117,7 @@ def test_a_kafka_users_certificate_serves_as_it_is():
     ],
 )
 def test_a_missing_certificate_is_told_with_the_keys_that_would_do(data, told):
-    """Without either pair both are named; with a part of one, the other part."""
+    """If both pairs are missing, both are named; if one is incomplete, its missing part is."""
     tls = {"clientCertSecretRef": {"name": "user"}}
     problem = Credentials.of(spec(tls=tls, auth={"type": "mtls"}), {"user": data}).problem
     assert problem.startswith(f"Secret user of spec.kafka.tls.clientCertSecretRef {told}")
@@ -135,14 +135,14 @@ BINDING = {
 
 
 def bound():
-    """Return an application whose brokers are in a Secret."""
+    """Return an application whose broker addresses are in a Secret."""
     app = streams_app()
     kafka = Kafka.model_validate({"bindingSecretRef": {"name": "binding"}})
     return app.model_copy(update={"spec": app.spec.model_copy(update={"kafka": kafka})})
 
 
 def test_a_binding_leads_to_the_brokers():
-    """The operator reads the same Secret as the pods, and goes where it says."""
+    """The operator reads the same Secret as the pods, and connects to the same brokers."""
     app = bound()
     assert needed_secrets(app.spec) == ("binding",)
     credentials = Credentials.of(app.spec, {"binding": BINDING})

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture(scope="module")
 def brokers():
-    """Give a Kafka and the address of its listener for tokens."""
+    """Give a Kafka and the address of its token listener."""
     with oauth_kafka() as found:
         yield found
 
@@ -26,14 +26,14 @@ def provider():
 
 @pytest.fixture
 def clusters(monkeypatch, provider):
-    """Give what is tested, which may fetch tokens from the provider."""
+    """Give the object under test, which may fetch tokens from the provider."""
     clusters = patient_clusters(monkeypatch, AllowedAccess([provider.url]))
     yield clusters
     clusters.close()
 
 
 def test_topics_and_group_are_seen_with_a_token(clusters, brokers, provider):
-    """The operator gets tokens with the application's own credentials, and its clients show them to the brokers."""
+    """The operator gets tokens with the application's own credentials, and its clients present them to the brokers."""
     kafka, address = brokers
     kafka.create_topics("in", partitions=2)
     app = streams_app(address, kafka={"auth": {"type": "oauthbearer", "secretRef": {"name": "login"}, "scope": "all"}})

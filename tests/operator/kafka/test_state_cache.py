@@ -1,4 +1,4 @@
-"""The known state of brokers: the newest if they answer, something in any case, and nobody waits for silent ones."""
+"""The known state of brokers: the newest if they answer, the last known otherwise, and no waiting for silent ones."""
 
 import queue
 import threading
@@ -15,7 +15,7 @@ DEADLINE = 60
 
 @pytest.fixture
 def changes():
-    """The applications that something new was reported for."""
+    """The applications for which something new was reported."""
     return queue.Queue()
 
 
@@ -76,7 +76,7 @@ def test_passes_in_quick_succession_ask_once(state):
 
 
 def test_answer_that_took_long_is_used(brokers, state, now, changes):
-    """The pass that was postponed for it does not ask again, however old the question is by then."""
+    """The pass that was postponed for it does not ask again, however long the answer took."""
     slow = Slow(KafkaState(brokers=3))
     with pytest.raises(AnswerAwaitedError):
         brokers.state(REF, slow, 1)
@@ -95,7 +95,7 @@ def test_what_an_action_has_changed_is_asked_for_again(brokers, state):
 
 
 def test_a_new_manifest_is_judged_by_what_is_true_now(brokers, state):
-    """Answers for the old manifest do not count, however new, nor does one that is still on its way."""
+    """Answers for the old manifest do not count, however recent, nor does one still on its way."""
     assert state(lambda: KafkaState(brokers=3)).brokers == 3
     assert state(lambda: KafkaState(brokers=2), 2).brokers == 2
     brokers.changed(REF)
@@ -109,7 +109,7 @@ def test_a_new_manifest_is_judged_by_what_is_true_now(brokers, state):
 
 
 def test_brokers_that_do_not_answer_hold_no_pass_up(brokers, now, changes):
-    """The pass is postponed once; then it continues with the known state, and the late answer starts another."""
+    """The pass is postponed once; then it continues with the known state, and the late answer starts another pass."""
     slow = Slow(KafkaState(brokers=3))
     with pytest.raises(AnswerAwaitedError) as put_off:
         brokers.state(REF, slow, 1)
@@ -187,7 +187,7 @@ def test_failure_of_the_question_is_an_answer(state):
 
 
 def test_forgotten_application_begins_anew(brokers, state):
-    """Another of the same name is another application."""
+    """A later application with the same name is a different one."""
     state(lambda: KafkaState(brokers=3))
     brokers.forget(REF)
     assert state(lambda: KafkaState(brokers=2)).brokers == 2
@@ -207,7 +207,7 @@ def test_answer_for_a_forgotten_application_brings_no_pass(brokers, changes):
 
 
 def test_many_applications_at_rest_are_asked_about_in_turn(state, now):
-    """While there are few applications at rest, each pass asks; of a thousand, only some do."""
+    """With few settled applications, each pass asks; with a thousand, only some do."""
     few, many = 10, 1000
     for count, asked in ((few, few), (many, 0)):
         refs = [ResourceRef("StreamsApp", f"space-{count}", f"app-{number}") for number in range(count)]
@@ -223,7 +223,7 @@ def test_many_applications_at_rest_are_asked_about_in_turn(state, now):
 
 
 def test_cluster_that_does_not_answer_leaves_threads_for_others(brokers, state):
-    """However many applications ask it, a cluster does not get all threads."""
+    """However many applications ask it, one cluster never takes all threads."""
     silent = Slow(KafkaState(error="away", reason="Unreachable"))
     for number in range(200):
         with pytest.raises(AnswerAwaitedError):
@@ -245,7 +245,7 @@ def test_many_clusters_that_do_not_answer_leave_threads_for_those_that_do(broker
 
 
 def test_clusters_are_asked_in_turn(brokers, changes):
-    """The only application of a cluster does not wait for another cluster's queue."""
+    """A cluster's only application does not wait for another cluster's queue."""
     busy, order = Slow(KafkaState()), queue.Queue()
 
     def ask(cluster, number, question):

@@ -1,4 +1,4 @@
-"""Brokers that require mutual TLS, reached with certificates that are never in a file."""
+"""Brokers that require mutual TLS, reached with certificates that are never written to disk."""
 
 import os
 import tempfile
@@ -24,13 +24,13 @@ KAFKA = {
 
 @pytest.fixture(scope="module")
 def authority():
-    """Give the authority of the brokers and their clients."""
+    """Give the certificate authority of the brokers and their clients."""
     return Authority()
 
 
 @pytest.fixture(scope="module")
 def brokers(authority):
-    """Give a Kafka that has a listener with mutual TLS besides the open one, and that listener's address."""
+    """Give a Kafka with a mutual TLS listener in addition to the open one, and the address of the former."""
     from millrace.dev.kafka import EmbeddedKafka
 
     plain, controller, tls = free_ports(3, HOST)
@@ -103,7 +103,7 @@ def test_certificates_that_do_not_fit_are_told(clusters, brokers, authority):
 
 
 def test_text_that_is_no_certificate_is_told(clusters, brokers):
-    """The error names the Secret, but does not show its content."""
+    """The error names the Secret but does not show its content."""
     _, address = brokers
     app = streams_app(address, kafka=KAFKA)
     secrets = {"ca": {"ca.crt": b"c4n4ry"}, "client": {"tls.crt": b"c4n4ry", "tls.key": b"c4n4ry"}}
@@ -113,7 +113,7 @@ def test_text_that_is_no_certificate_is_told(clusters, brokers):
 
 
 def test_keys_do_not_stay_in_memory_files(clusters, brokers, authority):
-    """A file for Python's ssl exists only for a moment, even if it cannot be read."""
+    """The file that Python's ssl needs exists only for a moment, even if it cannot be read."""
     _, address = brokers
     app = streams_app(address, kafka=KAFKA)
     assert clusters.observe(app, credentials(app, authority, authority)).error is None

@@ -91,7 +91,7 @@ def test_a_group_that_stays_empty_is_joined():
 
 @pytest.mark.parametrize("reason", ["Unreachable", "Unknown"])
 def test_those_who_come_back_to_a_group_keep_it(reason):
-    """The wait starts when foreign members were last seen; time without an answer from the brokers counts only for a restart."""
+    """The wait starts when foreign members were last seen; brokers' silence counts only after an operator restart."""
     world = World(group_exists=True, strangers=[JAVA])
     refused(world)
     world.strangers = []
@@ -179,7 +179,7 @@ def test_former_ids_are_kept_while_nobody_knows_who_is_in_the_group(reason):
 @pytest.mark.parametrize("uid", ["app1", ""], ids=["handed over", "older operator"])
 @pytest.mark.parametrize("waits", [True, False], ids=["foreground", "background"])
 def test_members_are_known_when_somebody_has_deleted_the_stateful_set(uid, waits):
-    """Only the deleted StatefulSet knew the ids of its pods' members; they are not treated as foreign and do not block new pods."""
+    """Only the deleted StatefulSet knew the ids of its pods' members: they still count as its own and block no new pods."""
     world = handed_over()
     for item in (world.objects[STATEFUL_SET]["spec"]["template"], *world.pods()):
         arguments = item["spec"]["containers"][0]["args"]

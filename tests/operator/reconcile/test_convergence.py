@@ -198,7 +198,7 @@ def assert_at_rest(world: World) -> None:
         assert stalled
     if world.pods():
         assert len(world.pods()) == world.manifest["replicas"]
-        started = world.condition("Stalled")[1] != "StartFailed"  # which leaves what was running before, although it never settled
+        started = world.condition("Stalled")[1] != "StartFailed"  # leaving what ran before, which never settled
         known = world.status.stable_revision is not None  # if the status was lost, there is nothing to roll back to
         assert not (started and known) or len(set(world.revisions())) == 1
 

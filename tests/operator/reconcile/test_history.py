@@ -110,7 +110,7 @@ def test_a_revision_that_was_rolled_back_has_left_state_too():
 
 
 def test_a_roll_that_is_not_done_is_compared_with():
-    """State that an unfinished roll-out has created must not be left behind, but rolling back to the stable revision is allowed."""
+    """State that an unfinished roll-out has created must not be left behind, but going back to the stable revision is fine."""
     world = World()
     world.change(replicas=3)
     world.run()

@@ -29,7 +29,7 @@ def deleted_pods(world):
 
 
 def test_pods_are_restarted_one_by_one_for_new_certificates(world):
-    """Each pod is restarted once, highest ordinal first; the revision stays, no member is removed, and then nothing is left to do."""
+    """Each is restarted once, highest ordinal first; the revision stays, no member is removed, and then nothing is left to do."""
     revisions = world.revisions()
     world.run_pass()
     assert world.condition("Reconciling") == ("True", "RenewingCredentials")
@@ -121,7 +121,7 @@ def timeouts(world):
 
 
 def test_a_template_that_is_built_differently_reaches_all_pods_one_by_one(upgraded):
-    """Each is replaced once, highest ordinal first; revision and members stay the same, and then nothing is left to do."""
+    """Each is replaced once, highest ordinal first; revision and members stay, and then nothing is left to do."""
     revisions = upgraded.revisions()
     upgraded.run(10)
     assert upgraded.condition("PodsCurrent") == ("False", "RenewalUnderWay")
@@ -155,7 +155,7 @@ def test_pods_of_an_operator_that_gave_templates_no_hash_are_replaced_too(world,
     ("turn", "words"), [("Waits", "until it is the application's turn"), ("Never", "restartNonce")]
 )
 def test_without_a_permit_an_application_keeps_its_pods(upgraded, turn, words):
-    """They keep running, the condition says how many wait and for what; a permit is requested, and the status is not rewritten."""
+    """They keep running; the condition says how many wait and for what; a permit is requested; the status is not rewritten."""
     upgraded.renewal = turn
     upgraded.run(600)
     assert deleted_pods(upgraded) == []
@@ -205,7 +205,7 @@ def test_the_gate_of_a_roll_holds_for_a_template(upgraded):
 
 
 def test_a_template_by_which_pods_do_not_come_up_costs_one_pod(upgraded):
-    """The failing pod and its reason are reported, the others stay, and no revision is blamed; renewal resumes when it is ready."""
+    """The failing pod and its reason are reported; others stay; no revision is blamed; renewal resumes once it is ready."""
     upgraded.programs["registry.example/words:1"] = Program(crashes=True)
     upgraded.start_pods = lambda: None  # running pods do not notice
     run_until_pods_are_replaced(upgraded, 1)

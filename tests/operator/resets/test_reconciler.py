@@ -27,7 +27,7 @@ FOREIGN = ActiveMember("m-2", "app-0.x-1", "app-0.u-StreamThread-1-consumer", "/
 
 
 def world(**fields):
-    """Return a world with a reset; fields of the spec of the reset are given as such."""
+    """Return a world with a reset; keyword arguments are fields of the reset's spec."""
     spec = {name: fields.pop(name) for name in list(fields) if name in StreamsResetSpec.model_fields}
     return World(StreamsResetSpec(app_ref=AppReference(name="app"), **spec), **fields)
 
@@ -38,7 +38,7 @@ def phase(this):
 
 
 def test_a_reset_deletes_all_that_holds_state():
-    """Offsets, internal topics of all revisions, volumes and what the operator remembers of them go; nothing else does."""
+    """Offsets, internal topics of all revisions, volumes and the operator's record of them are deleted; nothing else is."""
     this = world()
     this.run()
     assert phase(this) == "Succeeded"
@@ -56,7 +56,7 @@ def test_a_reset_deletes_all_that_holds_state():
 
 
 def test_a_reset_forgets_what_an_earlier_application_has_left():
-    """The ids of its topics go with the topics; a reset that keeps the topics keeps the ids."""
+    """The ids of its topics are forgotten along with the topics; a reset that keeps the topics keeps the ids."""
     this = world(earlier="{}")
     this.run()
     assert not this.earlier
@@ -66,7 +66,7 @@ def test_a_reset_forgets_what_an_earlier_application_has_left():
 
 
 def test_the_plan_is_told_before_anything_is_done():
-    """The first pass does nothing but write down what is to be done, and keep the reset until it is."""
+    """The first pass only writes down what will be done, and adds the finalizer."""
     this = world()
     decision = this.pass_over()
     assert decision.actions == (SetFinalizer(present=True),)
@@ -75,7 +75,7 @@ def test_the_plan_is_told_before_anything_is_done():
 
 
 def test_a_finished_reset_does_nothing_ever_again():
-    """When the application has run since, neither a restart of the operator nor another look resets it once more."""
+    """Once the application has run again, neither an operator restart nor another pass resets it a second time."""
     this = world()
     this.run()
     fresh = World(this.spec, reset_status=this.reset_status)
@@ -86,7 +86,7 @@ def test_a_finished_reset_does_nothing_ever_again():
 
 
 def test_a_reset_that_a_newer_operator_has_ended_stays_ended():
-    """A time of completion says enough, though the phase cannot be read."""
+    """A completion time is enough, even if the phase is unknown."""
     this = world()
     this.run()
     this.reset_status = this.reset_status.model_copy(update={"phase": None, "conditions": ()})
@@ -103,7 +103,7 @@ def test_a_reset_that_a_newer_operator_has_ended_stays_ended():
     topics=st.booleans(),
 )
 def test_a_crash_after_any_action_is_repaired(target, crashes, volumes, topics):
-    """However often the operator ends between two actions, the outcome is that of a reset without a crash."""
+    """However often the operator dies between two actions, the outcome is that of a reset without a crash."""
     spec = {"to_offset": target, "delete_volumes": volumes or topics, "delete_internal_topics": topics}
     smooth, this = world(**spec), world(**spec)
     smooth.run()
@@ -121,7 +121,7 @@ def test_a_crash_after_any_action_is_repaired(target, crashes, volumes, topics):
 
 
 def test_an_operator_that_crashes_after_every_action_gets_there():
-    """Each pass, from the first, finds done what passes before it have done, so that one action a pass is enough."""
+    """Each pass sees what earlier passes have done, so one action per pass is enough."""
     this = world(to_offset="shift:-5")
     for _ in range(20):
         if reconcile_reset(*this.look()).actions:
@@ -142,7 +142,7 @@ def test_an_operator_that_crashes_after_every_action_gets_there():
     force=st.booleans(),
 )
 def test_a_dry_run_changes_nothing(state, members, pods, target, force):
-    """It tells the same plan whether the application runs or not, and no pass of it has any action."""
+    """It reports the same plan whether or not the application is running, and never has any actions."""
     this = world(state=state, members=members, pods=pods, dry_run=True, to_offset=target, force=force)
     this.run(passes=1)
     assert this.done == []
@@ -168,7 +168,7 @@ def test_a_dry_run_changes_nothing(state, members, pods, target, force):
     ],
 )
 def test_what_is_in_the_way_is_waited_for(fields, told):
-    """While pods stop or may come, members are in the group or brokers do not answer, the reset waits and says what for."""
+    """While pods are stopping or may still start, members are in the group, or brokers do not answer, it waits and says why."""
     this = world(**fields)
     decision = this.pass_over()
     assert decision.again_after is not None
@@ -181,21 +181,21 @@ def test_what_is_in_the_way_is_waited_for(fields, told):
 
 
 def test_a_stateful_set_that_asks_for_no_pods_is_not_in_the_way():
-    """It stays while an application is suspended."""
+    """The StatefulSet stays while an application is suspended."""
     this = world(stateful_set=(2, 2, 0, 0))
     this.run()
     assert phase(this) == "Succeeded"
 
 
 def test_members_that_were_killed_are_removed_if_that_is_wanted():
-    """With `force` members that are still in the group leave it first."""
+    """With `force`, members that are still in the group are removed first."""
     this = world(members=(KILLED,), force=True)
     this.run()
     assert (phase(this), this.members) == ("Succeeded", ())
 
 
 def test_members_of_another_application_are_not_removed():
-    """A member that is no pod of this StreamsApp, though named like one, is waited for, also with `force`."""
+    """A member that is not one of this StreamsApp's pods, even if named like one, is waited for, also with `force`."""
     this = world(members=(KILLED, FOREIGN), force=True)
     this.pass_over()
     this.pass_over()
@@ -204,7 +204,7 @@ def test_members_of_another_application_are_not_removed():
 
 
 def test_members_that_kept_former_ids_are_its_own():
-    """Pods that were handed over have the ids of an earlier StreamsApp, which their StatefulSet tells."""
+    """Taken-over pods use the ids of an earlier StreamsApp, which their StatefulSet records."""
     former = replace(FOREIGN, client_id="app-0.x-StreamThread-1-consumer")
     this = world(members=(KILLED, former), force=True, stateful_set=(2, 2, 0, 0), pods_uid="x")
     this.run()
@@ -212,7 +212,7 @@ def test_members_that_kept_former_ids_are_its_own():
 
 
 def test_members_that_a_deletion_has_left_are_its_own():
-    """What an earlier StreamsApp of the name has left tells its members, too."""
+    """The record that an earlier StreamsApp of the same name left behind identifies its members, too."""
     this = world(members=(FOREIGN,), force=True, earlier='{"memberUids": ["x"]}')
     this.run()
     assert (phase(this), this.members) == ("Succeeded", ())
@@ -220,7 +220,7 @@ def test_members_that_a_deletion_has_left_are_its_own():
 
 @pytest.mark.parametrize("force", [False, True])
 def test_a_dry_run_tells_which_members_are_waited_for(force):
-    """With `force` the application's own members would be removed; all others keep a reset from beginning."""
+    """With `force` the application's own members would be removed; any others keep a reset from starting."""
     this = world(members=(KILLED, FOREIGN), force=force, dry_run=True)
     this.run(passes=1)
     waits, removes = (
@@ -232,7 +232,7 @@ def test_a_dry_run_tells_which_members_are_waited_for(force):
 
 
 def test_a_reset_does_not_lie_in_wait():
-    """One whose application is not suspended soon is refused for good, and does not strike when that happens later."""
+    """If the application is not suspended soon, the reset fails for good and does not start when that happens later."""
     this = world(state="running")
     this.pass_over()
     this.now += PATIENCE_S - 1
@@ -262,7 +262,7 @@ def test_a_reset_without_application_fails(fields, told):
 
 
 def test_an_invalid_reset_fails():
-    """A spec that breaks rules is reported with every one of them."""
+    """All the rules that the spec breaks are reported."""
     decision = reconcile_reset(
         DesiredReset("default", "again", "r-1", 1, None, ("toOffset must be earliest",)), ObservedReset(0.0)
     )
@@ -270,7 +270,7 @@ def test_an_invalid_reset_fails():
 
 
 def test_an_application_that_is_started_midway_fails_the_reset():
-    """Who starts the application before the reset is done is told so; the rest of it is not done behind his back."""
+    """Starting the application before the reset is done fails the reset, which says so; the remaining work is not done."""
     this = world()
     this.pass_over()
     with pytest.raises(CrashError):
@@ -284,7 +284,7 @@ def test_an_application_that_is_started_midway_fails_the_reset():
 
 
 def test_new_volumes_of_an_application_that_starts_again_are_left():
-    """Once all is done and only old volumes are still going, the application may start; its new volumes stay."""
+    """Once all is done and only old volumes are still being deleted, the application may start; its new volumes stay."""
     this = world()
     this.pass_over()
     this.pass_over()
@@ -299,7 +299,7 @@ def test_new_volumes_of_an_application_that_starts_again_are_left():
 
 
 def test_only_offsets_may_be_reset():
-    """Without topics and volumes the operator goes on remembering the application's state, which stays."""
+    """Without topics and volumes the operator keeps its record of the application's state, which stays."""
     this = world(delete_internal_topics=False, delete_volumes=False)
     this.run()
     assert not any(isinstance(action, DeleteTopics | Delete | PatchApp) for action in this.done)
@@ -320,7 +320,7 @@ def test_a_reset_that_is_deleted_or_ended_asks_nobody():
 
 
 def test_too_many_partitions_are_not_shifted():
-    """A shift whose offsets cannot be written down would not survive a crash, so it is refused."""
+    """A shift whose offsets cannot be recorded would not survive a crash, so it is refused."""
     this = world(to_offset="shift:-1")
     this.topics["in"] = 1001
     partitions = [INPUT[0]._replace(partition=number) for number in range(1001)]
@@ -331,7 +331,7 @@ def test_too_many_partitions_are_not_shifted():
 
 
 def test_an_action_that_fails_is_told():
-    """The message says what could not be done, and the phase stays."""
+    """The message says what failed, and the phase stays the same."""
     this = world()
     this.pass_over()
     status = with_problem(this.reset_status, "The principal may not delete topics")
@@ -342,7 +342,7 @@ def test_an_action_that_fails_is_told():
 
 
 def begun(**fields):
-    """Return a world with a reset that has begun, and is deleted then."""
+    """Return a world with a reset that has started and was then deleted."""
     this = world(**fields)
     this.pass_over()
     assert (phase(this), this.finalizers) == ("Running", (FINALIZER,))
@@ -351,7 +351,7 @@ def begun(**fields):
 
 
 def gone(this, seconds=120):
-    """Let time pass, and return whether the reset that was deleted is gone."""
+    """Let time pass, and return whether the deleted reset is gone."""
     end = this.now + seconds
     while this.finalizers and this.now < end:
         this.pass_over()
@@ -360,7 +360,7 @@ def gone(this, seconds=120):
 
 
 def test_a_reset_that_is_deleted_while_it_runs_is_finished():
-    """Offsets, topics and volumes go together: it is kept until all is done, and lets go then."""
+    """Offsets, topics and volumes belong together: the reset is kept until all of them are done."""
     this = begun()
     assert gone(this, 20)
     assert this.topics.keys() == {"in", "out"}
@@ -370,7 +370,7 @@ def test_a_reset_that_is_deleted_while_it_runs_is_finished():
 
 @pytest.mark.parametrize("fields", [{"problem": "No broker answered."}, {"members": (KILLED,)}, {"pods": ("app-0",)}])
 def test_a_reset_that_is_deleted_and_cannot_be_finished_ends(fields):
-    """It is tried for a minute; then it is told that not all is done, and what to do."""
+    """It is retried for a minute; then what was not done is reported, with a remedy."""
     this = begun()
     for name, value in fields.items():
         setattr(this, name, value)
@@ -382,7 +382,7 @@ def test_a_reset_that_is_deleted_and_cannot_be_finished_ends(fields):
 
 
 def test_a_reset_that_brokers_refuse_does_not_stay_for_ever_when_it_is_deleted():
-    """What was tried and refused is given up after a minute, also by an operator that was away: it tries once."""
+    """After a minute, refused actions are given up; an operator that was away tries once."""
     this = begun()
     this.now += 3600
     decision = reconcile_reset(*this.look())
@@ -402,7 +402,7 @@ def test_a_reset_that_has_not_begun_is_let_go_at_once():
 
 
 def test_a_reset_of_an_application_that_is_deleted_too_ends():
-    """As with their namespace: what the application's deletion policy says is all that is still done."""
+    """As when their namespace is deleted: only what the application's deletion policy says is still done."""
     this = begun()
     this.deleting = True
     assert gone(this, 20)

@@ -1,4 +1,4 @@
-"""A small world for resets: an application's resource, its volumes and its topics, changed only by what is decided."""
+"""A small world for resets: an application's resource, its volumes and its topics, changed only by the decisions."""
 
 import json
 from dataclasses import dataclass, field, replace
@@ -21,12 +21,12 @@ INPUT = [TopicPartition("in", 0), TopicPartition("in", 1)]
 
 
 class CrashError(Exception):
-    """The operator ends here."""
+    """The operator dies here."""
 
 
 @dataclass
 class World:
-    """The cluster as it really is; `pass_over` is one pass of the operator."""
+    """The actual state of the cluster; `pass_over` is one pass of the operator."""
 
     spec: StreamsResetSpec
     state: str = "suspended"
@@ -38,9 +38,9 @@ class World:
     members: tuple = ()
     pods: tuple = ()
     stateful_set: tuple | None = None
-    """Its generation, and which its controller has seen; the replicas it asks for, and those there are."""
+    """Its generation and the observed one; its wanted and its existing replicas."""
     pods_uid: str = "u"
-    """What pods are told to have of a StreamsApp's uid in the ids of their members."""
+    """The part of a StreamsApp's uid that pods were told to use in their member ids."""
     claims: dict = field(default_factory=lambda: {"state-app-0": "c-0", "state-app-1": "c-1"})
     terminating: set = field(default_factory=set)
     annotations: dict = field(default_factory=dict)
@@ -58,14 +58,14 @@ class World:
     problem: str | None = None
     planned: bool = True
     started: set = field(default_factory=lambda: {"new", "old"})
-    """Revisions of which pods have run."""
+    """Revisions whose pods have run."""
     earlier: str = ""
-    """What an earlier application of the name has left of itself, as JSON."""
+    """The record that an earlier application of the name left behind, as JSON."""
     before: tuple = ()
     reset_status: object = None
     finalizers: tuple = ()
     deleted_at: float | None = None
-    """When the reset was deleted; it is gone when it has no finalizer left."""
+    """When the reset was deleted; it is gone once it has no finalizer."""
     events: list = field(default_factory=list)
     done: list = field(default_factory=list)
 
@@ -125,7 +125,7 @@ class World:
         return ["run", "-c", f"client.id={naming.member('$(POD_NAME)', self.pods_uid)}"]
 
     def look(self):
-        """Return the reset and what a pass sees."""
+        """Return the reset and what a pass observes."""
         desired = DesiredReset(
             *("default", "again", "r-1", 1, self.spec),
             status=self.reset_status,
@@ -153,7 +153,7 @@ class World:
         return desired, replace(observed, brokers=brokers)
 
     def pass_over(self, crash_after=None):
-        """Do one pass, which ends after so many actions if that is given, and return what was decided."""
+        """Run one pass, stopping after this many actions if given, and return the decision."""
         decision = reconcile_reset(*self.look())
         for number, action in enumerate(decision.actions):
             if number == crash_after:
@@ -204,7 +204,7 @@ class World:
         return {item.topic_id for item in self.status.internal_topics} - accepted
 
     def volumes_go(self):
-        """Let volumes that are being deleted be gone."""
+        """Finish the deletion of volumes."""
         for name in self.terminating:
             self.claims.pop(name)
         self.terminating.clear()
