@@ -183,7 +183,7 @@ def id_in_use() -> World:
 
 
 def renewal_failed() -> World:
-    """Return an application whose pod does not come up as built by this operator."""
+    """Return an application whose pod does not become ready when built by this operator."""
     world = World()
     world.run(300)
     (pod,) = world.pods()

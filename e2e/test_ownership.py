@@ -94,7 +94,7 @@ FOREIGN: dict[str, Callable[[str], tuple[str, str, str, dict[str, Any]]]] = {
 }
 """By application: somebody else's object with the name of one of its children."""
 SUPPORTING = {"account", "service", "budget", "policy", "plan-policy", "monitor"}
-"""The objects whose names the application cannot do without."""
+"""The applications that run even though the name of their child is taken."""
 
 
 class Place(World):

@@ -1,11 +1,10 @@
-"""The data that observation, reconciliation and execution share: what is wanted, what was seen, what is to be done.
+"""The data that observation, reconciliation and execution share: what is wanted, what was observed, and what to do.
 
-An `ObservedApp` says what was seen, the pure `reconcile` answers it with a `Decision`, and the executor carries out its actions
-in their order. None of these keeps anything from one pass to the next: what must be remembered is in the resource's status or
-in a child. So a pass may start from anything, including what a crash between two actions has left behind.
+An `ObservedApp` says what was observed, the pure `reconcile` turns it into a `Decision`, and the executor carries out its
+actions in order. None of these keeps anything from one pass to the next: what must be remembered is in the resource's status or
+in a child. So a pass may start from any state, including one left by a crash between two actions.
 
 Children are plain mappings, as the API gives them.
-
 
 What waits in the queue: the name of a resource, never what was seen of it.
 """
@@ -100,7 +99,7 @@ class ConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class KafkaState:
-    """What the brokers know of an application, asked with the application's own credentials."""
+    """What the brokers know about an application, asked with the application's own credentials."""
 
     error: str | None = None
     """Why the brokers could not be asked, in words for the user; everything else is then empty."""
@@ -185,7 +184,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class ObservedApp:
-    """Everything a pass has seen."""
+    """Everything that a pass has observed."""
 
     now: float
     """Seconds since the epoch."""

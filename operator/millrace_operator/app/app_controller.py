@@ -2,9 +2,9 @@
 
 What is reported is true of what was done: where an action is refused, the status says so, and for which generation.
 
-Before anything is done the resource is read once more: caches may be old, and acting for an application that has been deleted,
-or replaced by another of its name, would create what nobody removes. So a pass at rest costs no request, and one that acts
-costs one.
+Before anything is done the resource is read again: caches may be old, and acting for an application that has been deleted,
+or replaced by another of its name, would create objects that nobody removes. So a pass with nothing to do costs no request,
+and one that acts costs one.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ControllerContext:
     kafka: KafkaService
     operator_namespace: str
     expandable: Callable[[dict[Key, Object]], bool | None] = lambda _: None
-    """Whether the claims among an app's objects may grow."""
+    """Returns whether the claims among an app's objects may grow."""
     pod_monitors: bool = False
 
 
@@ -113,7 +113,7 @@ class AppController:
     renewals: RenewalLimiter = field(default_factory=lambda: RenewalLimiter(0, lambda _: None))
     _acted: dict[ResourceRef, int] = field(default_factory=dict)
     _taken: dict[ResourceRef, dict[Key, _Taken]] = field(default_factory=dict)
-    """Other people's objects with the names of children, as passes have found them."""
+    """Objects of other owners with the names of children, as passes have found them."""
 
     def run(self, ref: ResourceRef, failures: int) -> float | None:
         """Run a pass.
@@ -279,7 +279,7 @@ class AppController:
         """List children that a watch has not reported yet: nobody would delete them once the finalizer is gone.
 
         Raises:
-            StaleError: Something exists that the decision did not know of.
+            StaleError: Something exists that the decision did not know about.
         """
         labels = f"{APP_LABEL}={desired.name},{SELECTOR}"
         unknown: list[str] = []
@@ -358,7 +358,7 @@ class AppController:
         return soon if decision.again_after is None else min(soon, decision.again_after)
 
     def _tell(self, ref: ResourceRef, failure: FailedError) -> None:
-        """Report in the status why nothing happens; if that fails too, it must not hide the original failure."""
+        """Report in the status why nothing is happening; if that fails too, it must not hide the original failure."""
         app = self.context.resources.get(APPS, ref.namespace, ref.name)
         if app is None:
             return
@@ -380,9 +380,9 @@ class AppController:
 def act_on_kafka(
     context: ControllerContext, kafka_states: KafkaStateCache, app: DesiredApp, action: KafkaAction
 ) -> None:
-    """Carry out an action on the brokers for a pass over an application or a reset, which makes what is known of them outdated.
+    """Carry out an action on the brokers for a pass over an application or a reset; what was known about them is then outdated.
 
-    It may take longer than the Lease lasts, and ends when this operator may no longer write, as another may have taken over.
+    It may take longer than the Lease lasts. It stops when this operator may no longer write, as another may have taken over.
     """
     context.requests.check_may_write()
     give_up_when(lambda: not context.requests.may_write)
@@ -438,7 +438,7 @@ def _refusal(action: Action, error: Exception, failures: int) -> Refusal:
 
 
 def _basis(app: Object) -> tuple[object, ...]:
-    """Return what a status is derived from: the spec, by its generation, and the status before."""
+    """Return what a status is derived from: the spec's generation and the previous status."""
     return app["metadata"].get("generation"), app.get("status") or {}
 
 

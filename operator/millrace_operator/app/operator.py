@@ -203,7 +203,7 @@ class Operator:
             os._exit(_CRASHED)
 
     def _begin(self) -> None:
-        """Start working, or continue after a time without an API server, whose failures are forgotten."""
+        """Start working, or continue after the API server was unreachable, and forget the failures of that time."""
         if self._workers.started:
             self._relist_due.set()
         else:

@@ -4,7 +4,6 @@ A key waits once, however often it is added, and is never worked on twice at the
 longer and longer delays, and only a change by its user (`urgent`) brings it forward; the others do not wait for it.
 
 `WorkSchedule` is the logic, with the time handed in; `WorkQueue` lets threads wait for it.
-
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class WorkSchedule(Generic[K]):
         self._backoff = backoff or Backoff()
         self._due: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
-        """When keys are due, in this order; of keys that were brought forward or are being worked on, entries are left over."""
+        """When keys are due, earliest first; keys that were brought forward or are being worked on may have old entries."""
         self._numbers = count()
         """Breaks ties between keys that are due at the same time."""
         self._running: set[K] = set()
@@ -102,7 +101,7 @@ class WorkSchedule(Generic[K]):
         return self._failures.get(key, 0)
 
     def next_due(self) -> float | None:
-        """Return when the next key is due that is not being worked on."""
+        """Return when the next key that is not being worked on is due."""
         while self._heap:
             due, _, key = self._heap[0]
             if key not in self._running and self._due.get(key) == due:
@@ -152,7 +151,7 @@ class WorkQueue(Generic[K]):
             return None
 
     def done(self, key: K, *, again_after: float | None) -> None:
-        """Release a key that succeeded, and schedule it after so many seconds unless something happens first."""
+        """Release a key that succeeded, and schedule it after this many seconds unless something happens first."""
         with self._changed:
             self._schedule.forget(key)
             self._schedule.done(key)
@@ -161,7 +160,7 @@ class WorkQueue(Generic[K]):
             self._changed.notify_all()
 
     def put_off(self, key: K, seconds: float) -> None:
-        """Release a key that was not worked on, and schedule it after so many seconds unless it is added first."""
+        """Release a key that was not worked on, and schedule it after this many seconds unless it is added first."""
         with self._changed:
             self._schedule.done(key)
             self._schedule.add(key, self._clock(), seconds)
@@ -202,7 +201,7 @@ class Workers:
     """Threads that take keys from the queue until it is closed; a failing pass delays its own key and no other.
 
     Args:
-        queue: What is to be worked on.
+        queue: What to work on.
         work: The controller of each kind of resource.
         count: How many threads.
         metrics: Records every pass.
@@ -225,7 +224,7 @@ class Workers:
         return self._threads[-1].ident is not None
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start working."""
         for thread in self._threads:
             thread.start()
 

@@ -83,7 +83,7 @@ def carry_out(actions: Iterable[Action], do: Callable[[Action], Refusal | None])
     """Carry out actions in order, as far as earlier refusals allow, and return the refusals.
 
     Args:
-        actions: What is to be done.
+        actions: What to do.
         do: Carries out an action, or returns why it is refused.
     """
     refusals: list[Refusal] = []
@@ -156,7 +156,7 @@ def description_of(action: Action) -> str:
 
 
 def _leaves_pods_as_they_were(actions: Sequence[Action], refusals: Iterable[Refusal]) -> bool:
-    """Return whether an action that moves pods to another revision was not done: it was refused, or comes after a refusal."""
+    """Return whether an action that moves pods to another revision was refused, or skipped after a refusal."""
     first = min((actions.index(item.action) for item in refusals if item.stops_the_rest), default=len(actions))
     return any(_brings_pods(action) for action in actions[first:])
 

@@ -1,8 +1,8 @@
-"""Limits of how many applications a new version of the operator replaces pods at a time.
+"""Limits for how many applications at a time a new version of the operator replaces pods.
 
 An application's permit ends when it is no longer needed, and also when it leads nowhere: an application whose gate stays closed,
-or whose pods do not come up, goes to the end of the queue, so that it does not hold up all others. One with a pod down keeps its
-permit for longer, because that may be the template's fault and the others would fare the same.
+or whose pods do not become ready, goes to the end of the queue, so that it does not block all others. One with a pod down keeps
+its permit for longer, because that may be the template's fault and the others would fare the same.
 
 Permits are kept in memory only. A restart loses the order, but not which applications had a permit: their status says so.
 """

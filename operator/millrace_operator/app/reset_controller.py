@@ -126,7 +126,7 @@ class ResetController:
         return tuple(names[: names.index(desired.name)]) if desired.name in names else ()
 
     def _confirm(self, resource: Object, app: Object | None) -> None:
-        """Read the reset and its application once more: what a reset discards does not come back."""
+        """Read the reset and its application again: a reset cannot be undone."""
         assert app is not None
         for kind, known in ((RESETS, resource), (APPS, app)):
             metadata = known["metadata"]
@@ -164,7 +164,7 @@ class ResetController:
             raise
 
     def _tell(self, ref: ResourceRef, desired: DesiredReset, problem: str) -> None:
-        """Report in the status why nothing happens; if that fails too, it must not hide the original failure."""
+        """Report in the status why nothing is happening; if that fails too, it must not hide the original failure."""
         resource = self.context.resources.get(RESETS, ref.namespace, ref.name)
         if resource is None or has_ended(desired.status):
             return
@@ -176,13 +176,13 @@ class ResetController:
 
 
 def _begins(desired: DesiredReset, decision: ResetDecision) -> bool:
-    """Return whether a reset begins: from now on it fails if it finds the application running."""
+    """Return whether the reset starts: from now on it fails if it finds the application running."""
     before = None if desired.status is None else desired.status.phase
     return decision.status is not None and decision.status.phase == "Running" and before != "Running"
 
 
 def _identity(kind: ResourceKind, resource: Object) -> tuple[object, ...]:
-    """Return what must not have changed: of the reset everything, as another operator may have done it already."""
+    """Return what must not have changed: for a reset everything, as another operator may already have carried it out."""
     metadata = resource["metadata"]
     version = metadata.get("resourceVersion") if kind is RESETS else None
     return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp"), version

@@ -46,7 +46,7 @@ def disruption_budget(app: AppRevision) -> Json | None:
     """Return the PodDisruptionBudget, which says how many pods draining nodes may take at a time; None if none is wanted.
 
     It limits what may be away rather than what must be there, so that an application with one replica does not block a drain
-    forever. A pod that is not ready may always be evicted: a pod that cannot start would otherwise hold up its node until
+    forever. A pod that is not ready may always be evicted: a pod that cannot start would otherwise block its node until
     somebody looks.
     """
     budget = app.spec.pod_disruption_budget

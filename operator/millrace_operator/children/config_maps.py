@@ -49,7 +49,7 @@ def plan_config_map(app: AppRevision, plan: str) -> Json:
 
 
 def retained_config_map(namespace: str, app: str, text: str) -> Json:
-    """Return the ConfigMap with what the next application of this name has to know of this one besides its plans.
+    """Return the ConfigMap with what the next application of this name needs to know about this one, apart from its plans.
 
     Args:
         namespace: The application's.

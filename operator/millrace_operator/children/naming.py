@@ -18,7 +18,7 @@ anyway. With `Orphan` there is no reference. The other children have none: the g
 manifests that a policy retains. If somebody removes the finalizer by force, pods end and these children stay; delete them with
 `kubectl delete all,cm,sa,pdb,netpol,pvc -l streams.millrace.dev/app=NAME`.
 
-**Annotations** are how the operator is told things, and how it remembers them. What must outlive a pass is stored on the child
+**Annotations** give the operator instructions, and hold what it has to remember. What must outlive a pass is stored on the child
 that it is about: losing the status then costs nothing.
 """
 
@@ -39,7 +39,7 @@ RETAINED_LABEL: Final = f"{GROUP}/retained"
 REVISION_LABEL: Final = f"{GROUP}/revision"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 POD_INDEX_LABEL: Final = "apps.kubernetes.io/pod-index"
-"""The label in which Kubernetes tells a StatefulSet's pod its ordinal."""
+"""The label with the ordinal of a StatefulSet's pod, set by Kubernetes."""
 
 Component = Literal["runtime", "plan"]
 
@@ -65,9 +65,9 @@ TEMPLATE_ANNOTATION: Final = f"{GROUP}/template"
 """On a pod and its template: a hash of the template."""
 
 DRAIN_ANNOTATION: Final = f"{GROUP}/drain"
-"""On a pod, since when it is to hand over its tasks (seconds since the epoch): its instance reads that from a file.
+"""On a pod: since when it should hand over its tasks (seconds since the epoch); its instance reads that from a file.
 
-On the StatefulSet, the uid of that pod and since when: annotating the pod may be refused, and the time has to run even so.
+On the StatefulSet: the uid of that pod and the same time, because the time has to run even if annotating the pod is refused.
 """
 
 FINALIZER: Final = f"{GROUP}/finalizer"
@@ -101,11 +101,11 @@ def pod(app: str, index: int) -> str:
 
 
 def member(pod: str, uid: str) -> str:
-    """Return what the stream threads of a pod are called in the consumer group: how their client ids and instance ids begin.
+    """Return the name of a pod's stream threads in the consumer group: the prefix of their client ids and instance ids.
 
-    A pod's name does not tell whose member that is: an application of the same name may be in the same group, from another
-    namespace or another cluster. It has to be in both ids: brokers show a static member that has come back under the client id
-    that it had first, and members of the same instance id put each other out of the group.
+    A pod's name alone does not identify the member's owner: an application of the same name, from another namespace or cluster,
+    may be in the same group. It has to be in both ids: brokers list a static member that has rejoined under the client id
+    that it had first, and members with the same instance id fence each other.
 
     >>> member("orders-0", "1b4e28ba-2fa1-11d2-883f-0016d3cca427")
     'orders-0.1b4e28ba'
@@ -164,7 +164,7 @@ def retained_config_map(app: str) -> str:
 
 
 def plan_job(app: str, revision: str) -> str:
-    """Return the name of the Job that finds out a revision's plan; with the longest name, it just fits into a label.
+    """Return the name of the Job that computes a revision's plan; with the longest name, it just fits into a label.
 
     >>> plan_job("orders", "0123456789")
     'orders-0123456789'
@@ -175,7 +175,7 @@ def plan_job(app: str, revision: str) -> str:
 def is_child(app: str, kind: str, name: str, revision: str | None) -> bool:
     """Return whether an application has, or had with an earlier operator, a child of this kind and name.
 
-    Labels alone do not tell: who copies an object copies its labels too.
+    Labels alone are not enough: copying an object copies its labels too.
 
     Args:
         app: The application.
@@ -196,7 +196,7 @@ def is_child(app: str, kind: str, name: str, revision: str | None) -> bool:
 
 
 def former_plan_network_policy(app: str) -> str:
-    """Return the name that the NetworkPolicy of plan Jobs had with an earlier operator; another application may want it."""
+    """Return the name that an earlier operator gave the NetworkPolicy of plan Jobs; another application may need it now."""
     return f"{app}-plan"
 
 
@@ -231,7 +231,7 @@ def selector(app: str, component: Component = "runtime") -> dict[str, str]:
 
 
 def owner_reference(app: str, uid: str) -> dict[str, object]:
-    """Return what makes tools show an object under its `StreamsApp`; nothing waits for the object's deletion."""
+    """Return the owner reference by which tools show an object under its `StreamsApp`; it blocks no deletion."""
     return {
         "apiVersion": API_VERSION,
         "kind": "StreamsApp",

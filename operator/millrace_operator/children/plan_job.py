@@ -129,7 +129,7 @@ def _harmless(app: AppRevision) -> list[Volume]:
 
 
 def _resources(app: AppRevision) -> Json:
-    """Return the resources of the plan Job's container: little is set aside for it, as it holds no state and no records.
+    """Return the resources of the plan Job's container: it requests little, as it holds no state and no records.
 
     It may still grow to the program's memory, which imports may need, and use one CPU.
     """

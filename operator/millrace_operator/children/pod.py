@@ -1,4 +1,4 @@
-"""The pod template: how an instance of an application is started, configured, watched and secured.
+"""The pod template: how an instance of an application is started, configured, probed and secured.
 
 The container's command is the operator's, so an image needs nothing but Millrace and the program in it. All that a pod reads
 comes from its revision's ConfigMap, which the template names, and nothing here depends on the number of replicas or the
@@ -35,8 +35,8 @@ DEFAULT_CPU: Final = "100m"
 DEFAULT_MEMORY: Final = "512Mi"
 SECRET_FILE_MODE: Final = 0o440
 DRAIN_FILE_VARIABLE: Final = "MILLRACE_DRAIN_FILE"
-"""Names the file that has a pod drained. It is a variable and not an option, because an image with an older Millrace would refuse
-an option that it does not know, and so never start. Such a pod is ended without having been drained, which loses nothing."""
+"""Names the file that makes a pod drain. It is a variable and not an option, because an image with an older Millrace would refuse
+an option that it does not know, and so never start. Such a pod is stopped without being drained, which loses nothing."""
 
 _DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 _ATTRIBUTES: Final = "OTEL_RESOURCE_ATTRIBUTES"
@@ -122,7 +122,7 @@ def _program(app: AppRevision) -> Json:
 
 
 def _membership(app: AppRevision) -> list[str]:
-    """Return the options by which the instance says in the group whose it is."""
+    """Return the options that put the StreamsApp's identity into the instance's member ids."""
     if not app.uid:
         return []
     keys = ["client.id", *(["group.instance.id"] if app.spec.membership.static else [])]

@@ -1,6 +1,6 @@
 """The StatefulSet of an application's pods, with the claim template of their volumes.
 
-It gives pods their names and volumes and starts what is missing, all at once. It replaces nothing by itself (`OnDelete`):
+It gives pods their names and volumes and starts what is missing, all at once. It never replaces a pod on its own (`OnDelete`):
 the operator deletes pods one by one, when the group and the restoration allow it. It deletes no volume either: the operator does,
 as `storage.retention` says, because it knows whether the application is deleted or only its StatefulSet recreated.
 
@@ -27,7 +27,7 @@ def stateful_set(app: AppRevision, replicas: int) -> Json:
 
     Args:
         app: The revision.
-        replicas: How many pods there are to be; autoscaling, draining and suspending make it differ from the spec.
+        replicas: How many pods there should be; autoscaling, draining and suspending make it differ from the spec.
     """
     return {
         "apiVersion": "apps/v1",

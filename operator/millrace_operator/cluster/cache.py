@@ -3,7 +3,6 @@
 Three sources write here: watch events, answers to the operator's own writes (so that the next pass sees what this one did),
 and lists, which find what a watch has missed, above all deletions. They arrive in any order, so the newest version wins.
 
-
 `relist` lists everything again, before the first pass and from time to time. A watch that was interrupted for too long restarts
 from what exists, and never reports what was deleted in the meantime. A list reveals it: what is not in it and not newer is
 gone.

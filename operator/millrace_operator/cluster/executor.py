@@ -143,7 +143,7 @@ class Executor:
         return str(found["metadata"]["uid"])
 
     def _is_another(self, kind: ResourceKind, namespace: str, name: str, uid: str) -> bool:
-        """Return whether the object that was seen is gone, or another one has its name; it is not seen any more then."""
+        """Return whether the observed object is gone or replaced by another of its name; if so, it is dropped from the cache."""
         try:
             if self._requests.get(kind, namespace, name)["metadata"]["uid"] == uid:
                 return False

@@ -1,7 +1,7 @@
 """Asks pods for their `/status`, the runtime's own HTTP endpoint.
 
 A pod that does not answer is left out: it may be starting, restoring or gone, which its state in the API shows. A pod runs
-its user's code, so nothing that it does may hold up the operator: all pods of an application are asked at once within one
+its user's code, so nothing that it does may delay the operator: all pods of an application are asked at once within one
 deadline, however slowly they answer; answers larger than any real one are cut off; and pods that are late repeatedly are
 asked less often. An address may belong to another pod by now: an answer that names another pod is ignored.
 """
@@ -72,7 +72,7 @@ class InstanceStatusClient:
         return {name: item for name, item in told.items() if item is not None}
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

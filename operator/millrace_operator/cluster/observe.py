@@ -1,4 +1,4 @@
-"""Observes what there is: resources as they are in the API, the output of plan Jobs, storage classes, and neighbours.
+"""Observes the current state: resources as they are in the API, the output of plan Jobs, storage classes, and neighbours.
 
 Neighbours are other StreamsApps on an application's brokers: with the same `applicationId` they share its group and topics.
 Brokers are the same if their cluster has the same id; until that is known of both, if they have an address in common.
@@ -122,7 +122,7 @@ class PlanJobOutputs:
     def of(self, namespace: str, objects: Mapping[Key, Object]) -> dict[str, str]:
         """Return the outputs of the finished Jobs among an app's objects, by name of the Job.
 
-        A Job is left out while its pod is not seen to have ended: what was seen of the two may be of different age.
+        A Job is left out until its pod is seen to have ended: the two observations may be of different ages.
 
         Raises:
             ApiError: A log could not be read; the next pass tries again.
@@ -169,7 +169,7 @@ class PlanJobOutputs:
 
 
 def _plan_in(log_text: str) -> str:
-    """Return the line that is the plan, as a pod's log has what the program printed and logged as well; all of it if none is."""
+    """Return the line with the plan: a pod's log also has other output of the program. Without such a line, return all of it."""
     plans = [line for line in log_text.splitlines() if line.startswith(_PLAN_BEGINS)]
     return plans[-1] if plans else log_text
 

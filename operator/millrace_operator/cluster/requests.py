@@ -3,7 +3,6 @@
 The gate makes a second operator harmless: it says for how many seconds this one may still write. A write gets no more
 time than that, so that none is in flight when another operator takes over.
 
-
 The gate is checked again in the connection, right before the bytes of a request are sent. Between an earlier check and that
 moment the process may stand still for any length of time: it is paused, its machine sleeps, other threads run. When it
 continues, another operator may long have taken over.
@@ -130,8 +129,8 @@ class Requests:
         written = [item for item in fields if _is_update(item)]
         if not written:
             return applied
-        # What was created, or patched, is the manager's by another operation than what is applied. Applying would never remove
-        # such a field, so they become applied ones, and those that are not wanted go when it is applied again.
+        # The server records fields that were created or patched under another operation than applied ones. Applying would
+        # never remove such fields, so they are converted to applied ones, and the apply then removes what is no longer wanted.
         kept = [item for item in fields if item.get("manager") != FIELD_MANAGER or item.get("subresource")]
         metadata = {
             "uid": uid,

@@ -3,15 +3,14 @@
 Where tokens are fetched for OAuth is in an application's Secret. The operator's network reaches more than the
 application's, so it fetches them only from where the platform team has allowed it.
 
-A manifest may set any client setting, and pods take them all. The operator must not: among them are names of files, of
-libraries to load and of addresses to fetch tokens from, and the operator's files, token and network are not the
-application's. So only what is listed here is taken over, and what would be needed but cannot be taken is refused in words.
+A manifest may set any client setting, and pods use them all. The operator must not: some name files,
+libraries to load or addresses to fetch tokens from, and the operator's files, token and network are not the
+application's. So only the settings listed here are used, and needed settings that cannot be used are refused with a message.
 
+An application's own credentials, as the operator uses them: read from its Secrets, held in memory, shown nowhere.
 
-An application's own credentials, as the operator uses them: taken out of its Secrets, held in memory, shown nowhere.
-
-The operator has no access to anybody's Kafka of its own. What it may see and change of an application's brokers is what the
-application may, so an application team cannot reach through it what is not theirs.
+The operator itself has no access to anybody's Kafka. On an application's brokers it may see and change exactly what the
+application may, so an application team cannot use it to reach anything that is not theirs.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ REQUEST_TIMEOUT_MS: Final = 3_500
 
 _TOKEN_ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 (the name of a setting)
 _URL: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+([/?][A-Za-z0-9._~:/?&=%+,;-]*)?")
-"""Without a user, and without characters that two readers of URLs may understand in two ways."""
+"""No user part, and no characters that two URL parsers may interpret differently."""
 _TAKEN: Final = frozenset({"security.protocol", "ssl.endpoint.identification.algorithm"})
 _IGNORED: Final = frozenset({"ssl.cipher.suites"})
 
@@ -138,14 +137,14 @@ def _shown(endpoint: str) -> str:
 def client_settings(config: StreamsConfig) -> ClientSettings:
     """Return the settings of the clients themselves.
 
-    What looks like a reference to a file stays the text that it is: whoever writes a Secret would otherwise have the operator
-    read its own files, and send them to brokers of his choice.
+    Text that looks like a file reference is taken literally: otherwise, whoever writes a Secret could make the operator
+    read its own files and send them to brokers of their choice.
     """
     return ClientSettings(config, "operator", resolve_references=False)
 
 
 def _check_identity(spec: StreamsAppSpec, cloud_identity: Sequence[str]) -> None:
-    """Check that the operator may use its own identity, where an application has none that could be handed to it."""
+    """Check that the operator may show its own identity to the brokers, if the application authenticates as its pods."""
     auth = spec.kafka.auth
     if auth is None or auth.type not in CLOUD_IDENTITIES:
         return

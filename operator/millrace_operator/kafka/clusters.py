@@ -91,7 +91,7 @@ class KafkaClusters:
             app: The application; its `metadata.uid` identifies its connection.
             credentials: To be used for it.
             plans: What its revisions need, None if not known; the plan that lag is counted for comes first.
-            internal_topics: Internal topics besides those of the plans.
+            internal_topics: Internal topics in addition to the plans'.
         """
         if credentials.problem is not None:
             return KafkaState(error=credentials.problem, reason="SecretMissing")
@@ -120,7 +120,7 @@ class KafkaClusters:
             credentials: To be used for it.
             plan: What its topologies need or needed.
             target: Where the application is to start reading.
-            inputs: Input topics besides those of the plan.
+            inputs: Input topics in addition to the plan's.
 
         Raises:
             StreamsError: The brokers do not answer; says why and what to do.
@@ -163,7 +163,7 @@ class KafkaClusters:
     def _look(
         self, app: StreamsApp, config: StreamsConfig, plans: Sequence[TopologyPlan], internal_topics: Collection[str]
     ) -> KafkaState:
-        """Observe. If an old connection fails, a new one is tried, and opening it shows what is wrong."""
+        """Observe. If a cached connection fails, a new one is tried, and opening it reveals what is wrong."""
         began = time.monotonic()
         while True:
             with self._connections.lease(_uid(app), config) as connection:
@@ -197,7 +197,7 @@ ACTION_TIMEOUT_S: Final = 30.0
 
 
 def perform(connection: AdminConnection, config: StreamsConfig, action: KafkaAction) -> None:
-    """Do one thing.
+    """Carry out one action.
 
     Raises:
         StreamsError: It could not be done; says why and what to do.

@@ -1,12 +1,12 @@
 """Connections to Kafka clusters, opened once for all applications that reach the same brokers in the same way.
 
-A connection costs threads and memory, and a pass may come every second: so it stays open while it is used, and is found by a
-keyed hash of all it was opened with. New credentials or addresses make another one, and the old goes with its last application.
-With credentials of its own for each application there may be a thousand of them: only those used last stay open.
+A connection costs threads and memory, and there may be a pass every second: so it stays open while in use, and is found by a
+keyed hash of all its settings. New credentials or addresses need a new one; the old one closes with its last application.
+If each application has its own credentials there may be a thousand of them: only the most recently used stay open.
 
-Brokers that could not be reached are not tried again at once, and ever more seldom. When several credentials in a row have not
-reached the brokers at the same addresses, these are away for all others too, and one after another tries them. One application's
-fault hides them from nobody: brokers that refuse a password are there, and a single success opens them to all.
+Brokers that could not be reached are retried after a delay, which grows. When several credentials in a row have not
+reached the brokers at the same addresses, these count as down for all, and only one login at a time tries them. One application's
+fault hides them from nobody: brokers that refuse a password are up, and a single success makes them available to all.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ class _Cluster:
     addresses: str
     logins: int = 0
     missed_by: set[bytes] = field(default_factory=set)
-    """The logins that have not reached them since the last one that has."""
+    """The logins that have not reached them since the last success."""
     failures: _Failures = field(default_factory=_Failures)
-    """The failures since there were enough of them to consider the brokers down."""
+    """The failures since the brokers were considered down."""
     trying: bool = False
     """Whether somebody is checking if they are back."""
 
@@ -299,7 +299,7 @@ class Connections:
         _close(*idle)
 
     def _too_many(self) -> list[AdminConnection]:
-        """Remove and return the idle connections that are too many or have not been used for long."""
+        """Remove and return the surplus idle connections and those unused for too long."""
         latest = self._clock() - IDLE_S
         unused = [login for login in self._open_logins if login.shared is not None and not login.shared.users]
         excess = len(self._open_logins) - MOST_OPEN

@@ -36,7 +36,7 @@ def look(
         application_id: Its consumer group's name.
         plans: What its revisions need, as far as known; the plan that lag is counted for comes first.
         timeout_s: How long all of it may take, plus at most one request.
-        also: Internal topics besides those of the plans.
+        also: Internal topics in addition to the plans'.
 
     Raises:
         AuthorizationError: The principal may not see the topics or the group.

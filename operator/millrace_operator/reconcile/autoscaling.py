@@ -1,7 +1,7 @@
 """Autoscaling: how many replicas the load requires, and when the number is changed.
 
 The capacity of a replica follows from how much all of them process and what fraction of their time that takes. There have to be
-enough to keep up with the input and catch up with the lag within the target time, with something to spare. More
+enough to keep up with the input and catch up with the lag within the target time, with some headroom. More
 replicas than there are tasks for their threads would be idle, so that is a cap in addition to the user's own.
 
 `spec.replicas` is never written, which would conflict with whoever keeps the manifest in a repository; with the mode Auto it is
@@ -65,11 +65,11 @@ def replicas(context: ReconcileContext) -> int:
 
 
 def recommend(context: ReconcileContext, current: int) -> None:
-    """Put into the status how many replicas the load requires.
+    """Write the number of replicas that the load requires to the status.
 
     Args:
         context: What this pass works on, with ScalingAllowed set.
-        current: How many there are to be now.
+        current: How many there should be now.
     """
     scaling = context.spec.autoscaling
     if scaling.mode == "Off":
@@ -115,7 +115,7 @@ def advise(load: Load, current: int, scaling: Autoscaling, limit: int | None) ->
 
     Args:
         load: The load on the replicas there are.
-        current: How many there are to be now.
+        current: How many there should be now.
         scaling: The user's limits and target.
         limit: How many have tasks; None if not known.
     """

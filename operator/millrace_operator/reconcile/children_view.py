@@ -32,7 +32,7 @@ _MOST_PLANS: Final = 1024
 
 
 class Trouble(NamedTuple):
-    """Why a pod cannot come up by itself."""
+    """Why a pod cannot start by itself."""
 
     reason: str
     """Kubernetes' own reason, for example `CrashLoopBackOff`."""
@@ -72,7 +72,7 @@ class Pod:
     """Since when it has not been ready; meaningless while it is."""
     trouble: Trouble | None = None
     last_words: str = ""
-    """What it said when it last crashed, even if it is running again; empty if it never did."""
+    """Its message when it last crashed, even if it is running again; empty if it never did."""
     drains_since: int | None = None
     """Since when it is supposed to hand over its tasks."""
     reads_drain: bool = True
@@ -250,7 +250,7 @@ def seconds(timestamp: str) -> float:
 
 
 def trouble_of(pod: Object) -> Trouble | None:
-    """Return why a pod does not come up: an image that is missing, a container that crashes or cannot be created."""
+    """Return why a pod does not start: an image that is missing, a container that crashes or cannot be created."""
     status = pod.get("status", {})
     for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
         waiting = container.get("state", {}).get("waiting") or {}

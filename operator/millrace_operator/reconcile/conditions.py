@@ -1,4 +1,4 @@
-"""Which status and reason each condition has: brokers, restoration, readiness, scaling, and what is going on or in the way.
+"""Which status and reason each condition has: brokers, restoration, readiness, scaling, and what is in progress or blocked.
 
 The conditions that follow from a decision are set where it is taken:
 
@@ -37,7 +37,7 @@ _IN_THE_WAY: Final[tuple[tuple[ConditionType, str], ...]] = (
     ("BrokersReachable", "False"),
     ("Reconciling", "True"),
 )
-"""What may keep an application from having pods; the first condition with this status is the reason."""
+"""What may keep an application from having pods; the first condition with the given status is the reason."""
 
 
 def set_brokers_reachable(context: ReconcileContext) -> None:
@@ -77,7 +77,7 @@ def set_ready(context: ReconcileContext, wanted: int, *, suspended: bool) -> Non
 
     Args:
         context: What this pass works on.
-        wanted: How many pods there are to be.
+        wanted: How many pods there should be.
         suspended: Whether the application is suspended.
     """
     pods = context.view.pods
@@ -126,7 +126,7 @@ def why_nothing_runs(conditions: Mapping[str, tuple[str, str]]) -> str:
 
 
 def _fails(context: ReconcileContext, pod: Pod) -> bool:
-    """Return whether a pod cannot come up by itself; a new one without a node may only be waiting for its volume."""
+    """Return whether a pod cannot start by itself; a new one without a node may only be waiting for its volume."""
     if pod.trouble is None or pod.ready:
         return False
     return pod.trouble.reason != "Unschedulable" or pod.is_old(context.now)
@@ -158,7 +158,7 @@ def set_scaling_allowed(context: ReconcileContext) -> None:
 
 
 def set_waiting(context: ReconcileContext) -> None:
-    """Set Reconciling for what is to be started but has to wait."""
+    """Set Reconciling for anything that is waiting to be started."""
     if not context.may_begin:
         return
     if not context.brokers_answer:
@@ -210,25 +210,25 @@ def set_stalled_by_failed_start(context: ReconcileContext) -> None:
     if context.is_true("Reconciling"):
         context.set_condition(
             "False", ConditionReason.HELD_BACK
-        )  # the roll has stopped, so nobody should wait for its end
+        )  # the roll has stopped, so nobody should wait for it to finish
 
 
 def set_stalled_by_name_conflicts(context: ReconcileContext) -> None:
-    """Set Stalled for names that other people's objects have, in addition to what else keeps the operator from going on."""
+    """Set Stalled for names that are taken by other people's objects, in addition to anything else that blocks the operator."""
     if not context.name_conflicts:
         return
     message = "\n".join(sorted(context.name_conflicts))
     known = context.conditions.get("Stalled")
     if known is None or known.status == "False":
         context.set_condition("True", ConditionReason.NAME_TAKEN, message)
-    elif known.reason is ConditionReason.APPLICATION_ID_IN_USE:  # its members may be the very pods that have the names
+    elif known.reason is ConditionReason.APPLICATION_ID_IN_USE:  # its members may be the pods that have the names
         context.set_condition("True", ConditionReason.NAME_TAKEN, f"{message}\n{known.message}")
     else:
         context.set_condition("True", known.reason, f"{known.message}\n{message}")
 
 
 def set_defaults(context: ReconcileContext) -> None:
-    """Set the conditions that no step has set: nothing to do, nothing in the way."""
+    """Set the conditions that no step has set: nothing to do, nothing blocked."""
     if "Stalled" not in context.conditions:
         context.set_condition("False", ConditionReason.NOT_STALLED)
     if "Reconciling" not in context.conditions:
@@ -296,7 +296,7 @@ _LIFECYCLES: Final[Mapping[ConditionReason, LifecycleState]] = {
 
 
 def lifecycle_of(context: ReconcileContext, *, suspended: bool) -> LifecycleState:
-    """Return what the application is doing, in one word: what the operator does to it, or else how it is."""
+    """Return what the application is doing, in one word: what the operator is doing to it, or else its state."""
     condition = context.conditions.get("Reconciling")
     if condition is not None and condition.reason in _LIFECYCLES:
         return _LIFECYCLES[condition.reason]

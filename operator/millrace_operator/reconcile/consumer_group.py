@@ -5,7 +5,7 @@ application without pods does not start while another StreamsApp has a better cl
 group. A StreamsApp that is named in another one's `handover` has no claim; otherwise a running one takes precedence over one that
 is not running, and an older one over a younger one. A running application is never stopped for this.
 
-The name of a group says nothing about who is in it: it may be a successor under another name, a Java application that is being
+A group's name does not say who its members are: they may be a successor under another name, a Java application that is being
 replaced, or the same manifest in another cluster. Our pods carry part of their StreamsApp's uid in their client and instance ids,
 which the brokers show for every member, and only those members are ours. All others are left alone, and are a reason not to start
 in their group without being told to.
@@ -32,7 +32,7 @@ from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext
 from millrace_operator.reconcile.reasons import REASONS, ConditionReason
 
 _QUIET_S: Final = 300
-"""How long nobody else must have been in the group before its members count as gone: they may only be restarting."""
+"""How long the group must have had no foreign members before they count as gone: they may only be restarting."""
 
 
 class _Objection(NamedTuple):
@@ -51,13 +51,13 @@ def check_application_id(context: ReconcileContext) -> None:
         else:
             context.set_unknown(ConditionReason.MEMBERS_UNKNOWN)
         return
-    left = objection.reason is ConditionReason.MEMBERS_LEFT  # since when, the condition's time says
+    left = objection.reason is ConditionReason.MEMBERS_LEFT  # the condition's time records since when
     context.set_condition("Unknown" if left else "False", *objection)
     if not _is_to_begin(context):
         return
     context.may_begin = False
     if not context.spec.replicas and context.spec.autoscaling.mode != "Auto":
-        return  # it is to have no pods anyway, so nothing is in its way
+        return  # it should have no pods anyway, so nothing blocks it
     context.recheck_after(5)
     if objection.reason in {ConditionReason.HANDOVER_PENDING, ConditionReason.MEMBERS_LEFT}:
         context.set_condition("True", ConditionReason.WAITING_FOR_HANDOVER, objection.message)
@@ -179,11 +179,11 @@ def known_uids(app: DesiredApp, view: ChildrenView) -> tuple[str, ...]:
 
 
 def uid_in_member_ids(context: ReconcileContext) -> str:
-    """Return the uid, or its prefix, in the member ids of pods: this StreamsApp's, or the one that running pods were given."""
+    """Return the uid, or its prefix, for pods' member ids: this StreamsApp's, or the one that running pods were given."""
     given = _given(context.view)
     if given is None:
         return context.desired.uid
-    # Static members outlive their pods in the group: those of pods that have just ended are not strangers.
+    # Static members outlive their pods in the group: the members of pods that have just ended are not foreign.
     is_left = any(
         is_member_of(context.desired.name, given, item.client_id, item.static_id) for item in _all_members(context)
     )
@@ -231,7 +231,7 @@ def listed_members(found: Collection[object]) -> str:
 
 
 def removal_of(members: Iterable[ConsumerGroupMember]) -> list[RemoveMembers]:
-    """Return the action that removes the static ones among some members; nothing if there are none."""
+    """Return the action that removes the static members among these; none if there are none."""
     static = [(item.instance_id, item.member_id) for item in members if item.instance_id is not None]
     if not static:
         return []

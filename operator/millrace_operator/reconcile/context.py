@@ -1,7 +1,7 @@
-"""What one call of `reconcile` works on: what was seen, and what its steps conclude.
+"""What one call of `reconcile` works on: what was observed, and what its steps conclude.
 
 Steps are functions of a context, called in the order that `reconciler` and `target` show. A step sets conditions and adds actions
-in the order in which they are to be done. It may read what the steps before it have concluded: conditions, target, stable
+in the order in which they are carried out. It may read what the steps before it have concluded: conditions, target, stable
 revision, topics. It never reads their actions, so an action added or left out changes no other step.
 """
 
@@ -27,7 +27,7 @@ ConditionStatus = Literal["True", "False", "Unknown"]
 
 
 class ConditionValue(NamedTuple):
-    """What a pass says of a condition."""
+    """The value that a pass gives a condition."""
 
     status: ConditionStatus
     reason: ConditionReason
@@ -36,18 +36,18 @@ class ConditionValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What pods are brought to."""
+    """The revision that pods are moved to."""
 
     revision: str
     spec: StreamsAppSpec
     plan: TopologyPlan | None
     may_start: bool
-    """Whether brokers and topics are such that pods may be started or replaced."""
+    """Whether brokers and topics allow pods to be started or replaced."""
 
 
 @dataclass(slots=True)
 class ReconcileContext:
-    """What was seen of one application, and what this pass has concluded so far."""
+    """What was observed of one application, and what this pass has concluded so far."""
 
     desired: DesiredApp
     observed: ObservedApp
@@ -59,16 +59,16 @@ class ReconcileContext:
     conditions: dict[ConditionType, ConditionValue] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     recheck_delays: list[float] = field(default_factory=list)
-    """After how many seconds to look again."""
+    """Seconds after which to look again, from each step."""
     name_conflicts: list[str] = field(default_factory=list)
-    """Descriptions of other people's objects that have names which children need."""
+    """Descriptions of other people's objects whose names children need."""
     unavailable: list[str] = field(default_factory=list)
-    """What the spec asks for and this cluster cannot provide, though all else is done."""
+    """What the spec asks for but this cluster cannot provide, although everything else is done."""
     may_begin: bool = True
     """False if the application has no pods and must not get any, because somebody else has its application id too."""
     target: Target | None = None
     topics: TopicReport | None = None
-    """What the target's topics are like; None if that is not known, which keeps what the status says."""
+    """The state of the target's topics; None if unknown, which keeps what the status says."""
     renewal: Renewal | None = None
 
     @classmethod

@@ -79,7 +79,7 @@ def _pods_are_gone(context: ReconcileContext) -> bool:
 
 
 def _may_still_end(context: ReconcileContext) -> bool:
-    """Return whether to wait for pods. Those that were told late, because the operator was away, have their time from then."""
+    """Return whether to wait for pods. If the operator was away and told them late, their grace period starts then."""
     over = (pod.ends is not None and context.now >= pod.ends + _POD_PATIENCE_S for pod in context.view.pods.values())
     return _waited(context) < _grace(context) + _POD_PATIENCE_S or not all(over)
 
@@ -162,7 +162,7 @@ def _kafka_actions(context: ReconcileContext) -> list[Action]:
 
 
 def _others_are_told_of(context: ReconcileContext) -> bool:
-    """Report what is not deleted because others use it; return whether that is final: members may leave."""
+    """Report what is not deleted because others use it; return whether that is final, as members may still leave."""
     if not _deletes_topics(context):
         return True
     claimants, foreign = consumer_group.claimants(context), consumer_group.foreign_members(context)
@@ -208,7 +208,7 @@ def _topics_to_delete(context: ReconcileContext) -> tuple[str, ...]:
 
 
 def _own_topics(context: ReconcileContext) -> set[str]:
-    """Return the internal topics that exist; names are checked once more, as nothing brings back a deleted topic."""
+    """Return the internal topics that exist; names are checked again, because a deleted topic cannot be restored."""
     return _known_topics(context) & context.observed.kafka.topics.keys()
 
 

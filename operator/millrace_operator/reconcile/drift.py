@@ -39,7 +39,7 @@ def stamped(wanted: Object, app_uid: str | None) -> Json:
 
 
 def needs_apply(wanted: Object, seen: Object | None) -> bool:
-    """Return whether a stamped object asks for something that the one that was seen does not have."""
+    """Return whether a stamped object wants something that the observed one does not have."""
     return seen is None or not is_part_of(wanted, seen)
 
 

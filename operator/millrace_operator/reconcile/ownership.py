@@ -59,7 +59,7 @@ def conflict_message(item: Object, app: str) -> str:
 
 
 def controller_of(item: Object) -> Object | None:
-    """Return the owner reference to an object's controller; None if it has none."""
+    """Return the owner reference to an object's controller; None if there is none."""
     references = item["metadata"].get("ownerReferences") or ()
     return next((reference for reference in references if reference.get("controller")), None)
 

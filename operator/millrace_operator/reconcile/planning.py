@@ -131,7 +131,7 @@ def _troubles(context: ReconcileContext, revision: str) -> Iterator[tuple[Object
 
 
 def _told_before(context: ReconcileContext, job: Object) -> str | None:
-    """Return what was reported of an image while the Job waited for it: its pod is gone once its deadline has passed."""
+    """Return what was reported about an image while the Job waited for it: its pod is gone once the Job's deadline has passed."""
     stalled = context.condition("Stalled")
     deadline = "DeadlineExceeded" in _condition_message(job)
     if deadline and stalled is not None and stalled.reason == ConditionReason.PLAN_IMAGE_UNAVAILABLE:

@@ -1,7 +1,7 @@
-"""`reconcile`: from what is wanted and what was seen to what is to be done.
+"""`reconcile`: from what is wanted and what was observed to what to do.
 
-A pure function, called again and again: it takes neither the time nor anything else from elsewhere, and keeps nothing. Each pass
-does as much as may be done at once and leaves the rest to the passes that follow when the cluster has changed, so no step waits
+A pure function, called again and again: all its inputs are arguments, even the time, and it keeps no state. Each pass
+does as much as it can now and leaves the rest to later passes, when the cluster has changed, so no step waits
 and any pass may be lost, repeated or cut short.
 """
 
@@ -89,7 +89,7 @@ def _refuse(context: ReconcileContext, replicas: int) -> None:
 
 
 def _run(context: ReconcileContext) -> tuple[LifecycleState, int]:
-    """Bring the application to what its spec says, and return what it is doing and how many pods there are to be."""
+    """Bring the application to its spec, and return what it is doing and how many pods there should be."""
     if FINALIZER not in context.desired.finalizers:
         context.actions.append(SetFinalizer(present=True))
     consumer_group.check_application_id(context)
@@ -109,7 +109,7 @@ def _run(context: ReconcileContext) -> tuple[LifecycleState, int]:
     conditions.set_stalled_by_failed_start(context)
     conditions.set_stalled_by_name_conflicts(context)
     if context.view.stateful_set is None and context.view.pods:
-        # Somebody has deleted the StatefulSet, and nothing else says what the members were called once these pods have ended.
+        # Somebody has deleted the StatefulSet; once these pods have ended, nothing else knows their members' ids.
         retained.note_members(context, consumer_group.known_uids(context.desired, context.view))
     retained.forget(context)
     return conditions.lifecycle_of(context, suspended=suspended), wanted
@@ -145,7 +145,7 @@ def _bring_to(context: ReconcileContext, target: Target, wanted: int, running: i
 
 
 def _replace_pods(context: ReconcileContext, target: Target, template: str, replicas: int, wanted: int) -> None:
-    """Replace what is of another revision, then what has old credentials, then what another template has made."""
+    """Replace pods of other revisions first, then those with stale credentials, then those from another template."""
     if not rolling.replace_pods(context, target.revision, replicas, may_start=target.may_start):
         conditions.set_rolling(context, target)
     elif rolling.renew_credentials(context, replicas, may_start=target.may_start):

@@ -1,12 +1,11 @@
-"""What outlives an application besides its state: whatever tells if the next application of its name can continue from it.
+"""What outlives an application in addition to its state: the records that show whether the next one of its name can use it.
 
-`deletionPolicy: Retain` keeps volumes and topics, so it keeps as well the plans of the revisions that may have written to them,
-and one ConfigMap with the revision that ran well last, the ids of the internal topics, and what its members are known by in the
-group, where they may be left. They carry no uid, so the next
-`StreamsApp` of the name, however it came to be, has them from its first pass, and is compared with them as with its own past.
-The ConfigMap goes once a revision of the new application has run well, as its status then knows what the ConfigMap says; plans
-go as they always do. `Orphan` leaves the same behind. A running application has the ConfigMap while its StatefulSet, which
-somebody has deleted, does not tell what its members are known by.
+`deletionPolicy: Retain` keeps volumes and topics, so it also keeps the plans of the revisions that may have written to them, and
+one ConfigMap with the revision that last ran well, the ids of the internal topics, and the uid in the ids of its members, which
+may still be in the group. These objects carry no uid label, so the next `StreamsApp` of the name, however it was created, has
+them from its first pass and is compared with them as with its own past. The ConfigMap is deleted once a revision of the new
+application has run well, as its status then has the same information; plans are deleted as usual. `Orphan` leaves the same
+objects behind. A running application has the ConfigMap while somebody has deleted its StatefulSet, which held that uid.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _MOST_MEMBERS: Final = 8
 
 
 def topic_ids(context: ReconcileContext) -> Mapping[str, str]:
-    """Return the ids of internal topics that are known, by name: from the status, and else from an earlier application."""
+    """Return the known ids of internal topics, by name: from the status, or else from an earlier application."""
     known = {item.name: item.topic_id for item in context.status.internal_topics if item.topic_id is not None}
     earlier = _record(context.view).get(_TOPICS)
     return {**earlier, **known} if isinstance(earlier, dict) else known
 
 
 def stable_revision(context: ReconcileContext) -> str | None:
-    """Return the revision that ran well last, also if that was an earlier application's."""
+    """Return the revision that last ran well, even if it was an earlier application's."""
     if context.stable is not None:
         return context.stable
     earlier = _record(context.view).get(_STABLE)
@@ -45,19 +44,19 @@ def stable_revision(context: ReconcileContext) -> str | None:
 
 
 def member_uids(view: ChildrenView) -> tuple[str, ...]:
-    """Return what members of earlier applications have in their ids, whose pods have ended or are ending."""
+    """Return the uid prefixes in the member ids of earlier applications, whose pods have ended or are ending."""
     known = _record(view).get(_MEMBERS)
     return tuple(uid for uid in known if isinstance(uid, str)) if isinstance(known, list) else ()
 
 
 def note_members(context: ReconcileContext, uids: Sequence[str]) -> None:
-    """Record what members have in their ids, for the time when the StatefulSet and pods that show it are gone."""
+    """Record the uid prefix in member ids, for when the StatefulSet and pods that show it are gone."""
     if not set(uids) <= {context.desired.uid.partition("-")[0], *member_uids(context.view)}:
         _keep_record(context, topic_ids(context), uids)
 
 
 def retain(context: ReconcileContext, uids: Sequence[str], *, topics: bool) -> frozenset[Key]:
-    """Keep what the next application of this name is compared with, and return which ConfigMaps these are.
+    """Keep what the next application of this name is compared with, and return those ConfigMaps.
 
     Args:
         context: What this pass works on, of a deletion.
@@ -70,12 +69,12 @@ def retain(context: ReconcileContext, uids: Sequence[str], *, topics: bool) -> f
     ids = topic_ids(context) if topics else {}
     if not plans and not ids:
         return frozenset()
-    # Members without a uid may be those of any application of the name, also in another namespace.
+    # Members without a uid may belong to any application of the name, even in another namespace.
     return frozenset({*plans, _keep_record(context, ids, [uid for uid in uids if uid])})
 
 
 def hand_over(context: ReconcileContext) -> None:
-    """Remove the application's uid from all its children, so that the next application of this name may take them over."""
+    """Remove the application's uid from all its children, so that the next application of this name may adopt them."""
     retain(context, member_uids(context.view), topics=True)
     for key in sorted(context.view.objects):
         if not _tells_of_state(context.view, key):
@@ -83,7 +82,7 @@ def hand_over(context: ReconcileContext) -> None:
 
 
 def forget(context: ReconcileContext) -> None:
-    """Delete the ConfigMap of an earlier application once the status and the StatefulSet know what it says."""
+    """Delete an earlier application's ConfigMap once the status and the StatefulSet contain the same information."""
     if (
         context.status.stable_revision is not None
         and context.stable is not None
@@ -94,14 +93,14 @@ def forget(context: ReconcileContext) -> None:
 
 
 def forgotten(view: ChildrenView) -> list[Delete]:
-    """Return the action that deletes the ConfigMap of an earlier application, for a reset that has discarded the state."""
+    """Return the action that deletes an earlier application's ConfigMap, for a reset that has discarded the state."""
     key = _key(view)
     found = view.objects.get(key)
     return [] if found is None or is_terminating(found) else [Delete(key, found["metadata"]["uid"])]
 
 
 def remedy(context: ReconcileContext) -> str:
-    """Return what to do if plans of an earlier application hold back a topology and nothing else of that application is left."""
+    """Return what to do if an earlier application's plans block a topology and nothing else of that application is left."""
     plans = [key for key in sorted(context.view.objects) if _tells_of_state(context.view, key)]
     earlier = [key.name for key in plans if _labels(context.view, key).get(APP_UID_LABEL) != context.desired.uid]
     if not earlier:

@@ -1,6 +1,6 @@
-"""Rolling: bringing pods to the target revision one at a time, and noticing that a new revision does not work.
+"""Rolling: moving pods to the target revision one at a time, and noticing that a new revision does not work.
 
-The StatefulSet replaces nothing by itself: a pod is replaced by deleting it, by uid, so that the same decision taken twice
+The StatefulSet never replaces a pod on its own: a pod is replaced by deleting it, by uid, so that the same decision taken twice
 deletes once. The highest ordinal comes first. While all other pods are healthy, the gate decides when; a pod that is broken
 anyway is replaced first and without the gate, as waiting for it is pointless. A version that does not read what the old one reads
 cannot share a group with it, because the leader would assign it such partitions: then all pods are replaced at once, as with
@@ -8,12 +8,11 @@ Recreate.
 
 That a revision failed is remembered on its ConfigMap: it does not become the target again, so a roll never swings back and forth.
 
-
 Renewing replaces pods of the right revision, one at a time, that use outdated credentials or were made from an older template.
 
 A running instance picks up new passwords. Certificates and keys are read only once by the client libraries, so an instance that
 finds different ones in its files reports that. It is restarted through the gate of a roll, which the first pod that does not
-come up with the new ones stops: the others continue with the old ones for as long as the brokers accept them.
+become ready with the new ones stops: the others continue with the old ones for as long as the brokers accept them.
 
 Another version of the operator may build the pods of a revision differently. So that upgrading the operator does not restart
 the pods of all applications at once, this needs a permit, which the operator gives to a few applications at a time. An
@@ -63,12 +62,12 @@ class Failure:
 
 
 def failure_of(context: ReconcileContext, revision: str) -> Failure | None:
-    """Return why a revision does not work, as its pods show; None while they may still come up."""
+    """Return why a revision does not work, as its pods show; None while they may still become ready."""
     return failure_among(context, [pod for _, pod in sorted(context.view.pods.items()) if pod.revision == revision])
 
 
 def failure_among(context: ReconcileContext, pods: Iterable[Pod]) -> Failure | None:
-    """Return why the first failing pod of some fails; None while they may still come up."""
+    """Return why the first failing one of these pods fails; None while they may still become ready."""
     failures = (_pod_failure(context, pod) for pod in pods if not pod.terminating)
     return next((failure for failure in failures if failure is not None), None)
 
@@ -83,7 +82,7 @@ def _pod_failure(context: ReconcileContext, pod: Pod) -> Failure | None:
             return Failure(ConditionReason.IMAGE_UNAVAILABLE, f"Pod {pod.name} cannot pull its image.")
         context.recheck_after(left)
         return None
-    if not context.brokers_answer:  # this may be the only reason why it does not come up
+    if not context.brokers_answer:  # this may be the only reason why it does not become ready
         return None
     away_until = _brokers_away_until(context)
     if trouble is not None and trouble.is_crash:
@@ -130,8 +129,8 @@ def replace_pods(context: ReconcileContext, target: str, replicas: int, *, may_s
 
     Args:
         context: What this pass works on; the StatefulSet has the target's template already.
-        target: The revision that pods are brought to.
-        replicas: How many there are to be.
+        target: The revision that pods are moved to.
+        replicas: How many pods there should be.
         may_start: Whether brokers and topics are such that a new pod could run.
     """
     there = [pod for index, pod in sorted(context.view.pods.items()) if index < replicas]
@@ -154,9 +153,9 @@ def replace_one(context: ReconcileContext, replicas: int, there: Sequence[Pod], 
 
     Args:
         context: What this pass works on; the StatefulSet has the template from which the pod is recreated.
-        replicas: How many pods there are to be.
-        there: Those that there are.
-        outdated: Those of them that are to be replaced.
+        replicas: How many pods there should be.
+        there: The existing pods.
+        outdated: The pods among them that should be replaced.
     """
     absent = len(there) < replicas or any(pod.terminating for pod in there)
     coming = [pod for pod in there if pod not in outdated and not pod.ready]
@@ -240,7 +239,7 @@ def renew_credentials(context: ReconcileContext, replicas: int, *, may_start: bo
 
     Args:
         context: What this pass works on; all pods are of the target revision.
-        replicas: How many there are to be.
+        replicas: How many pods there should be.
         may_start: Whether brokers and topics are such that a new pod could run.
     """
     there = [pod for index, pod in sorted(context.view.pods.items()) if index < replicas]
@@ -287,7 +286,7 @@ def renew_by_template(
         context: What this pass works on; all pods are of the target revision, and the StatefulSet has its template.
         revision: The target revision.
         template: The template's hash.
-        replicas: How many there are to be.
+        replicas: How many pods there should be.
         may_start: Whether brokers and topics are such that a new pod could run.
     """
     there = [pod for index, pod in sorted(context.view.pods.items()) if index < replicas]

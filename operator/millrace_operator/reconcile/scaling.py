@@ -1,7 +1,7 @@
-"""Scaling: how many pods the StatefulSet is to have now, and what has to happen before there are fewer.
+"""Scaling: how many pods the StatefulSet should have now, and what has to happen before a pod is removed.
 
-For more pods, or none at all, only the number changes. One pod fewer means: the highest ordinal is told to leave the group, its
-tasks move, and only then the pod is removed. A pod that does not respond, or that may not be told, delays this no longer than its
+To add pods, or remove all, only the number changes. To remove one, the highest ordinal is told to leave the group, its tasks
+move, and only then the pod is removed. A pod that does not respond, or that may not be told, delays this no longer than its
 grace period, and one that is known not to listen does not delay it at all: on SIGTERM it commits and closes. Static members whose
 pods are gone for good are removed from the group, which would otherwise wait for them.
 """
@@ -21,13 +21,13 @@ from millrace_operator.reconcile.reasons import ConditionReason
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How many replicas the StatefulSet is to have now."""
+    """How many replicas the StatefulSet should have now."""
 
     replicas: int
     leaving: Pod | None = None
-    """The pod that hands over its tasks before there is one fewer."""
+    """The pod that hands over its tasks before it is removed."""
     since: int = 0
-    """Since when it is to, in seconds since the epoch."""
+    """Since when it should, in seconds since the epoch."""
 
     @property
     def notes(self) -> dict[str, str]:
@@ -36,11 +36,11 @@ class Scale:
 
 
 def scale(context: ReconcileContext, wanted: int, *, may_start: bool) -> Scale:
-    """Return how many replicas the StatefulSet is to have now.
+    """Return how many replicas the StatefulSet should have now.
 
     Args:
         context: What this pass works on.
-        wanted: How many there are to be in the end.
+        wanted: How many there should be in the end.
         may_start: Whether pods may be added.
     """
     current = context.view.replicas
@@ -72,7 +72,7 @@ def _one_fewer(context: ReconcileContext, current: int) -> Scale:
 
 
 def _noted(context: ReconcileContext, pod: Pod) -> int | None:
-    """Return since when a pod is to hand over its tasks, according to the StatefulSet's annotation."""
+    """Return since when a pod should hand over its tasks, according to the StatefulSet's annotation."""
     annotations = (context.view.stateful_set or {"metadata": {}})["metadata"].get("annotations") or {}
     uid, _, since = annotations.get(DRAIN_ANNOTATION, "").partition(" ")
     return int(since) if uid == pod.uid and since.isdecimal() else None
@@ -111,7 +111,7 @@ def _ordinal(context: ReconcileContext, instance_id: str | None) -> int | None:
 def remove_members(context: ReconcileContext) -> None:
     """Remove static members whose pods are gone for good: of higher ordinals, and of earlier StreamsApps of this name.
 
-    This comes last, so that brokers which refuse it keep nothing else from being done.
+    This comes last, so that brokers refusing it block nothing else.
     """
     if not context.brokers_answer:
         return

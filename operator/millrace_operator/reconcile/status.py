@@ -3,7 +3,6 @@
 Numbers that move all the time are rounded. A condition keeps the time of its last transition until its status changes, and
 whatever a pass could not find out keeps what was known before.
 
-
 Events report what changed since the last status, once. They follow from the two statuses, so a pass that is repeated after a
 crash reports nothing twice unless its status was lost.
 """
@@ -45,7 +44,7 @@ def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: in
     Args:
         context: The context of the pass, in which all conditions are set.
         lifecycle: What the application is doing.
-        replicas: How many pods there are to be.
+        replicas: How many pods there should be.
     """
     old = context.status
     pods = context.view.pods.values()

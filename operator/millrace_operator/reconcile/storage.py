@@ -116,7 +116,7 @@ def delete_claims_beyond(context: ReconcileContext, wanted: int) -> None:
 
     Args:
         context: What this pass works on.
-        wanted: How many replicas there are to be while the application runs; suspending it is no scaling.
+        wanted: How many replicas there should be while the application runs; suspending it is not scaling.
     """
     current = context.view.replicas
     if context.spec.storage.retention.when_scaled != "Delete" or current is None or current > wanted:

@@ -1,4 +1,4 @@
-"""What a reset discards, worked out from what was seen, and written into the status before anything is done."""
+"""Works out what a reset discards, from what was observed; it is written into the status before anything is done."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN: Final = 1000
 
 
 def merged_plan(application_id: str, plans: Iterable[TopologyPlan]) -> TopologyPlan | None:
-    """Return a plan with the topics of several revisions, as far as a reset is concerned; None if there is none.
+    """Return a plan with the topics of several revisions that a reset deals with; None if there is none.
 
     The topics that only the old revision has are the reason for many a reset, so they go as well.
     """
@@ -85,7 +85,7 @@ def plan_actions(
 
 
 def result_of(spec: StreamsResetSpec, actions: ResetActions, view: ChildrenView) -> ResetResult:
-    """Return what is to be done, as the status reports it."""
+    """Return what will be done, as the status reports it."""
     offsets = sorted(actions.set_offsets.items())[:SHOWN]
     notes = list(actions.notes)
     if len(actions.set_offsets) > SHOWN:
@@ -107,7 +107,7 @@ def result_of(spec: StreamsResetSpec, actions: ResetActions, view: ChildrenView)
 def planned_offsets(
     actions: ResetActions, planned: ResetResult, brokers: reset.ObservedApplication
 ) -> Mapping[TopicPartition, int]:
-    """Return the offsets to set: those planned first, because working out a shift twice would shift twice."""
+    """Return the offsets to set: those already planned, if any, because working out a shift twice would shift twice."""
     earliest, latest = brokers.earliest or {}, brokers.latest or {}
     kept = {TopicPartition(item.topic, item.partition): item.offset for item in planned.offsets}
     return {

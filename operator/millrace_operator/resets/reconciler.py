@@ -1,16 +1,15 @@
-"""`reconcile_reset`: from a reset and what was seen to what is to be done about it.
+"""`reconcile_reset`: from a reset and what was observed to what to do about it.
 
-A pure function, called again until the reset has come to an end. First the plan is written into the status, then everything is
-done in one pass, and what is left of it in another if that pass does not come to its end: offsets, which the brokers refuse to
-set while anybody is in the group; then topics, then volumes, then what the operator remembers of them. Each step may be done
-twice. When all is done that is written down, and a reset that has ended does nothing ever again.
+A pure function, called again until the reset has finished. First the plan is written into the status, then everything is done in
+one pass, and the rest in another if that pass is interrupted: offsets, which the brokers refuse to set while anybody is in the
+group; then topics, then volumes, then the operator's record of them. Each step is idempotent. Completion is recorded in the
+status, and a reset that has finished never does anything again.
 
-A finalizer keeps a reset that has begun: one that is deleted half done is finished, because offsets and state must go together.
-Where that is not possible within a minute it ends as failed, which an Event tells.
+A finalizer keeps a reset that has begun: one that is deleted half done is finished, because offsets and state belong together.
+If that is not possible within a minute it ends as failed, which an Event reports.
 
-A reset must not lie in wait: one that found the application running would otherwise strike when somebody suspends it weeks
-later. So it waits for `state: suspended` only for a few minutes, and then is refused for good.
-
+A reset must not linger: one that found the application running would otherwise start when somebody suspends it weeks later. So it
+waits for `state: suspended` only for a few minutes, and then fails for good.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class ResetQuestion:
 
 
 def has_ended(status: StreamsResetStatus | None) -> bool:
-    """Return whether a reset with this status does nothing any more, even if its phase is known only to a newer operator."""
+    """Return whether a reset with this status has finished, even if its phase is known only to a newer operator."""
     return status is not None and (status.phase in ENDED or status.completion_time is not None)
 
 
@@ -82,7 +81,7 @@ def question_for(desired: DesiredReset, observed: ObservedReset) -> ResetQuestio
 
 
 def reconcile_reset(desired: DesiredReset, observed: ObservedReset) -> ResetDecision:
-    """Return what is to be done about a reset, and its status.
+    """Return what to do about a reset, and its status.
 
     Args:
         desired: The resource as it stands.
@@ -143,7 +142,7 @@ class _Pass:
         return merged_plan(self.app.spec.application_id, self.view.plans())
 
     def hindrance(self) -> ResetDecision | None:
-        """Return what is to be done about a reset that cannot continue, now or ever; None if it can."""
+        """Return what to do about a reset that cannot continue, now or ever; None if it can."""
         spec, app = self.desired.spec, self.observed.app
         if spec is None:
             return self._end("Failed", "\n".join(self.desired.problems) or "The spec cannot be read.")
@@ -161,7 +160,7 @@ class _Pass:
         return None
 
     def decide(self) -> ResetDecision:
-        """Return what is to be done when nothing is in the way except perhaps the brokers."""
+        """Return what to do when nothing is in the way except perhaps the brokers."""
         spec, plan = self.desired.spec, self.plan
         assert spec is not None
         assert plan is not None
@@ -180,7 +179,7 @@ class _Pass:
         return self._execute(spec, actions, self.status.plan, self.observed.brokers)
 
     def finish(self) -> ResetDecision:
-        """Return what is to be done after everything has been executed: volumes may take a while to disappear."""
+        """Return what to do after everything has been executed: volumes may take a while to disappear."""
         planned = self.status.plan or ResetResult()
         if self.observed.app is not None:
             going = sorted(claim.name for claim in self.view.claims.values() if claim.terminating)
@@ -195,7 +194,7 @@ class _Pass:
         )
 
     def _activity(self, app: DesiredApp) -> ResetDecision | None:
-        """Return what is to be done about an application that is not at rest; None if it is."""
+        """Return what to do about an application that has not stopped; None if it has."""
         assert app.spec is not None
         if app.spec.state != "suspended":
             return self._not_suspended(app.name)
@@ -249,7 +248,7 @@ class _Pass:
     def _execute(
         self, spec: StreamsResetSpec, actions: ResetActions, planned: ResetResult, brokers: reset.ObservedApplication
     ) -> ResetDecision:
-        if self.overdue and (self.status.message or "").startswith(_NOT_ALL):  # it has been tried, and was refused
+        if self.overdue and (self.status.message or "").startswith(_NOT_ALL):  # it was tried and refused
             return self._give_up(self.status.message or "")
         app, todo = self.app, list[ResetAction]()
         committed = brokers.committed or {}
@@ -336,7 +335,7 @@ def _accepted_losses(app: DesiredApp) -> Sequence[ResetAction]:
 
 
 def _remembered(app: DesiredApp) -> dict[str, None]:
-    """Return the fields of the application's status because of which it would miss what a reset deletes."""
+    """Return the fields of the application's status that would make it miss what a reset deletes."""
     if app.status is None:
         return {}
     ids = [item for item in app.status.internal_topics if item.topic_id]
@@ -375,7 +374,7 @@ class DesiredReset:
 
 @dataclass(frozen=True, slots=True)
 class ObservedReset:
-    """Everything a pass over a reset has seen."""
+    """Everything that a pass over a reset has observed."""
 
     now: float
     """Seconds since the epoch."""
@@ -384,7 +383,7 @@ class ObservedReset:
     objects: Mapping[Key, Object] = field(default_factory=dict)
     """The application's children."""
     brokers: reset.ObservedApplication | None = None
-    """What the brokers know of the application; None if they were not asked or do not answer."""
+    """What the brokers know about the application; None if they were not asked or do not answer."""
     problem: str | None = None
     """Why they do not answer."""
     claimants: tuple[str, ...] = ()
@@ -395,7 +394,7 @@ class ObservedReset:
 
 @dataclass(frozen=True, slots=True)
 class PatchApp:
-    """Change the application's resource by a merge patch, provided it is the one that was seen."""
+    """Change the application's resource by a merge patch, provided it is the one that was observed."""
 
     uid: str
     annotations: Mapping[str, str] = field(default_factory=dict)

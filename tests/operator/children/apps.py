@@ -1,4 +1,4 @@
-"""Applications to build children for: a small one, and one that says something about every field."""
+"""Applications to build children for: a small one, and one that sets every field."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -197,7 +197,7 @@ MSK: dict[str, Any] = {
     "auth": {"type": "aws-msk-iam", "region": "eu-central-1"},
 }
 BOUND: dict[str, Any] = {"bindingSecretRef": {"name": "orders-kafka"}}
-"""Ways to brokers that exclude that of the full one."""
+"""Ways of reaching brokers that exclude the full application's own."""
 
 
 OPERATOR_NAMESPACE = "millrace"
@@ -209,12 +209,12 @@ def revision_of(spec: Mapping[str, Any], *, name: str = "orders", namespace: str
 
 
 def small(**changes: Any) -> AppRevision:
-    """Return the small application with other values of some top-level fields."""
+    """Return the small application with some top-level fields changed."""
     return revision_of(SMALL | changes)
 
 
 def full(**changes: Any) -> AppRevision:
-    """Return the application that says something about every field, with other values of some top-level fields."""
+    """Return the application that sets every field, with some top-level fields changed."""
     return revision_of(FULL | changes)
 
 

@@ -1,4 +1,4 @@
-"""The rules of Kubernetes' Pod Security Standards, levels Baseline and Restricted, for pods of Linux."""
+"""The rules of Kubernetes' Pod Security Standards, levels Baseline and Restricted, for Linux pods."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -32,7 +32,7 @@ SAFE_SYSCTLS = {
 
 
 def violations(spec: Mapping[str, Any]) -> list[str]:
-    """Return what in a pod's spec Restricted does not admit."""
+    """Return what in a pod's spec violates Restricted."""
     return [*_of_pod(spec), *(found for container in _containers(spec) for found in _of_container(spec, container))]
 
 

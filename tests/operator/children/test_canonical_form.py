@@ -25,7 +25,7 @@ from millrace_operator.children.canonical_form import canonical
     ids=str,
 )
 def test_volumes(written, kept):
-    """Empty strings and lists are dropped, intentionally empty values stay, quantities get their shortest form."""
+    """Empty strings and lists are dropped, intentionally empty values stay, and quantities get their shortest form."""
     assert canonical(Volume.model_validate({"name": "v", **written})) == {"name": "v", **kept}
 
 

@@ -42,7 +42,7 @@ SUFFIXES = st.sampled_from(("", "Ki", "Mi", "Gi", "m", "k", "M", "G", "u"))
 
 @given(NUMBERS, SUFFIXES)
 def test_the_amount_stays_the_same(number, suffix):
-    """The new text is of the same amount, by another reader of quantities, has no fraction, and stays as it is."""
+    """Another parser of quantities reads the same amount; the text has no fraction and is already canonical."""
     kept = canonical_quantity(number + suffix)
     assert parse_quantity(kept) == parse_quantity(number + suffix)
     assert "." not in kept

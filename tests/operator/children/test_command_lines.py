@@ -1,4 +1,4 @@
-"""What pods and plan Jobs run is a command line that Millrace understands."""
+"""The command lines of pods and plan Jobs are understood by Millrace."""
 
 import dataclasses
 import subprocess
@@ -46,13 +46,13 @@ OLDER = [
     *("--secrets-dir", "secrets"),
     *("-c", "__internal.topics.create__=false"),
 ]
-"""The command that an operator gives to pods which still drains them over HTTP."""
+"""The command that an operator gives to pods which it still drains over HTTP."""
 OPTIONS_OF_OLDER = {"-f", "--replica", "--state-dir", "--http", "--secrets-dir", "-c"}
-"""What a runtime of the same age understands of what operators give."""
+"""The options that a runtime of that age understands."""
 
 
 def command_line(pod, folder: Path):
-    """Return a container's command with its manifest in another folder, and put the manifest there."""
+    """Return a container's command with its manifest in another folder, and write the manifest there."""
     container = program(pod["spec"])
     (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == "app")
     text = revision_config_map(revision_of(SPEC), SPEC)["data"][MANIFEST_KEY]
@@ -77,7 +77,7 @@ def run(line, folder: Path):
 
 
 def test_plan_job_prints_the_plan(tmp_path):
-    """The Job's command, given the revision's ConfigMap, prints a plan that the operator can read, and nothing else."""
+    """Given the revision's ConfigMap, the Job's command prints a plan that the operator can read, and nothing else."""
     result = run(command_line(plan_job(revision_of(SPEC))["spec"]["template"], tmp_path), tmp_path)
     assert result.returncode == 0, result.stderr
     plan = TopologyPlan.from_json(result.stdout)
@@ -86,7 +86,7 @@ def test_plan_job_prints_the_plan(tmp_path):
 
 
 def test_program_that_is_wrong_is_not_tried_again(tmp_path):
-    """The code with which a wrong program ends is one that fails the Job at once, and the error tells what is wrong."""
+    """A broken program exits with a code that fails the Job at once, and the error says what is wrong."""
     job = plan_job(revision_of(SPEC))["spec"]
     line = command_line(job["template"], tmp_path)
     (tmp_path / "words.py").write_text("import nothing_there\n")
@@ -98,7 +98,7 @@ def test_program_that_is_wrong_is_not_tried_again(tmp_path):
 
 
 def test_pods_command_is_understood(tmp_path):
-    """Every option of the pod's command is one of `millrace run`, and the pod's index makes the member of the pod's name."""
+    """Every option of the pod's command is one of `millrace run`, and the pod's index yields the member with the pod's name."""
     line = command_line(pod_template(revision_of(SPEC)), tmp_path)
     _, name, *arguments = [argument.replace("$(POD_INDEX)", "2") for argument in line]
     command = get_command(app).commands[name]
@@ -112,7 +112,7 @@ def test_pods_command_is_understood(tmp_path):
 
 
 def test_members_are_named_as_the_operator_knows_them(tmp_path):
-    """What the command says of client and instance id is what the clients get, over what the replica alone would be called."""
+    """Clients get the client and instance ids from the command, which override those of a replica on its own."""
     of = dataclasses.replace(revision_of(SPEC), uid="1b4e28ba-2fa1-11d2-883f-0016d3cca427")
     line = command_line(pod_template(of), tmp_path)
     values = {"$(POD_INDEX)": "2", "$(POD_NAME)": "orders-2"}
@@ -128,7 +128,7 @@ def test_members_are_named_as_the_operator_knows_them(tmp_path):
 
 
 def test_command_of_an_older_operator_is_understood(tmp_path):
-    """An option that is gone is named in the log and ignored: what ends the program is that there is no manifest."""
+    """A removed option is logged and ignored: the program ends only because there is no manifest."""
     result = run(OLDER, tmp_path)
     assert "No such option" not in result.stderr
     assert "--drain-endpoint" in result.stderr
@@ -139,7 +139,7 @@ def test_command_of_an_older_operator_is_understood(tmp_path):
 
 
 def test_older_runtime_understands_the_command():
-    """No option is new: whatever else newer instances are told is a variable or a setting, which older ones ignore."""
+    """No option is new: newer instances get everything else by variables or settings, which older ones ignore."""
     of = dataclasses.replace(revision_of(SPEC), uid="1b4e28ba-2fa1-11d2-883f-0016d3cca427")
     arguments = program(pod_template(of)["spec"])["args"]
     assert {argument for argument in arguments if argument.startswith("-")} <= OPTIONS_OF_OLDER

@@ -10,7 +10,7 @@ from millrace_operator.children.config_maps import MANIFEST_KEY, PLAN_KEY, plan_
 
 @pytest.mark.parametrize("spec", [SMALL, FULL], ids=["small", "full"])
 def test_manifest_is_read_as_it_was_written(spec, tmp_path):
-    """What pods are given is a manifest that Millrace reads, with the spec as the user wrote it and nothing added."""
+    """Pods get a manifest that Millrace can read, with the spec as the user wrote it and nothing added."""
     text = revision_config_map(revision_of(spec), spec)["data"][MANIFEST_KEY]
     assert yaml.safe_load(text)["spec"] == spec
     file = tmp_path / "streamsapp.yaml"
@@ -21,7 +21,7 @@ def test_manifest_is_read_as_it_was_written(spec, tmp_path):
 
 
 def test_order_of_keys_does_not_matter():
-    """The same spec in another order gives the same immutable ConfigMap."""
+    """The same spec in another order yields the same immutable ConfigMap."""
     backwards = dict(reversed(FULL.items()))
     assert revision_config_map(revision_of(FULL), FULL) == revision_config_map(revision_of(FULL), backwards)
 

@@ -1,4 +1,4 @@
-"""Every field of a spec affects the children, or is known to be for something else."""
+"""Every field of a spec affects the children, or is known to serve another purpose."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -76,7 +76,7 @@ IN_CHILDREN: dict[str, Any] = {
     "observability.metrics.podMonitor.interval": "60s",
     "observability.metrics.podMonitor.labels": {},
 }
-"""By field: another value than that of `FULL`, which changes a child other than the revision's ConfigMap."""
+"""By field: a value other than in `FULL`, which changes a child other than the revision's ConfigMap."""
 
 FOR_THE_RUNTIME: dict[str, Any] = {
     "app.entrypoint": "orders:other",
@@ -109,10 +109,10 @@ FOR_THE_RUNTIME: dict[str, Any] = {
     "observability.logs.level": "INFO",
     "observability.logs.format": "text",
 }
-"""What the runtime reads in the manifest: it changes the revision's ConfigMap and nothing else."""
+"""Fields that the runtime reads from the manifest: they change the revision's ConfigMap and nothing else."""
 
 FOR_BOTH = {"observability.metrics.podMonitor.enabled"}
-"""What changes a child and is read by the runtime too."""
+"""Fields that change a child and are read by the runtime too."""
 
 FOR_RECONCILIATION: dict[str, Any] = {
     "state": "suspended",
@@ -139,11 +139,11 @@ FOR_RECONCILIATION: dict[str, Any] = {
     "autoscaling.cooldown.scaleDown": "6m",
     "deletionPolicy": "Retain",
 }
-"""What decides when and how many: the children of one revision do not depend on it."""
+"""Fields that decide when and how many: the children of a revision do not depend on them."""
 
 
 def _model(annotation: Any) -> type[BaseModel] | None:
-    """Return the model that a field's value is of, through `Optional` and `Annotated`, but not through a list."""
+    """Return the model of a field's value, through `Optional` and `Annotated`, but not through a list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         extra = annotation.model_config.get("extra")
         return None if extra == "allow" else annotation
@@ -153,7 +153,7 @@ def _model(annotation: Any) -> type[BaseModel] | None:
 
 
 def fields(model: type[BaseModel], path: str = "") -> Iterator[str]:
-    """Yield the paths of the fields of a model that have no fields themselves."""
+    """Yield the paths of a model's leaf fields."""
     for name, field in model.model_fields.items():
         here = f"{path}{field.alias or name}"
         inner = _model(field.annotation)
@@ -171,11 +171,11 @@ OTHER_WAYS = {
     "kafka.auth.region": MSK,
     "kafka.bindingSecretRef.name": BOUND,
 }
-"""What `spec.kafka` is where the full one cannot have a field."""
+"""`spec.kafka` for fields that the full application cannot set."""
 
 
 def _usual(path: str) -> dict[str, Any]:
-    """Return a spec that says something about a field."""
+    """Return a spec that sets a field."""
     return FULL | {"kafka": OTHER_WAYS.get(path, FULL["kafka"])}
 
 
@@ -207,7 +207,7 @@ ALL = {**IN_CHILDREN, **FOR_THE_RUNTIME, **FOR_RECONCILIATION}
 
 
 def test_every_field_is_known_here():
-    """A field that is new, or gone, is missed in the tables above: say where it has its effect."""
+    """A new or removed field must be added to or removed from the tables above, depending on where it takes effect."""
     assert set(fields(StreamsAppSpec)) == set(ALL)
     assert len(ALL) == len(IN_CHILDREN) + len(FOR_THE_RUNTIME) + len(FOR_RECONCILIATION)
 
@@ -220,7 +220,7 @@ def test_field_changes_children(path):
 
 @pytest.mark.parametrize("path", [*FOR_THE_RUNTIME, *FOR_RECONCILIATION])
 def test_field_is_only_handed_on(path):
-    """A field that the runtime reads, or reconciliation, changes the manifest that pods are given and no other child."""
+    """A field for the runtime or for reconciliation changes the manifest that pods get and no other child."""
     changed, manifest = _children(_changed(path, ALL[path]))
     usual, usual_manifest = _children(_usual(path))
     assert changed == usual
@@ -229,7 +229,7 @@ def test_field_is_only_handed_on(path):
 
 @pytest.mark.parametrize("path", ALL)
 def test_field_makes_a_revision_exactly_if_pods_depend_on_it(path):
-    """Pods roll for what changes them or what their program reads, and for a restart that is asked for; for nothing else."""
+    """Pods roll for changes to them or to what their program reads, and for a requested restart; for nothing else."""
     spec = _changed(path, ALL[path])
     before, after = revision_of(_usual(path)), revision_of(spec)
     pods_differ = (pod_template(before), plan_job(before)) != (pod_template(after), plan_job(after))

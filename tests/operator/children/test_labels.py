@@ -13,12 +13,12 @@ NAMES = ["a", "orders", LONGEST]
 
 
 def objects(name):
-    """Return all children of applications of a name."""
+    """Return all children of applications with a given name."""
     return [item for spec in (SMALL, FULL) for item in rendered(revision_of(spec, name=name), spec)]
 
 
 def metadata_in(value):
-    """Yield the metadata of an object, and of what it has templates for."""
+    """Yield the metadata of an object and of its templates."""
     if isinstance(value, dict):
         if "labels" in value and "podMetricsEndpoints" not in value:
             yield value
@@ -31,7 +31,7 @@ def metadata_in(value):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_labels_are_valid(name):
-    """Every label of every child is one that the API server takes, for the longest name too."""
+    """The API server accepts every label of every child, even with the longest name."""
     found = [metadata for item in objects(name) for metadata in metadata_in(item)]
     assert found
     for metadata in found:
@@ -42,7 +42,7 @@ def test_labels_are_valid(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_valid(name):
-    """Every child's name is one that the API server takes."""
+    """The API server accepts every child's name."""
     for item in objects(name):
         limit, pattern = (253, SUBDOMAIN) if item["kind"] in {"ConfigMap", "NetworkPolicy"} else (63, NAME)
         assert len(item["metadata"]["name"]) <= limit
@@ -50,7 +50,7 @@ def test_names_are_valid(name):
 
 
 def test_children_are_found_by_their_application():
-    """Every child carries the label by which it is found, stands in its namespace, and is owned by nobody."""
+    """Every child has the label by which it is found, is in the application's namespace, and has no owner."""
     for item in objects("orders"):
         assert item["metadata"]["labels"]["streams.millrace.dev/app"] == "orders"
         assert item["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "millrace-operator"
@@ -59,13 +59,13 @@ def test_children_are_found_by_their_application():
 
 
 def test_no_two_children_are_the_same_object():
-    """Kind and name tell children apart."""
+    """Kind and name identify a child."""
     keys = [(item["kind"], item["metadata"]["name"]) for item in rendered(revision_of(FULL), FULL)]
     assert len(set(keys)) == len(keys)
 
 
 def test_monitors_labels_are_added():
-    """The labels by which Prometheus selects a PodMonitor are on it, in addition to the operator's."""
+    """The labels by which Prometheus selects a PodMonitor are added to the operator's."""
     (monitor,) = (item for item in rendered(revision_of(FULL), FULL) if item["kind"] == "PodMonitor")
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert monitor["metadata"]["labels"]["streams.millrace.dev/app"] == "orders"

@@ -15,14 +15,14 @@ STEMS = ["x", "orders", "orders-of-all-shops-and-of-all-warehouse", "a" * 40, "a
 
 
 def adversaries():
-    """Return names of applications, one of which looks like a child of another, that may be in a namespace together."""
+    """Return names of applications in one namespace, one of which looks like a child of another."""
     found = {f"{stem}{one}{other}" for stem in STEMS for one in ENDINGS for other in ENDINGS}
     found |= {f"{LONGEST[:-1]}b", "orders-of-all-shops-and-of-all-warehouses-in-europe"}
     return sorted(name for name in found if len(name) <= 52)
 
 
 def children(app):
-    """Return kind and name of everything that the operator makes for an application of this name, and its controllers do."""
+    """Return kind and name of everything that the operator and the controllers create for an application of this name."""
     specs = (SMALL, FULL, SMALL | {"networkPolicy": {"enabled": True}})
     found = {
         (item["kind"], item["metadata"]["name"])
@@ -36,7 +36,7 @@ def children(app):
 
 
 def test_children_of_two_applications_never_meet():
-    """However applications of a namespace are called, no two of them want an object of the same kind and name."""
+    """Whatever applications in a namespace are called, no two of them need an object of the same kind and name."""
     owners = {}
     for app in adversaries():
         for child in children(app):
@@ -44,7 +44,7 @@ def test_children_of_two_applications_never_meet():
 
 
 def test_names_that_become_labels_fit():
-    """For the longest name an application may have, names that Kubernetes puts into labels keep within 63 characters."""
+    """For the longest name an application may have, names that Kubernetes copies into labels stay within 63 characters."""
     assert len(naming.plan_job(LONGEST, REVISION)) <= naming.LABEL_LENGTH
     assert len(naming.service(LONGEST)) <= naming.LABEL_LENGTH
     assert len(f"{naming.stateful_set(LONGEST)}-{REVISION}") <= naming.LABEL_LENGTH
@@ -52,14 +52,14 @@ def test_names_that_become_labels_fit():
 
 @pytest.mark.parametrize("app", ["orders", LONGEST])
 def test_every_child_is_known_by_its_name(app):
-    """What the operator builds it also recognises as an application's child, whichever it is."""
+    """The operator recognises everything that it builds as an application's child."""
     for item in (item for spec in (SMALL, FULL) for item in rendered(revision_of(spec, name=app), spec)):
         revision = item["metadata"]["labels"].get(REVISION_LABEL)
         assert naming.is_child(app, item["kind"], item["metadata"]["name"], revision), item["kind"]
 
 
 def test_other_names_are_not_those_of_children():
-    """A copy of a child with its labels, and a child of another revision or application, is not recognised."""
+    """Neither a copy of a child with its labels nor a child of another revision or application is recognised."""
     kinds = ("ConfigMap", "Job", "NetworkPolicy", "Service", "ServiceAccount", "StatefulSet", "PodDisruptionBudget")
     others = ("orders-copy", f"orders-plan-{REVISION[::-1]}", "shipments", "orders.mine")
     for kind, name in itertools.product(kinds, others):

@@ -18,9 +18,9 @@ def spec_of(**fields):
 
 
 def test_operator_and_own_pods_may_ask():
-    """Pods are open to each other, and their port of health and status to pods of the operator in its namespace only.
+    """Pods can reach each other; only operator pods in the operator's namespace can reach their health and status port.
 
-    That is so without a word about it in the spec.
+    This is the default.
     """
     assert network_policy(small())["spec"] == spec_of()
     among_themselves, rule = spec_of()["ingress"]
@@ -37,14 +37,14 @@ def test_operator_and_own_pods_may_ask():
 
 
 def test_others_are_added():
-    """Whom the spec names may ask too, at that port only."""
+    """Peers named in the spec may connect too, to that port only."""
     _, rule, _ = network_policy(full())["spec"]["ingress"]
     assert rule["from"][1:] == FULL["networkPolicy"]["ingressFrom"]
     assert [port["port"] for port in rule["ports"]] == ["http"]
 
 
 def test_metrics_can_be_scraped_unless_it_is_said_by_whom():
-    """With a PodMonitor everybody may read the port of metrics, and no other, until the spec says who may."""
+    """With a PodMonitor everyone may reach the metrics port, and no other, until the spec says who may."""
     monitored = {"metrics": {"podMonitor": {"enabled": True}}}
     _, rule = network_policy(small(observability=monitored))["spec"]["ingress"]
     assert "from" not in rule
@@ -54,19 +54,19 @@ def test_metrics_can_be_scraped_unless_it_is_said_by_whom():
 
 
 def test_ports_of_the_users_own_have_rules_of_their_own():
-    """A server for queries of stores is opened without opening anything else."""
+    """A server for store queries is opened without opening anything else."""
     rules = [{"from": [{"namespaceSelector": {}}], "ports": [{"port": 7070, "protocol": "TCP"}]}]
     assert spec_of(ingress=rules)["ingress"] == [*spec_of()["ingress"], *rules]
 
 
 def test_pods_may_connect_everywhere_unless_told():
-    """Without a list of destinations the policy says nothing about connections out."""
+    """Without a list of destinations the policy does not restrict egress."""
     assert spec_of()["policyTypes"] == ["Ingress"]
     assert "egress" not in spec_of()
 
 
 def test_with_destinations_names_can_still_be_looked_up():
-    """With a list of destinations, DNS and the own pods stay reachable, and else only what is listed."""
+    """With a list of destinations, only those, DNS and the application's own pods are reachable."""
     rules = network_policy(full())["spec"]["egress"]
     assert [port["port"] for port in rules[0]["ports"]] == [53, 53]
     assert rules[1]["to"][0]["podSelector"]["matchLabels"] == headless_service(full())["spec"]["selector"]

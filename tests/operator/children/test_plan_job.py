@@ -9,7 +9,7 @@ from millrace_operator.children.pod import pod_template
 
 
 def test_it_plans_the_revisions_manifest():
-    """It runs the image's own `millrace plan` on the manifest of the revision."""
+    """It runs the image's own `millrace plan` on the revision's manifest."""
     spec = plan_job(full())["spec"]["template"]["spec"]
     container = program(spec)
     assert [*container["command"], *container["args"]] == [
@@ -31,7 +31,7 @@ def test_it_ends():
 
 
 def test_its_error_can_be_read():
-    """If it fails, the end of its log becomes its termination message."""
+    """If it fails, the end of its log becomes the termination message."""
     assert program(plan_job(small())["spec"]["template"]["spec"])["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
@@ -48,21 +48,21 @@ def test_it_is_limited():
     ("programs", "request_"), [("16Gi", "512Mi"), ("1e9", "512Mi"), ("256Mi", "256Mi"), ("0.5Gi", "512Mi")]
 )
 def test_it_finds_room_on_a_full_node(programs, request_):
-    """What is set aside for it is little, whatever the program asks for: it holds no state."""
+    """Its requests are small, whatever the program requests: it holds no state."""
     app = small(podTemplate={"resources": {"requests": {"cpu": "4", "memory": programs}}})
     requests = program(plan_job(app)["spec"]["template"]["spec"])["resources"]["requests"]
     assert requests == {"cpu": "100m", "memory": request_}
 
 
 def test_topology_may_depend_on_variables_and_configuration():
-    """The user's variables, ConfigMaps and empty folders are there, as they are where the program runs."""
+    """The user's variables, ConfigMaps and empty folders are available, as they are to the program."""
     spec = plan_job(full())["spec"]["template"]["spec"]
     assert {variable["name"] for variable in program(spec)["env"]} == {"REGION", "EMPTY", "FEATURE", "HOST_IP"}
     assert {mount["mountPath"] for mount in program(spec)["volumeMounts"]} == {"/etc/millrace/app", "/tables", "/tmp"}
 
 
 def test_it_has_no_state_and_nothing_beside_it():
-    """It mounts no claim, and neither sidecars nor init containers of the user's run with it."""
+    """It mounts no claim, and runs neither the user's sidecars nor init containers."""
     spec = plan_job(full())["spec"]["template"]["spec"]
     assert len(spec["containers"]) == 1
     assert "initContainers" not in spec
@@ -71,14 +71,14 @@ def test_it_has_no_state_and_nothing_beside_it():
 
 
 def test_no_cloud_gives_it_the_identity_of_the_pods():
-    """It may run under their service account, for the credentials of its image; the clouds' webhooks are told to leave it out."""
+    """It may use their service account, to pull its image; the clouds' webhooks are told to skip it."""
     annotations = plan_job(full())["spec"]["template"]["metadata"]["annotations"]
     assert annotations["eks.amazonaws.com/skip-containers"] == "millrace"
     assert annotations["azure.workload.identity/skip-containers"] == "millrace"
 
 
 def test_its_pods_are_not_the_applications():
-    """What selects an application's pods does not select those of its plan, and the other way round."""
+    """The selector of an application's pods does not select those of its plan, or the other way round."""
     of_plan = plan_job(full())["spec"]["template"]["metadata"]["labels"]
     running = network_policy(full(), OPERATOR_NAMESPACE)["spec"]["podSelector"]["matchLabels"]
     assert not running.items() <= of_plan.items()
@@ -88,7 +88,7 @@ def test_its_pods_are_not_the_applications():
 
 
 def test_it_has_no_network():
-    """Its policy admits no connection in or out."""
+    """Its policy allows no connection in or out."""
     spec = plan_network_policy(full())["spec"]
     assert set(spec["policyTypes"]) == {"Ingress", "Egress"}
     assert "egress" not in spec
@@ -96,7 +96,7 @@ def test_it_has_no_network():
 
 
 def test_policies_can_be_off():
-    """There are policies unless the spec disables them."""
+    """Policies exist unless the spec disables them."""
     assert network_policy(small(), OPERATOR_NAMESPACE) is not None
     assert plan_network_policy(small()) is not None
     off = small(networkPolicy={"enabled": False})

@@ -33,14 +33,14 @@ def arguments(app):
 
 
 def test_program_is_told_which_replica_it_is():
-    """The command names the replica by the pod's index, which Kubernetes gives in a label."""
+    """The command names the replica by the pod's index, which Kubernetes sets as a label."""
     assert arguments(small())["--replica"] == "$(POD_INDEX)"
     index = variables(small())["POD_INDEX"]["valueFrom"]["fieldRef"]["fieldPath"]
     assert index == "metadata.labels['apps.kubernetes.io/pod-index']"
 
 
 def test_pods_say_whose_they_are_to_the_brokers():
-    """Client and instance id have a part of the StreamsApp's uid: a pod of another cluster may have the same name."""
+    """Client and instance id contain part of the StreamsApp's uid: a pod of another cluster may have the same name."""
     uid = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
     args = program(spec_of(dataclasses.replace(small(), uid=uid)))["args"]
     assert {"client.id=$(POD_NAME).1b4e28ba", "group.instance.id=$(POD_NAME).1b4e28ba"} <= set(args)
@@ -58,7 +58,7 @@ def test_program_finds_what_its_command_names():
 
 
 def test_annotation_that_drains_a_pod_is_a_file_in_it():
-    """The program is told of the file by a variable, which images with an older Millrace do not mind, as they would an option."""
+    """The file's path is in a variable, which an image with an older Millrace ignores; it would reject an option."""
     spec = spec_of(small())
     file = variables(small())["MILLRACE_DRAIN_FILE"]["value"]
     (volume,) = (volume for volume in spec["volumes"] if "downwardAPI" in volume)
@@ -78,7 +78,7 @@ def test_every_mount_has_its_volume():
 
 
 def test_operators_volumes_are_those_that_manifests_may_not_use():
-    """What the manifest keeps free for the operator is all that the operator uses, so that nothing of a user's can collide."""
+    """The manifest reserves all volumes that the operator uses, so the user's can never collide with them."""
     mine = spec_of(full(podTemplate={}))
     assert {volume["name"] for volume in mine["volumes"]} | {"state"} <= OWN_VOLUMES
     paths = {mount["mountPath"] for mount in program(mine)["volumeMounts"]} - {"/tmp"}
@@ -98,7 +98,7 @@ def test_users_folder_takes_the_place_of_tmp():
     ("probe", "path"), [("startupProbe", "/startedz"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")]
 )
 def test_probes_ask_the_port_that_is_served(probe, path):
-    """Each probe asks its own question on the port that the command line opens."""
+    """Each probe has its own path on the port that the command line opens."""
     container = program(spec_of(small()))
     request = container[probe]["httpGet"]
     (port,) = container["ports"]
@@ -114,7 +114,7 @@ def test_starting_may_take_minutes():
 
 
 def test_service_finds_pods_before_they_are_ready():
-    """The headless Service selects the pods, names their port, and announces those that restore."""
+    """The headless Service selects the pods, names their port, and publishes those that are restoring."""
     service = headless_service(small())["spec"]
     pod_labels = pod_template(small())["metadata"]["labels"]
     assert service["clusterIP"] == "None"
@@ -126,7 +126,7 @@ def test_service_finds_pods_before_they_are_ready():
 
 
 def test_revision_is_in_the_template():
-    """Another revision is another template: its ConfigMap and its label are named in it."""
+    """Each revision has its own template, which names its ConfigMap and its label."""
     one = small()
     other = type(one)(one.namespace, one.name, "abcdef0123", one.spec)
     assert pod_template(one) != pod_template(other)
@@ -135,7 +135,7 @@ def test_revision_is_in_the_template():
 
 
 def test_replicas_are_kept_apart_by_default():
-    """Nodes and zones are preferred to differ, and no pod waits for that."""
+    """Different nodes and zones are preferred, and no pod waits for that."""
     spec = spec_of(small())
     assert spec["affinity"]["podAntiAffinity"].keys() == {"preferredDuringSchedulingIgnoredDuringExecution"}
     (constraint,) = spec["topologySpreadConstraints"]
@@ -144,7 +144,7 @@ def test_replicas_are_kept_apart_by_default():
 
 
 def test_users_affinity_and_spread_replace_the_defaults():
-    """A user's affinity and constraints are taken as they are; a constraint without a selector is about the own pods."""
+    """A user's affinity and constraints are kept as they are; a constraint without a selector gets the application's pods."""
     wanted = FULL["podTemplate"]
     spec = spec_of(full())
     assert spec["affinity"] == wanted["affinity"]
@@ -154,7 +154,7 @@ def test_users_affinity_and_spread_replace_the_defaults():
 
 
 def test_sandbox_scheduler_and_names_are_the_users():
-    """Where pods run goes for the plan Job too; how they find others does not, as it talks to nobody."""
+    """Fields about where pods run apply to the plan Job too; DNS fields do not, as it talks to nobody."""
     pods, planning = pod_template(full())["spec"], plan_job(full())["spec"]["template"]["spec"]
     for spec in (pods, planning):
         assert (spec["runtimeClassName"], spec["schedulerName"]) == ("sandboxed", "packing")
@@ -178,7 +178,7 @@ def test_a_constraints_own_selector_is_kept():
 
 
 def test_users_labels_and_annotations_are_added():
-    """A user's labels are added to the operator's, and annotations are taken over."""
+    """A user's labels and annotations are added to the operator's."""
     metadata = pod_template(full())["metadata"]
     assert metadata["labels"]["team"] == "orders"
     assert metadata["labels"]["streams.millrace.dev/app"] == "orders"
@@ -193,7 +193,7 @@ def test_sidecars_and_init_containers_are_added():
 
 
 def test_no_preset_is_written_when_a_user_wants_nothing():
-    """For the small application there is no empty map, empty list, null or empty text anywhere in the template."""
+    """For the small application there is no empty map, empty list, null or empty string anywhere in the template."""
 
     def empties(value, path=""):
         if value in ("", [], None) or (value == {} and not path.endswith("emptyDir")):

@@ -29,19 +29,19 @@ def test_telemetry_knows_where_it_comes_from():
 
 
 def test_instance_knows_which_pod_it_runs_in():
-    """By its uid, which no other pod has: its answers are told from those of a pod that has its address later."""
+    """It gets the pod's unique uid, so its answers are not confused with those of a later pod with the same address."""
     assert variables(small())["POD_UID"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.uid"
 
 
 def test_what_is_referred_to_comes_before():
-    """A variable that refers to another stands after it, as Kubernetes demands."""
+    """A variable that refers to another comes after it, as Kubernetes requires."""
     names = list(variables(small()))
     assert names.index("POD_NAME") < names.index("OTEL_RESOURCE_ATTRIBUTES")
     assert names.index("POD_NODE_NAME") < names.index("OTEL_RESOURCE_ATTRIBUTES")
 
 
 def test_users_attributes_are_added():
-    """A user's resource attributes come after the operator's, so that theirs count."""
+    """A user's resource attributes come after the operator's, so that the user's take precedence."""
     env = [{"name": "OTEL_RESOURCE_ATTRIBUTES", "value": "team=orders,k8s.pod.name=mine"}]
     found = attributes(small(podTemplate={"env": env}))
     assert found["team"] == "orders"
@@ -61,7 +61,7 @@ def test_nothing_is_exported_unless_wanted():
 
 
 def test_collector_of_the_spec_wins_over_users_variable():
-    """What the spec says of the collector is what counts."""
+    """The collector in the spec takes precedence."""
     env = [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://elsewhere:4318"}]
     otlp = {"endpoint": "http://collector:4318"}
     found = variables(small(podTemplate={"env": env}, observability={"otlp": otlp}))
@@ -72,13 +72,13 @@ def test_collector_of_the_spec_wins_over_users_variable():
 
 @pytest.mark.parametrize("ratio", [0, 0.1, 0.00001, 1])
 def test_samplers_ratio_is_a_number(ratio):
-    """The ratio reads back as what was written."""
+    """The ratio reads back as it was written."""
     otlp = {"endpoint": "http://collector:4318", "sampler": {"type": "traceidratio", "ratio": float(ratio)}}
     assert float(variables(small(observability={"otlp": otlp}))["OTEL_TRACES_SAMPLER_ARG"]["value"]) == ratio
 
 
 def test_no_secret_of_the_operators_is_in_the_environment():
-    """Only a variable for which the user names a Secret takes its value from one, and not in the plan Job."""
+    """A variable gets its value from a Secret only if the user says so, and never in the plan Job."""
     users = [item["name"] for item in variables(full()).values() if "secretKeyRef" in item.get("valueFrom", {})]
     assert users == ["LICENCE"]
     assert "secretKeyRef" not in str(plan_job(full()))
@@ -86,7 +86,7 @@ def test_no_secret_of_the_operators_is_in_the_environment():
 
 
 def test_all_keys_of_config_maps_and_secrets_become_variables():
-    """The program has them as the user says; the plan Job has those of ConfigMaps only."""
+    """The program gets them as the user specified; the plan Job gets only those of ConfigMaps."""
     config_map, secret = full().spec.pod_template.env_from
     assert program(pod_template(full())["spec"])["envFrom"] == [
         {"prefix": config_map.prefix, "configMapRef": {"name": "shop", "optional": True}},

@@ -28,17 +28,17 @@ def test_memory_is_always_limited():
     ids=str,
 )
 def test_memory_is_completed(wanted, request_, limit):
-    """A request alone is the limit too, a limit alone the request, and both stay what they are."""
+    """A request alone is also the limit, a limit alone is also the request, and both together are kept."""
     found = resources(**wanted)
     assert (found["requests"]["memory"], found["limits"]["memory"]) == (request_, limit)
 
 
 @pytest.mark.parametrize("limit", ["50m", "2"])
 def test_request_of_cpu_is_never_more_than_its_limit(limit):
-    """A limit of CPU without a request is the request too, also where it is less than the default."""
+    """A CPU limit without a request is also the request, even if it is less than the default."""
     assert resources(limits={"cpu": limit})["requests"]["cpu"] == limit
 
 
 def test_other_resources_are_handed_on():
-    """Any other resource of a node may be requested."""
+    """Any other node resource may be requested."""
     assert resources(limits={"ephemeral-storage": "2048Mi"})["limits"]["ephemeral-storage"] == "2Gi"

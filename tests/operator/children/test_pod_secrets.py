@@ -40,7 +40,7 @@ SPECS = {
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_runtime_finds_every_file_that_it_is_told_of(spec):
-    """The files to which the runtime's settings refer are exactly those that are mounted for it, at the same place."""
+    """The files that the runtime's settings refer to are exactly those mounted for it, at the same paths."""
     app = revision_of(spec)
     resource = StreamsApp.model_validate({"metadata": {"name": app.name}, "spec": spec})
     settings = to_streams_config(resource, 0)
@@ -53,7 +53,7 @@ def test_runtime_finds_every_file_that_it_is_told_of(spec):
 
 
 def test_keys_are_renamed():
-    """A Secret that names its keys otherwise is projected under the names that are expected."""
+    """A Secret with different key names is projected under the expected names."""
     assert files(full())["auth/username"] == ("orders-login", "user")
     assert files(full())["tls-client/tls.crt"] == ("orders-cert", "user.crt")
     assert files(full())["tls-client/tls.key"] == ("orders-cert", "tls.key")
@@ -65,7 +65,7 @@ def test_missing_secret_keeps_the_pod_from_starting():
 
 
 def test_keys_of_which_either_may_be_there_do_not_keep_the_pod_from_starting():
-    """A Secret of Strimzi's or cert-manager's is projected as far as it goes; what must be there stays a condition."""
+    """Strimzi and cert-manager Secrets are projected with the keys they have; required keys stay required."""
     spec = with_auth(type="scram-sha-512", secretRef={"name": "orders-user"})
     spec["kafka"]["tls"] = {"clientCertSecretRef": {"name": "orders-cert"}}
     sources = [source["secret"] for source in projected(revision_of(spec))["sources"]]
@@ -77,7 +77,7 @@ def test_keys_of_which_either_may_be_there_do_not_keep_the_pod_from_starting():
 
 
 def test_every_key_that_a_binding_may_have_is_projected():
-    """Which of them a Secret has, nobody knows before: none is a condition, and each has a place of its own."""
+    """Nobody knows in advance which keys a Secret has: none is required, and each has its own path."""
     sources = [source["secret"] for source in projected(revision_of({**FULL, "kafka": BOUND}))["sources"]]
     (binding,) = (source for source in sources if source["name"] == "orders-kafka")
     assert binding["optional"]
@@ -92,7 +92,7 @@ def test_secrets_are_for_the_programs_group_only():
 
 
 def test_changes_arrive():
-    """No mount of the operator's is by subPath, which would freeze a file."""
+    """No mount of the operator's uses subPath, which would freeze a file."""
     assert not [mount for mount in program(pod_template(full())["spec"])["volumeMounts"] if "subPath" in mount]
 
 
@@ -102,7 +102,7 @@ def test_no_secrets_no_volume():
 
 
 def test_plan_sees_no_secret():
-    """The plan Job has neither the secrets that the manifest names nor a volume of the user's that holds one."""
+    """The plan Job has neither the secrets named in the manifest nor any user volume that holds one."""
     spec = plan_job(full())["spec"]["template"]["spec"]
     assert "secret" not in {kind for volume in spec["volumes"] for kind in volume}
     assert "projected" not in {kind for volume in spec["volumes"] for kind in volume}

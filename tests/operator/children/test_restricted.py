@@ -1,4 +1,4 @@
-"""Pods are admitted where Pod Security's level Restricted is enforced."""
+"""Pods are admitted where Pod Security level Restricted is enforced."""
 
 import copy
 import re
@@ -21,13 +21,13 @@ PODS = {
 
 @pytest.mark.parametrize("pod", PODS.values(), ids=PODS)
 def test_pods_are_restricted(pod):
-    """Nothing in a pod's spec breaks a rule, init containers and sidecars of the user included."""
+    """Nothing in a pod's spec breaks a rule, including the user's init containers and sidecars."""
     assert violations(pod()) == []
 
 
 @pytest.mark.parametrize("pod", PODS.values(), ids=PODS)
 def test_pods_go_further(pod):
-    """The program cannot write to its root filesystem, and its pod gets no API token and no addresses of services."""
+    """The program cannot write to its root filesystem, and its pod gets no API token and no service environment variables."""
     spec = pod()
     assert program(spec)["securityContext"]["readOnlyRootFilesystem"] is True
     assert spec["automountServiceAccountToken"] is False
@@ -65,12 +65,12 @@ def _set(spec, path, value):
     ids=str,
 )
 def test_the_rules_tell(path, value):
-    """Each rule finds the one thing that breaks it."""
+    """Each rule finds exactly the violation it is for."""
     assert len(violations(_set(pod_template(small())["spec"], path, value))) >= 1
 
 
 def test_users_are_the_images_unless_named():
-    """Pods run as the user of Millrace's images, and as the user that the spec names if it names one."""
+    """Pods run as the user of Millrace's images unless the spec names another."""
     context = pod_template(small())["spec"]["securityContext"]
     text = (Path(__file__).parents[3] / "Dockerfile").read_text()
     images = {int(number) for pair in re.findall(r"^USER (\d+):(\d+)$", text, re.MULTILINE) for number in pair}
@@ -80,7 +80,7 @@ def test_users_are_the_images_unless_named():
 
 
 def test_a_sidecars_own_security_context_is_kept():
-    """What a sidecar says of its security stays, also if a restricted namespace will refuse it."""
+    """A sidecar's own security settings are kept, even if a restricted namespace will reject them."""
     sidecar = {"name": "tool", "image": "tool:1", "securityContext": {"allowPrivilegeEscalation": True}}
     (_, container) = pod_template(small(podTemplate={"sidecars": [sidecar]}))["spec"]["containers"]
     assert container["securityContext"]["allowPrivilegeEscalation"] is True

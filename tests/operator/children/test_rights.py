@@ -1,4 +1,4 @@
-"""The rights in the chart are enough to manage the children."""
+"""The chart's rights are enough to manage the children."""
 
 import re
 from pathlib import Path
@@ -30,13 +30,13 @@ def children():
 
 
 def test_every_child_is_observed():
-    """What is built is of the kinds, and of the versions of them, that the operator lists in each pass."""
+    """All objects that are built have a kind and version that the operator lists."""
     observed = {(kind.api_version, kind.kind) for kind in (*CHILDREN, POD_MONITORS)}
     assert {(child["apiVersion"], child["kind"]) for child in children()} <= observed
 
 
 def test_operator_may_write_and_delete_every_child():
-    """For each kind of child the chart's role has all verbs that observing, applying and deleting need."""
+    """For each kind of child the chart's role has all verbs needed to observe, apply and delete it."""
     allowed = rights()
     kinds = {kind_of(child["kind"]) for child in children()}
     missing = {kind.plural: VERBS - allowed.get((kind.group, kind.plural), set()) for kind in kinds}

@@ -18,13 +18,13 @@ def test_pods_are_only_replaced_by_the_operator():
 
 
 def test_replicas_are_those_asked_for():
-    """The number of pods is an argument, zero too, and the spec's does not count."""
+    """The number of pods is an argument and may be zero; the spec's replicas are ignored."""
     assert stateful_set(full(), 0)["spec"]["replicas"] == 0
     assert stateful_set(full(), 7)["spec"]["replicas"] == 7
 
 
 def test_selector_selects_the_template():
-    """The selector is part of the pods' labels, and has no revision in it, because it cannot be changed."""
+    """The selector is part of the pods' labels and contains no revision, because it cannot be changed."""
     spec = stateful_set(full(), 1)["spec"]
     assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
     assert not [label for label in spec["selector"]["matchLabels"] if "revision" in label]
@@ -32,7 +32,7 @@ def test_selector_selects_the_template():
 
 
 def test_claims_have_the_size_and_class_of_the_spec():
-    """A claim asks for the spec's size, in the server's notation, and for its class only if there is one."""
+    """A claim requests the spec's size, in the server's notation, and a class only if the spec has one."""
     (claim,) = stateful_set(full(), 1)["spec"]["volumeClaimTemplates"]
     assert claim["spec"]["resources"]["requests"]["storage"] == "10Gi"
     assert claim["spec"]["storageClassName"] == "fast"
@@ -43,7 +43,7 @@ def test_claims_have_the_size_and_class_of_the_spec():
 
 
 def test_claims_do_not_follow_the_revision():
-    """Nothing of a revision is in the claim template, which cannot be changed."""
+    """Nothing in the claim template, which cannot be changed, depends on the revision."""
     one = full()
     other = type(one)(
         one.namespace, one.name, "abcdef0123", small(storage={"size": "10Gi", "storageClassName": "fast"}).spec
@@ -54,7 +54,7 @@ def test_claims_do_not_follow_the_revision():
 
 
 def test_service_account_has_no_token():
-    """An application's own account gives no token to pods; a user's account is used and not made."""
+    """An application's own account gives pods no token; a user's account is used but not created."""
     account = service_account(small())
     assert account["automountServiceAccountToken"] is False
     assert pod_template(small())["spec"]["serviceAccountName"] == account["metadata"]["name"]
@@ -64,13 +64,13 @@ def test_service_account_has_no_token():
 
 @pytest.mark.parametrize(("written", "kept"), [(1, 1), ("2", 2), ("25%", "25%")])
 def test_disruption_budget_counts_what_may_be_away(written, kept):
-    """A number stays a number and a percentage a text, as the API server keeps them."""
+    """A number stays a number and a percentage a string, as the API server stores them."""
     budget = disruption_budget(small(podDisruptionBudget={"maxUnavailable": written}))
     assert budget["spec"]["maxUnavailable"] == kept
     assert "minAvailable" not in budget["spec"]
 
 
 def test_disruption_budget_can_be_off():
-    """There is one by default, and none if the spec disables it."""
+    """There is a disruption budget by default, and none if the spec disables it."""
     assert disruption_budget(small(podDisruptionBudget={"enabled": False})) is None
     assert disruption_budget(small())["spec"]["maxUnavailable"] == 1

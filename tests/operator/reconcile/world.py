@@ -1,7 +1,7 @@
 """A small cluster with a Kafka in it, to reconcile against: a model of the API server, its controllers and the brokers.
 
-Time stands still but for `tick`, and controllers act only in `settle`, so that a test decides what happens between two passes.
-What the model knows of Millrace is how pods behave, which a `Program` says for each image.
+Time advances only in `tick`, and controllers act only in `settle`, so that a test decides what happens between two passes.
+All that the model knows about Millrace is how pods behave, which a `Program` defines for each image.
 """
 
 from __future__ import annotations
