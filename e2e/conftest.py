@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """End a run that is terminated as Ctrl-C would, so that everything is taken down."""
+    """Handle SIGTERM like Ctrl-C, so that everything is taken down."""
     signal.signal(signal.SIGTERM, lambda *_: pytest.exit("told to end", returncode=143))
 
 
@@ -113,7 +113,7 @@ def kafka_options(cluster: Cluster) -> Mapping[str, Any]:
     """Let the session's Kafka listen where pods can reach it; `kafka` itself comes with Millrace's pytest plugin."""
     steady = {
         "broker.session.timeout.ms": "60000"
-    }  # nobody stops it: a pause of the machine must not cost a transaction
+    }  # no test stops it, and a pause of the machine must not abort a transaction
     return {"host": cluster.host_address, "config": steady}
 
 

@@ -1,7 +1,7 @@
 """`python -m e2e.crashing_operator` runs the operator, which kills itself after some actions, as SIGKILL would.
 
-`SIMULATED_CRASH_AFTER` is how many. Carrying out an action on Kubernetes or on Kafka counts, and so does writing a status that
-differs from the one that is there.
+`SIMULATED_CRASH_AFTER` is the number of actions. An action on Kubernetes or Kafka counts, and so does writing a status
+that differs from the current one.
 """
 
 import functools

@@ -90,7 +90,7 @@ class SimulatedKafka:
         raise NotImplementedError
 
     def act(self, desired, action):
-        """Pretend that it has been done."""
+        """Pretend to carry out the action."""
 
     def forget(self, ref):
         """Nothing is kept."""
@@ -153,7 +153,7 @@ class Kubelet:
     """Acts as the node of all pods in a cluster, until it is closed.
 
     Args:
-        api: The client for the API server, of which this is the only user.
+        api: A client for the API server that nothing else uses.
     """
 
     def __init__(self, api: client.ApiClient) -> None:
@@ -165,7 +165,7 @@ class Kubelet:
         self._begin()
 
     def close(self) -> None:
-        """End."""
+        """Stop."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -230,7 +230,7 @@ class Kubelet:
                 (self._let_go if state == "terminating" else self._start)(pod)
             except ApiException as error:
                 if error.status != 404:
-                    continue  # others write pods too: retried
+                    continue  # others write pods too, so it is retried
             self._done[uid] = state
 
     def _let_go(self, pod: dict[str, Any]) -> None:

@@ -55,7 +55,7 @@ def test_long_broker_outage_is_survived(own_words, word_count) -> None:
     app.wait_ready()
     words.write(times=10)
     words.wait_exact()
-    time.sleep(2)  # for the transaction's other markers: a single broker that is killed before would never write them
+    time.sleep(2)  # until all transaction markers are written: a single broker killed before that would never do it
     kafka.kill()
     app.wait("told", lambda: app.condition("BrokersReachable").get("status") == "False")
     away_for(app, 20)

@@ -93,7 +93,7 @@ def may(cluster: Cluster, account: str, verb: str, resource: str, *flags: str) -
 
 
 def patch_is_refused(cluster: Cluster, account: str, name: str, namespace: str) -> bool:
-    """Return whether the policy forbids a ServiceAccount to change an application, without changing it."""
+    """Return whether the policy keeps a ServiceAccount from changing an application, without changing it."""
     change = json.dumps({"metadata": {"annotations": {"a": "b"}}})
     try:
         cluster.kubectl(

@@ -80,7 +80,7 @@ def test_lost_node_loses_no_word(word_count, words: Words, cluster: Cluster, sec
 
 
 def test_isolated_node_comes_back(word_count, words: Words, cluster: Cluster, second) -> None:
-    """Its replica continues where it stopped; what was deleted meanwhile ends there, though nobody waited for it."""
+    """Its replica continues where it stopped; pods deleted meanwhile end there, although nobody waited for them."""
     app: Application = word_count(words, replicas=2, drain={"terminationGracePeriodSeconds": 10})
     app.apply()
     app.wait_ready()

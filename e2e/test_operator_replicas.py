@@ -1,4 +1,4 @@
-"""Two replicas of the operator in a cluster, one of which writes; and an API server that goes down under the operator."""
+"""Two replicas of the operator in a cluster, only one of which writes; and an API server that goes down."""
 
 from __future__ import annotations
 

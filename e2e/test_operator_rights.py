@@ -63,7 +63,7 @@ def config_map(name: str, labels: dict[str, str] | None = None) -> dict[str, Any
 
 
 def refusal(cluster: Cluster, *arguments: str, obj: dict[str, Any] | None = None) -> str:
-    """Return the API server's message if it refuses something to the operator's account; empty if it does not."""
+    """Return the API server's message if it refuses the operator's account something; empty if it does not."""
     files = () if obj is None else ("--filename=-",)
     try:
         cluster.kubectl(

@@ -60,7 +60,7 @@ def test_reset_application_counts_from_the_beginning(word_count, words: Words, k
 
 @contextmanager
 def stranger(words: Words, group: str) -> Iterator[None]:
-    """Put another member into the application's group."""
+    """Add another member to the application's group."""
     settings = {"bootstrap.servers": words.bootstrap_servers, "group.id": group, "enable.auto.commit": False}
     consumer = Consumer(settings)
     try:

@@ -46,7 +46,7 @@ def user(secured: SecuredKafka) -> tuple[str, str]:
 
 
 def with_password(address: str, **tls: str) -> dict[str, Any]:
-    """Return `spec.kafka` of an application with a password; `ca="trusted"` names the Secret with the authority."""
+    """Return `spec.kafka` of an application with a password; `ca="trusted"` names the Secret with the CA certificate."""
     kafka = {"bootstrapServers": [address], "auth": {"type": "scram-sha-512", "secretRef": {"name": LOGIN}}}
     return kafka | ({"tls": {"caSecretRef": {"name": tls["ca"]}}} if tls else {})
 

@@ -73,7 +73,7 @@ def unplannable(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
 
 
 def endless(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
-    """Hang while the topology is built: to see what a plan may do."""
+    """Hang while the topology is built, for tests of what a plan Job may do."""
     threading.Event().wait()
 
 

@@ -102,7 +102,7 @@ class Cluster:
         self.stop()
 
     def stop(self, *, keep_logs: bool = False) -> None:
-        """End everything immediately and remove the directory; pods are not asked first."""
+        """Stop everything immediately and remove the directory; pods are not shut down first."""
         self.machine.stop()
         if not keep_logs:
             shutil.rmtree(self.directory)

@@ -33,7 +33,7 @@ class Component:
 
     @property
     def log(self) -> Path:
-        """The log of all its lives."""
+        """The log of all its runs."""
         return self.directory / f"{self.name}.log"
 
     def start(self) -> None:
@@ -42,7 +42,7 @@ class Component:
         self._pid_file.write_text(str(self._process.pid))
 
     def kill(self) -> None:
-        """End it like a crash (SIGKILL), and wait."""
+        """Kill it as a crash would (SIGKILL), and wait."""
         pid = self._pid_inside()
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
@@ -69,7 +69,7 @@ class Component:
         return self.directory / f"{self.name}.pid"
 
     def _pid_inside(self) -> int | None:
-        """Return the process itself, by the host's process id: the only child of the one that waits outside."""
+        """Return the host's id of the process itself: the only child of the one that waits outside."""
         try:
             waiting = int(self._pid_file.read_text())
             children = Path(f"/proc/{waiting}/task/{waiting}/children").read_text().split()

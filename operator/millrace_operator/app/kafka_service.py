@@ -49,7 +49,7 @@ class _Kept:
     secrets: tuple[str, ...]
     read_at: float
     last_good: Credentials | None = None
-    """The last complete ones, for the deletion."""
+    """The last complete credentials, for a deletion."""
 
 
 class KafkaService:

@@ -31,7 +31,7 @@ _RENEW: Final = 1 / 5
 
 
 class LeaseApi(Protocol):
-    """The requests that a lease takes; `cluster.requests.Requests` is one."""
+    """The requests that a Lease needs; `cluster.requests.Requests` provides them."""
 
     def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Object:
         """Return the Lease."""
@@ -115,10 +115,10 @@ class Leader:
 
         Args:
             stop: Ends the run.
-            on_held: Called when the Lease is got, and when it has outlasted a time without an API server; must return soon.
+            on_held: Called when the Lease is acquired, and when it is still held after an API server outage; must return soon.
 
         Returns:
-            False if the Lease was held and another has it, True if the run was stopped.
+            False if the Lease was held and another candidate has it now, True if the run was stopped.
         """
         leads = writes = False
         while not stop.is_set():
@@ -154,7 +154,7 @@ class Leader:
     def _renew(self) -> bool:
         """Write the Lease without reading it: the holder has written it last.
 
-        If that is not so (an answer was lost, or another has it), the write is refused, and reading tells.
+        If that is not so (an answer was lost, or another has it), the write is refused, and the next read shows why.
         """
         return self._seen is not None and self._write(
             self._api.update, LEASES, self._namespace, self._name, self._lease(self._seen)

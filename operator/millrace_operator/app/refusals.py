@@ -1,4 +1,4 @@
-"""What a resource's user is told when a pass over it fails, or when some of its actions are refused.
+"""What a resource's status says when a pass over it fails, or when some of its actions are refused.
 
 A pass always ends in a status that is true for this generation: what was observed, and in `Stalled` what was refused and why. A
 refused action that others depend on stops those after it. One that nothing depends on (a PodDisruptionBudget, or telling a pod to
@@ -103,7 +103,7 @@ def with_refusals(desired: DesiredApp, decision: Decision, refusals: Sequence[Re
 
     Args:
         desired: The resource that the decision is about.
-        decision: The decision, of which nothing has been reported yet.
+        decision: The decision, not reported yet.
         refusals: What was refused, at least one.
     """
     old = desired.status or StreamsAppStatus()

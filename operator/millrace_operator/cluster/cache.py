@@ -160,7 +160,7 @@ def relist(
         selector: The label selector of children.
 
     Returns:
-        The applications (namespace, name) of which something was new, and whether the cluster knows `PodMonitor`.
+        The applications (namespace, name) with changes, and whether the cluster knows `PodMonitor`.
 
     Raises:
         ApiError: A list failed.

@@ -76,7 +76,7 @@ class Pod:
     drains_since: int | None = None
     """Since when it is supposed to hand over its tasks."""
     reads_drain: bool = True
-    """Whether it is told so by a file; pods made by older operators are not."""
+    """Whether it learns that from a file; pods made by older operators do not."""
 
     @property
     def ready(self) -> bool:
@@ -189,7 +189,7 @@ class ChildrenView:
         return [plan for plan in map(read_plan, texts) if plan is not None]
 
     def revisions(self) -> set[str]:
-        """Return the revisions of which ConfigMaps or Jobs exist."""
+        """Return the revisions that have ConfigMaps or Jobs."""
         kinds = {"ConfigMap", "Job"}
         return {
             _labels(item)[REVISION_LABEL]

@@ -183,7 +183,7 @@ def set_pods_changing(context: ReconcileContext, wanted: int) -> None:
 
 
 def set_rolling(context: ReconcileContext, target: Target) -> None:
-    """Set Reconciling for pods that are being brought to the target revision, or have to wait for that."""
+    """Set Reconciling for pods that are being moved to the target revision, or are waiting for it."""
     if not target.may_start:
         set_waiting(context)
     elif context.is_true("RolledBack"):

@@ -158,7 +158,7 @@ def is_member_of(app: str, uid: str, client_id: str, static_id: str | None) -> b
         app: The StreamsApp's name.
         uid: The uid in its members' ids; empty if they have none.
         client_id: The member's client id.
-        static_id: The member's instance id, which alone counts if it has one; see `names.member`.
+        static_id: The member's instance id, which alone counts if it has one; see `naming.member`.
     """
     pod = re.escape(naming.member("POD", uid) if uid else "POD").replace("POD", rf"{re.escape(app)}-\d+")
     if static_id is not None:
@@ -171,7 +171,7 @@ def known_uids(app: DesiredApp, view: ChildrenView) -> tuple[str, ...]:
 
     Args:
         app: The application.
-        view: Its children, by which its pods may have other ids than its own, and which tell of earlier StreamsApps.
+        view: Its children, which show the ids that its pods were given, and record earlier StreamsApps.
     """
     given = _given(view)
     found = (*retained.member_uids(view), *(() if given is None else (given,)), app.uid)

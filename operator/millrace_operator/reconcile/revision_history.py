@@ -46,7 +46,7 @@ def obstacles(context: ReconcileContext, revision: str, plan: TopologyPlan) -> S
     """Return why a revision cannot continue from the existing state, line by line.
 
     State of the running and of the stable revision must neither be left behind nor misread. State of earlier revisions must only
-    not be misread. The stable revision itself is always let through: a failed upgrade goes back to it as well.
+    not be misread. The stable revision itself is always allowed: a failed upgrade goes back to it as well.
 
     Args:
         context: What this pass works on.

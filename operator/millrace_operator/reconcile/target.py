@@ -1,4 +1,4 @@
-"""Which revision pods are brought to: the wanted one, unless it failed, has no plan, or cannot continue from the existing state.
+"""Which revision pods are moved to: the wanted one, unless it failed, has no plan, or cannot continue from the existing state.
 
 Until the wanted revision may run, the running one stays the target: scaling and healing continue with it, and no pod is touched
 because of the new one. If the running revision is itself an upgrade that turns out to fail, the stable revision replaces it.

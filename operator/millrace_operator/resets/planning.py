@@ -47,7 +47,7 @@ def plan_actions(
         brokers: What they have of the application.
         plan: What all its revisions need.
         app: The application. Only its own members are removed from the group by `force`.
-        view: Its children, which tell what its members are known by.
+        view: Its children, which show the uid in its members' ids.
 
     Raises:
         ActiveGroupError: The group has members, and `force` is not set or they are not of this application.
