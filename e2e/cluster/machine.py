@@ -174,7 +174,7 @@ class Machine:
             machine.run("ip", "route", "add", far.pods, "via", far.node, "dev", end)
 
     def stop(self) -> None:
-        """End everything inside and wait until it is gone; if it had ended before, another machine may have its number."""
+        """Stop everything inside and wait until it is gone; if it had already ended, another machine may have its number."""
         cable = None
         if self.alive:
             cable = cable_index(self.addresses.name)

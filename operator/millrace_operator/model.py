@@ -21,7 +21,7 @@ from millrace.plan.reset import ActiveMember
 from millrace.records import TopicPartition
 
 Object = Mapping[str, Any]
-"""A Kubernetes object, or what is to become one."""
+"""A Kubernetes object, existing or still to be created."""
 Json = dict[str, Any]
 """An object, or a part of one, that is being built."""
 

@@ -119,7 +119,7 @@ class KafkaClusters:
             app: The application.
             credentials: To be used for it.
             plan: What its topologies need or needed.
-            target: Where the application is to start reading.
+            target: Where the application should start reading.
             inputs: Input topics in addition to the plan's.
 
         Raises:

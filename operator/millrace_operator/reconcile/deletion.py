@@ -201,7 +201,7 @@ def _deletes_topics(context: ReconcileContext) -> bool:
 
 
 def _topics_to_delete(context: ReconcileContext) -> tuple[str, ...]:
-    """Return the internal topics that exist and are to be deleted."""
+    """Return the existing internal topics that should be deleted."""
     if not _deletes_topics(context):
         return ()
     return tuple(sorted(_own_topics(context) - _read_by_others(context).keys()))

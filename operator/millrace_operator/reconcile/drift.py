@@ -1,7 +1,7 @@
 """Drift: whether a child has to be applied, because it is missing, is wanted differently now, or was changed by somebody.
 
 The hash of what was last applied, stored on the child, shows when a field is no longer wanted; comparing what is wanted with what
-is there shows when somebody has changed it. Defaults and other managers' fields count as neither, so a healthy application causes
+exists shows when somebody has changed it. Defaults and other managers' fields count as neither, so a healthy application causes
 no writes.
 """
 

@@ -45,7 +45,7 @@ _NO_POD_MONITORS: Final = (
 
 
 def reconcile(desired: DesiredApp, observed: ObservedApp) -> Decision:
-    """Return what is to be done about an application, and its status.
+    """Return what to do about an application, and its status.
 
     Args:
         desired: The resource as it stands.

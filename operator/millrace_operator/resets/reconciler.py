@@ -9,7 +9,7 @@ A finalizer keeps a reset that has begun: one that is deleted half done is finis
 If that is not possible within a minute it ends as failed, which an Event reports.
 
 A reset must not linger: one that found the application running would otherwise start when somebody suspends it weeks later. So it
-waits for `state: suspended` only for a few minutes, and then fails for good.
+waits for `state: suspended` only for a few minutes, and then is refused for good.
 """
 
 from __future__ import annotations

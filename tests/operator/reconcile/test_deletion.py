@@ -23,7 +23,7 @@ def world():
 
 
 def delete(world, policy="Retain", **fields):
-    """Delete the application under a policy and wait for the end."""
+    """Delete the application with a policy and wait until it is gone."""
     world.change(deletionPolicy=policy, **fields)
     world.delete()
     world.run(300)

@@ -67,7 +67,7 @@ def test_certificates_that_do_not_do_cost_one_pod(world):
 
 
 def test_nothing_is_restarted_while_brokers_are_away(world):
-    """A new pod could not come up."""
+    """A new pod could not become ready."""
     world.brokers_up = False
     world.run(600)
     assert deleted_pods(world) == []
@@ -287,7 +287,7 @@ def test_an_application_that_must_not_roll_asks_for_no_turn(upgraded, stop):
 
 
 def test_nothing_is_renewed_while_brokers_are_away(upgraded):
-    """A new pod could not come up."""
+    """A new pod could not become ready."""
     upgraded.brokers_up = False
     upgraded.run(600)
     assert deleted_pods(upgraded) == []

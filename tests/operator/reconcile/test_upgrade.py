@@ -180,7 +180,7 @@ def test_a_roll_back_is_told_once_and_never_forgotten(world):
 
 
 def test_a_failing_upgrade_that_was_overtaken_gives_way_to_what_ran_well(world):
-    """An upgrade interrupted by a spec change that has no plan yet: its failing pods go back to the stable revision."""
+    """If a spec without a plan interrupts a failing upgrade, the failing pods go back to the stable revision."""
     old = world.status.stable_revision
     world.programs |= {NEW: Program(crashes=True), "registry.example/words:3": Program(plan=None)}
     world.change(image=NEW)

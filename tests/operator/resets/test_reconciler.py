@@ -232,7 +232,7 @@ def test_a_dry_run_tells_which_members_are_waited_for(force):
 
 
 def test_a_reset_does_not_lie_in_wait():
-    """If the application is not suspended soon, the reset fails for good and does not start when that happens later."""
+    """If the application is not suspended soon, the reset is refused for good, and does not start when that happens later."""
     this = world(state="running")
     this.pass_over()
     this.now += PATIENCE_S - 1
