@@ -3,7 +3,7 @@
     python -m tests.golden.replay tests/golden/data/cases [--topologies MODULE] [--only NAME…]
 
 prints each mismatch, and finally `N passed, N failed`; it exits with 1 if any failed, and with 2 if there is nothing to compare.
-partitions of all records sent, including internal topics; then the final contents of all stores, the dropped records, and the
+For each operation it compares the order across all topics, keys, values, timestamps, headers and (if the sender chose one)
 partitions of all records sent, including internal topics; then the final contents of all stores, the dropped records, and the
 operation that fails. No case is exempt; if `case.json` says `records_only`, Kafka Streams' order across topics and its stores are
 not known.

@@ -290,7 +290,7 @@ class Seen:
 
 
 def run_phase(application, language, phase):
-    """Start the application, have it follow the commands of a phase, and stop it."""
+    """Start the application, wait until it has executed a phase's commands, and stop it."""
     run = Run(application, language)
     at_start = run.reads("start")
     application.send(commands_of_phase(phase))
@@ -329,7 +329,7 @@ def _check_reads(what, found, expected, stores):
 
 
 def _comparable(on_disk, phase, exact):
-    """Leave out what Java does not clean up, and we do.
+    """Leave out what Java does not clean up, while Millrace does.
 
     After a restart its versioned stores no longer know which segments to delete (and they never keep their position), and index
     rows of a time-ordered store remain when null is put.
@@ -411,9 +411,9 @@ UNCOMMITTED = {"commit.interval.ms": "30000", "producer.transaction.timeout.ms":
     ],
 )
 def test_killed_program_leaves_a_usable_directory(application, java_alone, killed, follower, guarantee, wiped):
-    """A follower loses nothing and does nothing twice; what Java may not have committed is wiped under exactly-once.
+    """The next program loses and repeats nothing; under exactly-once, state that Java may not have committed is wiped.
 
-    Java also wipes what we leave, since it cannot know that we only write committed data.
+    Java also wipes what Millrace leaves, since it cannot know that only committed data is written.
     """
     shared = application(**{"processing.guarantee": guarantee})
     run_phase(shared, killed, 0)

@@ -1,6 +1,6 @@
 """Diagrams of a topology, as Mermaid or SVG, with one graph per sub-topology.
 
-Topics and stores are drawn as nodes of their own. A repartition topic appears twice, below the sub-topology that writes it
+Topics and stores are drawn as separate nodes. A repartition topic appears twice, below the sub-topology that writes it
 and above the one that reads it, so that each graph can be read alone.
 
 In SVG a box is one layer below the lowest of its parents, and each layer is ordered by where the parents are, which for graphs

@@ -4,7 +4,7 @@ Order across partitions is best effort (KIP-695): when an input partition is emp
 -1: nothing. 0: records known to be on the broker but not fetched yet. More: in addition, that long for records yet to be
 produced. The host reports each partition's lag; a partition whose lag is unknown is waited for.
 
-Among heads with the same timestamp the one is taken that Java would take: the partitions that have records are kept in a heap
+Among heads with the same timestamp, the one that Java would take is taken: the partitions that have records are kept in a heap
 that moves its elements as `java.util.PriorityQueue` does. The head of every queue in the heap has been read.
 """
 

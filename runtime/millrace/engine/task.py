@@ -1,6 +1,6 @@
 """`StreamTask`: one sub-topology over one partition of its inputs, with its state.
 
-It is deterministic: records, time and the collector of its output are passed in, and nothing here knows a broker, a thread or a
+It is deterministic: records, time and the output's collector are passed in, and nothing here depends on a broker, a thread or a
 clock. A standby is a task that stays in RESTORING; its first `initialize` makes it active without closing a store (recycling).
 
 A host calls `open_stores` → `restore` until caught up → `initialize` → (`add_records`, `process`, punctuate)* →

@@ -332,7 +332,7 @@ class StreamsProducer:
         """Call a function of librdkafka that may never return, in a thread that is abandoned in that case.
 
         librdkafka's cache of group coordinators may have a broker that was missing from the cluster's metadata for a moment, as
-        when it restarts; `send_offsets_to_transaction` then waits, beyond its time-out, for a connection that is never made.
+        when it restarts; `send_offsets_to_transaction` then waits, beyond its timeout, for a connection that is never made.
         """
         outcome = in_background(f"{threading.current_thread().name}-offsets", call)
         try:

@@ -5,7 +5,7 @@
 committed.
 
 **Refused records.** A broker refuses whole batches, and librdkafka's report of a record in one lacks its headers and timestamp.
-Under at-least-once, if just one record was reported, the production exception handler is asked with what is known, and a record
+Under at-least-once, if just one record was reported, the production exception handler gets what is known, and a record
 for which it says RESUME is skipped. Otherwise it is unknown which record is at fault, or the transaction has failed, so
 everything since the last commit is processed again. That is done *carefully*: each record is a batch of its own with a callback
 that knows the whole record, the handler is asked about those that are refused, and under EOS the ones it lets go are left out

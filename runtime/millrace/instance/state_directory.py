@@ -174,7 +174,7 @@ class StateDirectory:
             return path
 
     def disown_task(self, task_id: TaskId, owner: str) -> None:
-        """Give a task's directory back; does nothing if the thread does not own it."""
+        """Release a task's directory; does nothing if the thread does not own it."""
         with self._guard:
             if self._owners.get(task_id) == owner:
                 del self._owners[task_id]
@@ -194,7 +194,7 @@ class StateDirectory:
         return _TOUCH_EVERY_S if age_ms < 0 else min(_TOUCH_EVERY_S, age_ms / 4000)
 
     def disown_all(self, owner: str) -> None:
-        """Give back every task directory that a thread owns, when the thread has ended."""
+        """Release every task directory that a thread owns, when the thread has ended."""
         for task_id in [task for task, name in list(self._owners.items()) if name == owner]:
             self.disown_task(task_id, owner)
 
@@ -298,7 +298,7 @@ class StateDirectory:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise LockError(self._locked_message(int(holder) if holder.isdigit() else None)) from None
             raise explain(error, path, "lock") from error
-        with contextlib.suppress(OSError):  # the pid is a courtesy to whoever finds the lock taken
+        with contextlib.suppress(OSError):  # the pid is only a hint for other processes that find the directory locked
             os.ftruncate(fd, 0)
             os.pwrite(fd, str(os.getpid()).encode(), 0)
         return fd

@@ -324,7 +324,7 @@ class ThreadLoop:
             self._thread.set_state(ThreadState.RUNNING)
 
     def _rest(self) -> None:
-        """Wait for a moment of the pause. Nothing is polled, so what is in the consumer's queue stays there."""
+        """Wait for a moment while paused. Nothing is polled, so what is in the consumer's queue stays there."""
         self._settle_state()
         self._busy = False
         began = time.monotonic()

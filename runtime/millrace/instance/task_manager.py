@@ -2,7 +2,7 @@
 
 The group's events only change the *target*: the tasks that this thread should have, with their input partitions. `reconcile`,
 called every round, brings the actual tasks closer to it. So no event is ever half done: when a commit fails in the middle, the
-next round continues from what is really there.
+next round continues from the actual state.
 
 A task moves through three stages: *pending* (its directory is still owned by another thread of this process, or its committed
 offsets are not known yet), *restoring* (owned by the state updater until it gives the task back) and *running*. Input partitions
@@ -53,7 +53,7 @@ class TaskManager:
         self._asked: dict[TaskId, CommittedOffsets] = {}
         """Pending tasks whose committed offsets have been requested."""
         self._restored: set[TaskId] = set()
-        """Tasks among `restoring` that the state updater has given back."""
+        """Tasks among `restoring` that the state updater has returned."""
         self._starts: BackgroundQueries[TopicPartition, Mapping[TopicPartition, int]] = BackgroundQueries(
             resources.starting_offsets.resolve, resources.context.config.task_timeout_ms / 1000
         )
@@ -79,7 +79,7 @@ class TaskManager:
     # What the group says
 
     def offset_sums(self) -> dict[TaskId, int]:
-        """Return, for the assignor, what state is here: of running tasks, and of those that only have a directory."""
+        """Return the local state for the assignor: of running tasks, and of tasks that only have a directory."""
         directory = self._resources.context.directory
         sums = dict.fromkeys(directory.unowned_tasks_on_disk(self._thread), UNKNOWN_OFFSET_SUM)
         sums.update(dict.fromkeys(self.restoring, UNKNOWN_OFFSET_SUM))
@@ -123,7 +123,7 @@ class TaskManager:
         tasks = {**self.restoring, **self.running}
         return self.pending | {task_id: task.input_partitions for task_id, task in tasks.items()}
 
-    # From the tasks that are there to the target
+    # From the actual tasks to the target
 
     def reconcile(self) -> None:
         """Bring this thread's tasks closer to the target; call it every round, after the group's events.

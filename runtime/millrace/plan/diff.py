@@ -147,7 +147,7 @@ def _moved_subtopologies(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanC
 
 
 def _store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
-    """Yield the changes to stores that tasks own; global stores are compared apart."""
+    """Yield the changes to stores that tasks own; global stores are compared separately."""
     before, after = _stores_of(old), _stores_of(new)
     renamed = _renamed(old, new, before.keys() - after.keys(), after.keys() - before.keys())
     for name in sorted(before.keys() - after.keys()):

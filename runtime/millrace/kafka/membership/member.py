@@ -141,7 +141,7 @@ class GroupMember:
 
     @property
     def state(self) -> MemberState:
-        """Where the member is in its life."""
+        """The member's current state."""
         return self._shared.state
 
     @property
