@@ -70,7 +70,7 @@ class PartitionGroup:
         return any(map(len, self._list)) and self._may_process(now_ms)
 
     def process(self, now_ms: int, max_records: int) -> int:
-        """Process up to that many records in timestamp order; return how many were taken."""
+        """Process at most this many records in timestamp order; return how many were taken."""
         queues = self._list
         if len(queues) == 1:
             return queues[0].drain(max_records)

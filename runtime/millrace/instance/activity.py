@@ -147,7 +147,7 @@ class LoopProgress:
     """The progress of one thread's loop; written by that thread only, except for when it gives up.
 
     A loop that makes no progress is stuck in user code, unless it waits for a broker: every such wait has its own limit
-    (`task.timeout.ms`), and restarting the process would not end it. So the two are told apart. The thread writes plain
+    (`task.timeout.ms`), and restarting the process would not end it. So the two are distinguished. The thread writes plain
     attributes and others read them, without a lock. Whoever ends the thread limits all that it still waits for (`give_up_in`):
     closing takes no longer because brokers are away.
 

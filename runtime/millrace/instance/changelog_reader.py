@@ -101,7 +101,7 @@ class ChangelogReader:
         """Whether the offsets of some changelogs have been requested and are not yet known."""
         return bool(self._asked)
 
-    # Tasks come and go
+    # Adding and removing tasks
 
     def begin(self, added: Collection[tuple[StreamTask, Mapping[TopicPartition, int]]]) -> None:
         """Begin to restore tasks, each with the offsets at which to stop early in changelogs that are source topics."""

@@ -42,7 +42,7 @@ class Committer:
         self.commits_total = 0
 
     def is_wanted(self, tasks: Iterable[StreamTask]) -> bool:
-        """Whether a processor asked for a commit, or uncommitted state takes too much memory."""
+        """Whether a processor requested a commit, or uncommitted state takes too much memory."""
         limit = self._resources.context.config.uncommitted_max_bytes
         return any(
             task.commit_needed and (task.commit_requested or task.uncommitted_bytes() >= limit) for task in tasks

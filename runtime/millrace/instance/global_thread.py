@@ -242,7 +242,7 @@ class GlobalStreamThread:
             while not self._stop.is_set():
                 self._poll_once()
             self._task.commit()
-        except BaseException as error:  # the brokers, a store or a user's processor failed: the client fails, too
+        except BaseException as error:  # the brokers, a store or a user's processor failed, so the client fails too
             _log.exception("The global stores cannot be kept up to date")
             self._on_failure(of_thread(error))
         finally:

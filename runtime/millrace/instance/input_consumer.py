@@ -36,7 +36,7 @@ class InputConsumer:
 
     Args:
         client: opened with `enable.partition.eof` and `auto.offset.reset=error`.
-        reset: returns the offset to continue from when a partition no longer has the one asked for.
+        reset: returns the offset to continue from when a partition no longer has the requested one.
     """
 
     def __init__(self, client: Consumer, reset: Callable[[TopicPartition], int]) -> None:

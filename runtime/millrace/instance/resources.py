@@ -43,7 +43,7 @@ class ThreadContext:
     new_membership: Callable[[int, TaskOffsetSums, LoopProgress], GroupMembership]
     """Creates the membership of a thread, given its number."""
     on_shutdown_requested: Callable[[], None]
-    """Called, in a stream thread, when a member has asked for the whole application to stop."""
+    """Called, in a stream thread, when a member has requested that the whole application stop."""
     cache_max_bytes: Callable[[], int]
     """Returns a thread's current share of `statestore.cache.max.bytes`."""
     on_joined: Callable[[int], None] = lambda _generation: None

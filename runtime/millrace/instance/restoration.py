@@ -139,7 +139,7 @@ def begin_changelog(
     if listener is not None:
         listener.on_restore_start(partition, store.name, start, end)
     if start >= end:
-        if listener is not None:  # as Java does for complete stores, too
+        if listener is not None:  # as Java also does for complete stores
             listener.on_restore_end(partition, store.name, 0)
         return None
     _log.info(

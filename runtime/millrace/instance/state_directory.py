@@ -4,7 +4,7 @@ One process at a time owns `<state.dir>/<application.id>`: it holds a lock on `.
 kind of file lock that Java takes, so the two also exclude each other. Within the process a map says which thread owns which
 task directory. A directory that nobody owns is kept for `state.cleanup.delay.ms`, because the task may come back.
 
-The age of a task's state is that of its directory's modification time. Stores write in subdirectories, which does not change
+The age of a task's state is counted from its directory's modification time. Stores write in subdirectories, which does not change
 it; so it is set when a task comes or goes, and now and then while the task stays, in case of a crash (`touch_owned`).
 
 Every failure of the file system becomes a `StateDirectoryError` that says what to do, since the cause is always the machine
@@ -178,7 +178,7 @@ class StateDirectory:
         with self._guard:
             if self._owners.get(task_id) == owner:
                 del self._owners[task_id]
-                with contextlib.suppress(OSError):  # it only makes the clean-up wait from now on
+                with contextlib.suppress(OSError):  # only so that the clean-up delay starts now
                     os.utime(self.task_path(task_id))
 
     def touch_owned(self) -> None:

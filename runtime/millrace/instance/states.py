@@ -107,7 +107,7 @@ _CLIENT_TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
 
 
 class ClientLifecycle:
-    """The state of one client: changes it, tells the listener, and lets others wait for the end.
+    """The state of one client: changes it, notifies the listener, and lets others wait for the end.
 
     Args:
         application_id: named in the log.

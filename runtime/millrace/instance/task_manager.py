@@ -8,7 +8,7 @@ A task moves through three stages: *pending* (its directory is still owned by an
 offsets are not known yet), *restoring* (owned by the state updater until it gives the task back) and *running*. Input partitions
 are read only while their task is running. Closing is *clean* after a commit, or else *dirty*, which loses nothing: what was not
 committed is not on disk, and is processed again by the task's next owner. A task that has left the target is closed in the same
-round, before the group is told that others may have it; if it cannot be committed then, it never will be.
+round, before the group learns that others may have it; if it cannot be committed then, it never will be.
 
 Order matters under EOS: committed offsets are read (waiting for pending transactions) before changelog ends, so that state and
 offsets match, or state is ahead by aborted records only.
@@ -300,7 +300,7 @@ class TaskManager:
         return {partition: committed[partition] for partition in self._by_partition if partition in committed}
 
     def needs_commit(self) -> bool:
-        """Whether a processor asked for a commit, or uncommitted state takes too much memory."""
+        """Whether a processor requested a commit, or uncommitted state takes too much memory."""
         return self._committer.is_wanted(self.running.values())
 
     def commit(self) -> int:
@@ -344,7 +344,7 @@ class TaskManager:
             try:
                 self.commit()
                 self._commit_clean_metadata(self.task_ids)
-            except Exception as error:  # whatever it is: every store must still be closed
+            except Exception as error:  # any exception: every store must still be closed
                 failure = error
                 clean = False
         try:
@@ -353,7 +353,7 @@ class TaskManager:
             failure = failure or error
         try:
             self._committer.abort()  # even after a commit: a processor may have sent something in its `close`
-        except StreamsError as error:  # the brokers do not answer; they will time the transaction out by themselves
+        except StreamsError as error:  # the brokers do not answer; they will time out the transaction
             _log.info("%s could not abort its transaction while closing: %s", self._thread, error)
         if failure is not None:
             raise failure

@@ -106,7 +106,7 @@ class ThreadPool:
             self._to_replace.add(thread)
 
     def ended(self, thread: StreamThread, *, replace: bool) -> None:
-        """Remove or replace a thread that is dead, if that was asked for.
+        """Remove or replace a dead thread, if that was requested.
 
         Args:
             thread: which one.
