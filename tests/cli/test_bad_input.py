@@ -41,7 +41,7 @@ LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
 
 @pytest.fixture(scope="module")
 def secured():
-    """Give a Kafka with an open listener and one that asks for a password."""
+    """Yield a Kafka with an open listener and one that asks for a password."""
     with EmbeddedKafka(security=SaslPlain({"alice": "secret"})) as kafka:
         kafka.create_topics("out")
         yield kafka

@@ -257,7 +257,7 @@ def check_closes_while_starting(streams, thread, raised, config):
 
 
 def test_close_while_global_stores_are_filled(kafka, topic_factory, tmp_path, monkeypatch, caplog):
-    """`close` does not wait until the stores are full; what they have is on disk, and the next start continues from there."""
+    """`close` does not wait until the stores are full; their content is on disk, and the next start continues from there."""
     names = topic_factory("names")
     put(kafka, names, {f"k{number}": "x" for number in range(10)}, partitions=1)
 

@@ -27,7 +27,7 @@ LINE = "x" * 100
 
 @dataclass
 class Fetching:
-    """What was requested from the main consumer, and what it has fetched."""
+    """The calls to the main consumer, and what it has fetched."""
 
     pauses: list[TopicPartition] = field(default_factory=list)
     fetched: dict[str, int] = field(default_factory=dict)

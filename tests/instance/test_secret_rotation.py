@@ -166,7 +166,7 @@ def test_certificate_that_changed_is_reported_until_it_is_restored(tmp_path, cap
 
 
 def test_secret_that_vanishes_for_a_moment_changes_nothing(tmp_path, caplog):
-    """While a file is missing, clients keep what they have, and the log says why, once."""
+    """While a file is missing, clients keep their credentials, and the reason is logged once."""
     caplog.set_level(logging.INFO)
     mount(tmp_path / "auth", "alice", OLD)
     config = StreamsConfig.of(

@@ -28,7 +28,7 @@ def test_changes_survive(new, old):
     [(Change("n", None), "6e01"), (Change(None, "o"), "6f00"), (Change("n", "o"), "026e6f02")],
 )
 def test_the_flag_tells_which_values_are_there(change, expected):
-    """The last byte is 0 with only the old value, 1 with only the new one, and 2 with both, after the new one's length."""
+    """The last byte is 0 for the old value alone, 1 for the new one, and 2 for both, which start with the new one's length."""
     assert SERDE.serialize("t", change).hex() == expected
 
 
