@@ -1,6 +1,6 @@
 """Every exception Millrace raises, rooted in `StreamsError`.
 
-The names are those of Kafka Streams' `errors` package with Python's ending `Error`, so that a runbook written for Java
+The names are from Kafka Streams' `errors` package, with Python's ending `Error`, so that a runbook written for Java
 still applies. A message says what was wrong, where (topic, partition, offset, node, task), and what to do about it.
 """
 
@@ -140,7 +140,7 @@ class MissingSourceTopicError(StreamsError):
 
 
 class MissingSinkTopicError(StreamsError):
-    """An output topic (that of dead letters) does not exist."""
+    """An output topic (for dead letters) does not exist."""
 
 
 class MissingInternalTopicsError(StreamsError):
@@ -175,7 +175,7 @@ class JarDownloadError(DevKafkaError):
 
 
 class JavaNotFoundError(DevKafkaError):
-    """There is no Java of a sufficient version on this machine."""
+    """This machine has no Java that is recent enough."""
 
 
 class LocalHostError(StreamsError):

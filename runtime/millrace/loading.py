@@ -11,7 +11,7 @@ A setting that stands for code takes any of these, wherever it is read:
 | `module:attribute`, where the attribute may have dots, or `module.attribute` | what is imported, treated as above |
 
 Where a plain function is wanted (a timestamp extractor, an entrypoint) an object is a function. The same mistake gives the same
-message everywhere: an unknown name, a module that is not there, one that raises when it is imported, an attribute that it lacks,
+message everywhere: an unknown name, a missing module, one that raises when it is imported, an attribute that it lacks,
 a class that needs arguments.
 """
 
@@ -75,7 +75,7 @@ def load_instance(
         value: What the user gave.
         setting: Its key, for messages.
         known: What is built in, by name.
-        config: Handed to the object if it has a method `configure`.
+        config: Passed to the object if it has a method `configure`.
 
     Raises:
         ConfigError: The name is not known or cannot be imported, or the class needs arguments.

@@ -32,7 +32,7 @@ class Headers(tuple[tuple[str, "bytes | None"], ...]):
         return Headers((*self, (name, value)))
 
     def remove(self, name: str) -> Headers:
-        """Return these headers without those of that name."""
+        """Return these headers without the ones with this name."""
         return Headers(pair for pair in self if pair[0] != name)
 
     def last(self, name: str) -> bytes | None:
@@ -125,7 +125,7 @@ class TaskId(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """An offset to commit (that of the next record to read) and its metadata string (formats §9)."""
+    """An offset to commit (of the next record to read) and its metadata string (formats §9)."""
 
     offset: int
     metadata: str = ""

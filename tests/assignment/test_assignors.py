@@ -1,4 +1,4 @@
-"""What every assignor guarantees, whatever the group looks like, and what is special about each of them."""
+"""What every assignor guarantees for any group, and what is special about each of them."""
 
 from uuid import UUID
 
@@ -14,13 +14,13 @@ TASKS = st.frozensets(st.builds(TaskId, st.integers(0, 3), st.integers(0, 7)), m
 
 
 def process(number):
-    """Return the process id of that number."""
+    """Return the process id with this number."""
     return UUID(int=number)
 
 
 @st.composite
 def groups(draw):
-    """Draw a group: tasks, some of them stateful, and clients that ran or have copies of some."""
+    """Draw a group: tasks, some of them stateful, and clients that ran some of them or have copies."""
     tasks = draw(TASKS)
     stateful = frozenset(task for task in tasks if task.subtopology < draw(st.integers(0, 4)))
     count = draw(st.integers(1, 5))
@@ -50,7 +50,7 @@ ASSIGNORS = [high_availability_assignor, sticky_assignor, fallback_prior_assigno
 @settings(max_examples=60)
 @given(group=groups())
 def test_every_task_is_active_exactly_once_and_copies_are_apart(assign, group):
-    """Each task is active on one client; a client has at most one copy; only stateful tasks have standbys."""
+    """Each task is active on one client; no client has two copies of it; only stateful tasks have standbys."""
     clients, tasks, stateful, config = group
     result = assign(clients, tasks, stateful, config)
     assert result.clients.keys() == clients.keys()
@@ -65,7 +65,7 @@ def test_every_task_is_active_exactly_once_and_copies_are_apart(assign, group):
 @settings(max_examples=60)
 @given(group=groups())
 def test_standbys_are_as_many_as_asked_or_as_clients_allow(assign, group):
-    """A stateful task has its number of standbys, or one on each other client; warm-ups come on top."""
+    """A stateful task has the configured number of standbys, or one on each other client; warm-ups come on top."""
     clients, tasks, stateful, config = group
     result = assign(clients, tasks, stateful, config)
     wanted = min(config.num_standby_replicas, len(clients) - 1)
@@ -102,7 +102,7 @@ def test_a_second_rebalance_without_change_moves_nothing(group):
 
 
 def settled(clients, result, stateful):
-    """Return the clients after the tasks went where the result puts them; who gives a task up keeps its state."""
+    """Return the clients after tasks have moved as decided; a client that gives up a task keeps its state."""
     return {
         process_id: ClientState(
             process_id,
@@ -137,7 +137,7 @@ def caught_up(clients, result, stateful):
 @settings(max_examples=60)
 @given(group=groups())
 def test_probing_rebalances_end_in_a_balanced_assignment(group):
-    """Warm-ups catch up and tasks follow, until the loads differ by less than one task per thread and nothing waits."""
+    """Warm-ups catch up and tasks follow, until loads differ by less than one task per thread and no task waits."""
     clients, tasks, stateful, config = group
     state = clients
     for _ in range(40):
@@ -155,7 +155,7 @@ def test_probing_rebalances_end_in_a_balanced_assignment(group):
 
 
 def test_a_new_client_warms_up_before_it_gets_stateful_tasks():
-    """Tasks stay with the client that is caught up; the new one gets as many warm-ups as are allowed, and a probe is due."""
+    """Tasks stay with the client that is caught up; the new one gets as many warm-ups as allowed, and a probe is scheduled."""
     tasks = frozenset(TaskId(0, n) for n in range(4))
     old = ClientState(process(1), 1, tasks, lags=dict.fromkeys(tasks, LATEST_OFFSET))
     new = ClientState(process(2), 1, lags=dict.fromkeys(tasks, 1_000_000))
@@ -176,7 +176,7 @@ def test_a_small_lag_is_acceptable():
 
 
 def test_a_lost_client_s_task_goes_to_its_standby():
-    """When the client that ran a task has gone, the one with the caught-up standby runs it."""
+    """If the client that ran a task is gone, the one with a caught-up standby takes over."""
     task = TaskId(0, 0)
     cold = ClientState(process(1), 1, lags={task: 1_000_000})
     warm = ClientState(process(2), 1, previous_standby=frozenset({task}), lags={task: 5})
@@ -187,7 +187,7 @@ def test_a_lost_client_s_task_goes_to_its_standby():
 
 
 def test_standbys_go_to_other_zones():
-    """With rack.aware.assignment.tags a standby goes where the tag value differs from the active task's."""
+    """With rack.aware.assignment.tags, a standby goes to a client whose tag value differs from the active task's."""
     tasks = frozenset(TaskId(0, n) for n in range(6))
     clients = {
         process(n): ClientState(process(n), 1, lags=dict.fromkeys(tasks, 0), tags={"zone": zone})
@@ -202,7 +202,7 @@ def test_standbys_go_to_other_zones():
 
 
 def test_sticky_moves_only_what_the_new_client_s_share_needs():
-    """A third client takes its share, of both sub-topologies; no task moves between the other two."""
+    """A third client takes its share of both sub-topologies; no task moves between the other two."""
     tasks = frozenset(TaskId(s, n) for s in range(2) for n in range(6))
     half = {1: frozenset(t for t in tasks if t.partition % 2), 2: frozenset(t for t in tasks if not t.partition % 2)}
     clients = {process(n): ClientState(process(n), 2, half.get(n, frozenset())) for n in (1, 2, 3)}

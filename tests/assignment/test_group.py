@@ -44,30 +44,30 @@ PLAN = TopologyPlan(
 
 
 class FakeCluster:
-    """Topics with partitions, and changelogs with ends."""
+    """Topics with partitions, and changelogs with end offsets."""
 
     def __init__(self, ends=0, error=None):
         self.ends, self.error = ends, error
 
     def provision(self):
-        """Return the counts of the plan, or fail."""
+        """Return the plan's partition counts, or fail."""
         if isinstance(self.error, MissingSourceTopicError | ConfigError):
             raise self.error
         return resolve_partition_counts(PLAN, {"in": PARTITIONS, "other": PARTITIONS})
 
     def end_offsets(self, partitions):
-        """Return the same end for all, or fail."""
+        """Return the same end offset for all, or fail."""
         if self.error:
             raise self.error
         return dict.fromkeys(partitions, self.ends)
 
     def committed_offsets(self, partitions):
-        """No source topic is a changelog here."""
+        """Return nothing: no source topic is a changelog."""
         raise AssertionError
 
 
 class FakeMember:
-    """A member that obeys the group: keeps what it has until it is told to give it up."""
+    """A member that follows the protocol: it keeps what it has until it is told to give it up."""
 
     def __init__(self, number, process, end_point=""):
         self.name, self.process = f"member-{number}", UUID(int=process)
@@ -75,12 +75,12 @@ class FakeMember:
         self.owned, self.tasks, self.generation = frozenset(), {}, -1
 
     def subscription(self):
-        """Return what the member says when it joins."""
+        """Return the member's subscription when it joins."""
         sums = dict.fromkeys(self.tasks, LATEST_OFFSET)
         return MemberSubscription(("in", "other"), self.protocol.user_data(sums), self.owned, self.generation)
 
     def accept(self, assignment, generation):
-        """Take an assignment; returns whether the member rejoins at once."""
+        """Take an assignment; return whether the member rejoins at once."""
         added = frozenset(assignment.partitions) - self.owned
         result = self.protocol.accept(Assigned(assignment.partitions, added, assignment.user_data, generation))
         revoked = bool(self.owned - frozenset(assignment.partitions))
@@ -89,7 +89,7 @@ class FakeMember:
 
 
 def rebalance(leader, members, generation):
-    """Run one rebalance; returns whether another is due."""
+    """Run one rebalance; return whether another is due."""
     given = leader({member.name: member.subscription() for member in members})
     before = {tp: member.name for member in members for tp in member.owned}
     for member in members:
@@ -100,7 +100,7 @@ def rebalance(leader, members, generation):
 
 
 def settle(leader, members, generation):
-    """Rebalance until no member has a reason to; returns the next generation."""
+    """Rebalance until no member has a reason to; return the next generation."""
     for _ in range(6):
         generation += 1
         if not rebalance(leader, members, generation):
@@ -109,7 +109,7 @@ def settle(leader, members, generation):
 
 
 def leader_of(process=1, cluster=None, **config):
-    """Return a leader over the fake cluster."""
+    """Return a leader with the fake cluster."""
     config = AssignmentConfig(**{"allow_warmups": False, **config})
     return GroupLeader(PLAN, UUID(int=process), cluster or FakeCluster(), config, clock_ms=lambda: 1_000)
 
@@ -119,7 +119,7 @@ def leader_of(process=1, cluster=None, **config):
     st.lists(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3)), min_size=1, max_size=6), min_size=1, max_size=4)
 )
 def test_no_partition_is_given_before_its_owner_has_given_it_up(history):
-    """Members come and go; at each step the group settles, every partition is owned once, and none changes hands directly."""
+    """Members come and go: each time the group settles, every partition has one owner, and none moves without being revoked."""
     members, generation = {}, 0
     for step in history:
         wanted = dict(step)
@@ -154,7 +154,7 @@ def test_unaffected_tasks_stay_while_others_move():
 
 
 def test_a_member_that_takes_over_has_to_rejoin_at_once():
-    """The new owner of tasks that are not free yet has nextRebalanceMs=0, and with warm-ups a standby of them meanwhile."""
+    """The new owner of tasks that are not free yet has nextRebalanceMs=0; one with warm-ups has a standby of them meanwhile."""
     first, second = FakeMember(1, 1), FakeMember(2, 2)
     leader = leader_of(allow_warmups=True)
     generation = settle(leader, [first], 0)
@@ -177,7 +177,7 @@ def test_every_member_learns_the_hosts_of_all_partitions():
 
 
 def test_active_tasks_are_parallel_to_sorted_partitions():
-    """Partitions are sorted by topic and number, and the n-th task is that of the n-th partition."""
+    """Partitions are sorted by topic and number, and the n-th task belongs to the n-th partition."""
     member = FakeMember(1, 1)
     given = leader_of()({member.name: member.subscription()})[member.name]
     assert list(given.partitions) == sorted(given.partitions)
@@ -211,7 +211,7 @@ def test_the_group_speaks_the_oldest_version_of_its_members():
 
 
 def test_a_member_of_a_newer_version_keeps_its_tasks_and_learns_ours():
-    """Version probing: a member with an unknown version keeps what it owns and is told the version to use."""
+    """Version probing: a member with an unknown version keeps what it owns and learns which version to use."""
     member, newer = FakeMember(1, 1), FakeMember(2, 2)
     settle(leader_of(), [member, newer], 0)
     future = (12).to_bytes(4) + (12).to_bytes(4) + bytes(20)
@@ -224,7 +224,7 @@ def test_a_member_of_a_newer_version_keeps_its_tasks_and_learns_ours():
 
 
 def test_missing_input_topics_end_every_member():
-    """The leader sends all members a code, and keeps the error that names the topics."""
+    """The leader sends all members an error code, and keeps the error that names the topics."""
     leader = leader_of(cluster=FakeCluster(error=MissingSourceTopicError("in is missing")))
     member = FakeMember(1, 1)
     given = leader({member.name: member.subscription()})
@@ -252,7 +252,7 @@ def test_one_member_can_stop_the_application():
 
 
 def test_without_end_offsets_tasks_stay_and_the_group_looks_again_soon():
-    """When lags are unknown every task stays with its owner, and a rebalance is due within a minute."""
+    """If lags are unknown, every task stays with its owner, and a rebalance is due within a minute."""
     first, second = FakeMember(1, 1), FakeMember(2, 2)
     settle(leader_of(), [first], 0)
     before = first.owned
@@ -263,7 +263,7 @@ def test_without_end_offsets_tasks_stay_and_the_group_looks_again_soon():
 
 
 def test_two_members_claim_a_partition_and_the_later_generation_wins():
-    """A member that was away claims what it owned in an older generation; the claim of the later one counts."""
+    """A member that was away claims partitions it owned in an older generation; the claim from the later generation wins."""
     away, now = FakeMember(1, 1), FakeMember(2, 2)
     generation = settle(leader_of(), [away], 0)
     settle(leader_of(), [now], generation + 5)
@@ -273,7 +273,7 @@ def test_two_members_claim_a_partition_and_the_later_generation_wins():
 
 
 def test_assignor_is_chosen_by_name_or_given():
-    """Java's class names work, a function works, anything else is refused."""
+    """An assignor can be Java's class name or a function; anything else is refused."""
     from millrace.assignment.assignors import sticky_assignor
 
     name = "org.apache.kafka.streams.processor.assignment.assignors.StickyTaskAssignor"
@@ -285,7 +285,7 @@ def test_assignor_is_chosen_by_name_or_given():
 
 
 def test_member_without_user_data_gets_nothing_to_do():
-    """An empty assignment, which a member gets that the leader did not know, is not an error."""
+    """An empty assignment, as for a member that the leader did not know, is not an error."""
     assert MemberProtocol(UUID(int=1)).accept(Assigned((), frozenset(), b"", 1)).active == {}
 
 

@@ -1,4 +1,4 @@
-"""SubscriptionInfo and AssignmentInfo equal Java's, byte for byte, in every version."""
+"""SubscriptionInfo and AssignmentInfo equal Java's byte for byte, in every version."""
 
 from pathlib import Path
 from uuid import UUID
@@ -29,7 +29,7 @@ PROCESS = UUID(bytes=bytes(range(1, 17)))
 
 @pytest.mark.parametrize(("kind", "version", "data"), GOLDEN, ids=[f"{k}-v{v}" for k, v, _ in GOLDEN])
 def test_what_java_wrote_is_read_and_written_again(kind, version, data):
-    """Each payload that Java 4.3.1 wrote decodes, and encodes to the same bytes."""
+    """Each payload written by Java 4.3.1 decodes, and encodes to the same bytes."""
     if kind == "SubscriptionInfo":
         info = decode_subscription_info(data)
         assert encode_subscription_info(info) == data
@@ -41,7 +41,7 @@ def test_what_java_wrote_is_read_and_written_again(kind, version, data):
 
 
 def test_latest_subscription_says_what_java_meant():
-    """The fields of Java's version 11 payload have their meaning, not just their bytes."""
+    """The fields of Java's version 11 payload have the right values, not just the right bytes."""
     data = next(d for k, v, d in GOLDEN if k == "SubscriptionInfo" and v == 11)
     assert decode_subscription_info(data) == SubscriptionInfo(
         process_id=PROCESS,
@@ -53,7 +53,7 @@ def test_latest_subscription_says_what_java_meant():
 
 
 def test_latest_assignment_says_what_java_meant():
-    """Host maps, standbys and the rebalance time of Java's version 11 payload have their meaning."""
+    """Host maps, standbys and the rebalance time of Java's version 11 payload have the right values."""
     data = next(d for k, v, d in GOLDEN if k == "AssignmentInfo" and v == 11)
     assert decode_assignment_info(data) == AssignmentInfo(
         active=(TaskId(0, 1),),
@@ -81,7 +81,7 @@ hosts = st.dictionaries(st.builds(HostInfo, topics, st.integers(1, 65535)), part
     )
 )
 def test_any_subscription_survives_the_wire(info):
-    """Decoding what was encoded gives the same subscription."""
+    """Decoding an encoded subscription gives the same subscription."""
     assert decode_subscription_info(encode_subscription_info(info)) == info
 
 
@@ -97,13 +97,13 @@ def test_any_subscription_survives_the_wire(info):
     )
 )
 def test_any_assignment_survives_the_wire(info):
-    """Decoding what was encoded gives the same assignment."""
+    """Decoding an encoded assignment gives the same assignment."""
     assert decode_assignment_info(encode_assignment_info(info)) == info
 
 
 @given(st.binary(max_size=80))
 def test_garbage_is_refused_with_a_clear_error(data):
-    """Bytes that are not a payload raise TaskAssignmentError, never anything else."""
+    """Bytes that are not a payload always raise TaskAssignmentError."""
     for decode in (decode_subscription_info, decode_assignment_info):
         try:
             decode(data)
@@ -112,5 +112,5 @@ def test_garbage_is_refused_with_a_clear_error(data):
 
 
 def test_version_of_a_newer_subscription_is_readable():
-    """The version is readable even if the rest of the format is unknown."""
+    """The version can be read even if the rest of the format is unknown."""
     assert subscription_version(bytes.fromhex("0000000c0000000cff")) == 12

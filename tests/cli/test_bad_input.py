@@ -41,14 +41,14 @@ LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
 
 @pytest.fixture(scope="module")
 def secured():
-    """Give a Kafka with an open listener and one that asks for a password."""
+    """Yield a Kafka with an open listener and one that asks for a password."""
     with EmbeddedKafka(security=SaslPlain({"alice": "secret"})) as kafka:
         kafka.create_topics("out")
         yield kafka
 
 
 class Instance:
-    """The program in its folder, reading a topic of its own."""
+    """The program in its folder, with its own input topic."""
 
     def __init__(self, kafka, folder):
         self.kafka, self.folder = kafka, folder
@@ -63,7 +63,7 @@ class Instance:
         return [sys.executable, "-m", "millrace.cli", "run", entrypoint, *options]
 
     def fails(self, code, *args, prefix=(), **settings):
-        """Run the program, which is to end with an exit code; return the one line that says why."""
+        """Run the program, which must end with this exit code; return the line that says why."""
         result = subprocess.run(
             [*prefix, *self.command(*args, **settings)],
             capture_output=True,
@@ -81,7 +81,7 @@ class Instance:
 
 @pytest.fixture
 def app(secured, tmp_path):
-    """Give the program, whose topic does not exist yet."""
+    """Return the program, whose topic does not exist yet."""
     return Instance(secured, tmp_path)
 
 
@@ -94,7 +94,7 @@ def produce(app, value, partition=0):
 
 @pytest.mark.slow
 def test_brokers_that_do_not_answer(app):
-    """The addresses, what was tried, and what may be between."""
+    """The error has the addresses, what was tried, and what may be in between."""
     assert app.fails(1, servers="127.0.0.1:1") == (
         "No broker of bootstrap.servers=127.0.0.1:1 answered within 15 s (127.0.0.1:1: [Errno 111] Connection refused). "
         "Check that the brokers are running, that host and port are right, and that no firewall, network policy or DNS problem "
@@ -103,7 +103,7 @@ def test_brokers_that_do_not_answer(app):
 
 
 def test_unknown_entrypoint(app):
-    """The nearest name is offered."""
+    """The error suggests the closest name."""
     assert app.fails(2, "shop.py:topologi") == (
         f"shop.py:topologi: `shop` ({app.folder}/shop.py) has no `topologi`; did you mean `topology`?"
     )
@@ -111,13 +111,13 @@ def test_unknown_entrypoint(app):
 
 
 def test_entrypoint_that_raises(app):
-    """The error and the user's own line."""
+    """The error has the exception and the user's line."""
     assert app.fails(2, "shop.py:broken") == (f"shop.py:broken raised KeyError: 'missing' at {app.folder}/shop.py:13")
 
 
 @pytest.mark.parametrize(("user", "password"), [("alice", "not-the-secret"), ("bob", "secret")])
 def test_wrong_user_or_password(app, user, password):
-    """Which of the two is wrong only the broker knows; the password is not shown."""
+    """Only the broker knows which of the two is wrong; the password is not shown."""
     line = app.fails(
         1,
         servers=app.kafka.sasl_bootstrap_servers,
@@ -132,7 +132,7 @@ def test_wrong_user_or_password(app, user, password):
 
 
 def test_missing_password(app):
-    """Credentials that are needed and not given are a wrong setting."""
+    """Missing credentials are a configuration error."""
     line = app.fails(2, security_protocol=LOGIN["security.protocol"], sasl_mechanism=LOGIN["sasl.mechanism"])
     assert line == (
         "sasl.mechanism=PLAIN needs credentials: give sasl.jaas.config with username and password, or sasl.username and "
@@ -141,7 +141,7 @@ def test_missing_password(app):
 
 
 def test_plaintext_client_at_a_listener_with_passwords(app):
-    """The listener is there, and speaks another protocol."""
+    """The error says that a listener is there, but uses another protocol."""
     servers = app.kafka.sasl_bootstrap_servers
     assert app.fails(1, servers=servers) == (
         f"The broker at {servers} accepts connections but not security.protocol=PLAINTEXT: it closed the connection; this "
@@ -151,7 +151,7 @@ def test_plaintext_client_at_a_listener_with_passwords(app):
 
 
 def test_missing_input_topic(app):
-    """The topic is named, and not created."""
+    """The error names the topic, which is not created."""
     assert app.fails(1) == (
         f"Application {app.id} reads topics that do not exist: {app.source}. Create them (Millrace never creates input "
         "topics), or correct their names"
@@ -159,7 +159,7 @@ def test_missing_input_topic(app):
 
 
 def test_internal_topic_with_another_partition_count(app):
-    """The topic, both numbers, and the ways out."""
+    """The error has the topic, both numbers, and what can be done."""
     app.kafka.create_topics(app.source, partitions=2)
     changelog = f"{app.id}-KSTREAM-AGGREGATE-STATE-STORE-0000000001-changelog"
     app.kafka.create_topics(changelog, partitions=3, config={"cleanup.policy": "compact"})
@@ -169,7 +169,7 @@ def test_internal_topic_with_another_partition_count(app):
 
 
 def test_negative_timestamp(app):
-    """The record, its timestamp, and what to use instead."""
+    """The error has the record, its timestamp, and what to use instead."""
     app.kafka.create_topics(app.source)
     producer = KafkaProducer(bootstrap_servers=app.kafka.bootstrap_servers)
     producer.send(app.source, value=NUMBER, key=b"key", timestamp_ms=-1).get(30)
@@ -180,7 +180,7 @@ def test_negative_timestamp(app):
 
 
 def test_undecodable_record(app):
-    """The record, the serde, what is wrong with its bytes, and how to skip it."""
+    """The error has the record, the serde, what is wrong with the bytes, and how to skip the record."""
     app.kafka.create_topics(app.source, partitions=2)
     produce(app, b"xx", partition=1)
     assert app.fails(1) == (
@@ -192,7 +192,7 @@ def test_undecodable_record(app):
 
 
 def test_state_directory_of_another_process(app):
-    """The directory and the process that has it; that one goes on."""
+    """The error has the directory and the process that holds it; that process continues."""
     app.kafka.create_topics(app.source)
     status = app.folder / "status.json"
     command = [*app.command(), "--status-file", str(status)]
@@ -213,7 +213,7 @@ def test_state_directory_of_another_process(app):
 
 
 def in_own_namespace(folder, options):
-    """Return a command prefix that mounts a file system over a folder, which its process alone sees."""
+    """Return a command prefix that mounts a file system over a folder, visible only to the command."""
     mount = f'mount -t tmpfs -o {options} tmpfs {folder} && exec "$@"'
     prefix = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
     if subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode:
@@ -222,7 +222,7 @@ def in_own_namespace(folder, options):
 
 
 def test_read_only_state_directory(app):
-    """A volume that is mounted read-only is told from one that lacks permission."""
+    """A volume that is mounted read-only gives another error than missing permission."""
     app.kafka.create_topics(app.source)
     (app.folder / "volume").mkdir()
     assert app.fails(1, state_dir="volume", prefix=in_own_namespace(app.folder / "volume", "ro")) == (
@@ -232,7 +232,7 @@ def test_read_only_state_directory(app):
 
 
 def test_full_state_directory(app):
-    """A volume without space is noticed at the start, with the hint that state can be rebuilt."""
+    """A full volume is noticed at the start; the error mentions that state can be rebuilt."""
     app.kafka.create_topics(app.source)
     (app.folder / "volume").mkdir()
     assert app.fails(1, state_dir="volume", prefix=in_own_namespace(app.folder / "volume", "size=64k")) == (
@@ -258,7 +258,7 @@ def test_state_directory_that_fills_up(app):
 
 
 def test_state_directory_without_permission(app):
-    """Who lacks what, and how it is given on Kubernetes."""
+    """The error says who lacks which permission, and how to grant it on Kubernetes."""
     app.kafka.create_topics(app.source)
     (app.folder / "volume").mkdir(mode=0o500)
     prefix = []

@@ -1,4 +1,4 @@
-"""The commands from the outside: what they print, and the code they end with."""
+"""The commands from the outside: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def topology(config):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a program and its manifest."""
+    """Return a folder with a program and its manifest."""
     (tmp_path / "shop.py").write_text(PROGRAM)
     (tmp_path / "streamsapp.yaml").write_text(MANIFEST)
     return tmp_path
 
 
 def millrace(*arguments: str, folder=None) -> subprocess.CompletedProcess[str]:
-    """Run a command as a user does, in a process."""
+    """Run a command as a user would, in a process."""
     return subprocess.run(
         [sys.executable, "-m", "millrace.cli", *arguments],
         capture_output=True,
@@ -89,7 +89,7 @@ def test_plan_prints_json(folder):
 
 
 def test_plan_shows_where_dead_letters_go(folder):
-    """The dead-letter topic of the manifest is a topic that the application needs."""
+    """The manifest's dead-letter topic is listed among the topics that the application needs."""
     (folder / "streamsapp.yaml").write_text(MANIFEST + "  processing: {deadLetterTopic: orders-failed}\n")
     result = millrace("plan", "-f", "streamsapp.yaml", folder=folder)
     assert result.returncode == 0, result.stderr
@@ -104,7 +104,7 @@ def test_program_is_looked_for_next_to_the_manifest(folder):
 
 
 def test_command_line_takes_precedence_over_the_manifest(folder):
-    """Options and settings replace what the manifest says."""
+    """Options and settings override the manifest."""
     result = millrace(
         "plan", "-f", "streamsapp.yaml", "--application-id", "other", "-c", "num.stream.threads=2", folder=folder
     )
@@ -112,7 +112,7 @@ def test_command_line_takes_precedence_over_the_manifest(folder):
 
 
 def test_describe_as_text(folder):
-    """The text is Kafka Streams' own."""
+    """The text has Kafka Streams' format."""
     result = millrace("describe", "shop.py", folder=folder)
     assert result.stdout == (
         "Topologies:\n   Sub-topology: 0\n    Source: source (topics: [lines])\n      --> sink\n"
@@ -210,7 +210,7 @@ def test_dev_kafka_serves_until_it_is_told_to_stop():
 
 @pytest.mark.slow
 def test_run_without_a_broker_says_so_with_a_hint(folder):
-    """Brokers that do not answer are a failure that may pass (1), named with what can be done."""
+    """If brokers do not answer, a retry may succeed (exit code 1), and the error says what can be done."""
     result = millrace(
         "run", "-f", "streamsapp.yaml", "--bootstrap", "127.0.0.1:1", "--state-dir", "state", folder=folder
     )

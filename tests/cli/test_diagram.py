@@ -1,4 +1,4 @@
-"""Pictures of topologies."""
+"""Diagrams of topologies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def graph() -> Graph:
-    """Return a diamond: a source, two processors of which one has a store, and a sink below both."""
+    """Return a diamond: a source, two processors, one of them with a store, and a sink below both."""
     names = {
         "in": Shape.TOPIC,
         "src": Shape.SOURCE,
@@ -27,7 +27,7 @@ def graph() -> Graph:
 
 
 def test_mermaid_has_every_box_and_edge():
-    """Shapes tell topics, nodes and stores apart; a store hangs on a dotted line without an arrow."""
+    """Topics, nodes and stores have different shapes; a store has a dotted line without an arrow."""
     assert mermaid([graph()]).splitlines() == [
         "flowchart TD",
         '  subgraph s0["Sub-topology 0"]',
@@ -48,7 +48,7 @@ def test_mermaid_has_every_box_and_edge():
 
 
 def test_svg_boxes_do_not_overlap_and_edges_go_down():
-    """Every box has its place, below its parents, inside the frame."""
+    """Every box is below its parents and inside the frame, and no boxes overlap."""
     root = ET.fromstring(svg([graph(), graph()]))
     boxes = [item for item in root.iter(f"{SVG}rect") if item.get("class") != "frame"]
     places = [(float(b.get("x")), float(b.get("y")), float(b.get("width"))) for b in boxes]
@@ -68,7 +68,7 @@ def test_nothing_to_draw():
 
 
 def test_word_count_is_drawn_with_kafkas_names():
-    """Each sub-topology is a graph; an internal topic has its full name in both, a user's topic is never taken for one."""
+    """Each sub-topology is a graph; an internal topic has its full name in both, and a user's topic is not mistaken for one."""
     builder = StreamsBuilder()
     builder.stream("lines").group_by(lambda _, line: line).count().to_stream().to(
         "KSTREAM-AGGREGATE-STATE-STORE-0000000002"

@@ -1,4 +1,4 @@
-"""How the user's function is found and called, and what is said when it cannot be."""
+"""How the user's function is found and called, and the errors if it cannot be."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millrace.topology import Topology
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Write the module `shop_app` in a folder that becomes the working directory, and forget it afterwards."""
+    """Write the module `shop_app` to a folder that becomes the working directory, and unload it afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "argv", list(sys.argv))
@@ -31,7 +31,7 @@ def write(tmp_path, monkeypatch):
 
 
 def failure(entrypoint: str, **options) -> str:
-    """Return what is said about an entrypoint that cannot be used."""
+    """Return the error for an entrypoint that cannot be used."""
     with pytest.raises(EntrypointError) as caught:
         load_topology(entrypoint, **options)
     return str(caught.value)
@@ -67,7 +67,7 @@ OPTIONAL_CONFIG = """
 
 @pytest.mark.parametrize("code", [TAKES_NOTHING, TAKES_BUILDER, TAKES_BOTH, TAKES_CONFIG, OPTIONAL_CONFIG])
 def test_every_form_of_the_function_is_called(write, code):
-    """It may take nothing, a builder, a builder and the configuration, or the configuration alone."""
+    """It may take nothing, a builder, a builder and the configuration, or only the configuration."""
     write(code)
     topology = load_topology("shop_app:topology", app_config={"input": "in"})
     assert isinstance(topology, Topology)
@@ -76,7 +76,7 @@ def test_every_form_of_the_function_is_called(write, code):
 
 
 def test_attribute_of_a_class_and_arguments(write):
-    """The callable may be a member, and the program sees its arguments in sys.argv."""
+    """The callable may be a class attribute, and the program sees its arguments in sys.argv."""
     write("""
         import sys
         class Shop:
@@ -89,7 +89,7 @@ def test_attribute_of_a_class_and_arguments(write):
 
 
 def test_file_is_loaded_with_its_folder(write, tmp_path, monkeypatch):
-    """A file is found by its path, and may import its neighbours; its callable is `topology` if none is named."""
+    """A file is found by its path and may import its neighbours; the default callable is `topology`."""
     write("TOPIC = 'orders'", "shop_names")
     write("""
         from shop_names import TOPIC
@@ -130,13 +130,13 @@ def test_file_whose_name_is_not_a_module_name(write, tmp_path):
 
 
 def test_missing_module_names_where_it_was_looked_for(write, tmp_path):
-    """A module that does not exist is named with the folder that was searched."""
+    """The error for a module that does not exist names the folder that was searched."""
     told = failure("shop_missing.main:topology")
     assert f"there is no module `shop_missing` in {tmp_path}" in told
 
 
 def test_missing_dependency_names_the_line_that_imports_it(write, tmp_path):
-    """A module that the program imports and nobody installed is named with the importing line."""
+    """The error for a missing module that the program imports has the importing line."""
     write("import os\nimport shop_dependency\n")
     told = failure("shop_app:topology")
     assert f"importing `shop_app` failed at {tmp_path}/shop_app.py:2: module `shop_dependency` is not installed" in told
@@ -149,26 +149,26 @@ def test_syntax_error_names_its_line(write, tmp_path):
 
 
 def test_module_that_raises_names_its_line(write, tmp_path):
-    """An exception at import, also SystemExit, is shown with the user's line."""
+    """An exception at import, including SystemExit, is shown with the user's line."""
     write("x = 1\nraise SystemExit(3)\n")
     assert f"importing `shop_app` raised SystemExit: 3 at {tmp_path}/shop_app.py:2" in failure("shop_app:topology")
 
 
 def test_missing_attribute_suggests_the_nearest(write, tmp_path):
-    """The message for a missing name has the nearest one that exists."""
+    """The error for a missing name suggests the closest one that exists."""
     write(TAKES_NOTHING)
     told = failure("shop_app:topologie")
     assert f"`shop_app` ({tmp_path}/shop_app.py) has no `topologie`; did you mean `topology`?" in told
 
 
 def test_entrypoint_that_is_not_callable_is_refused(write):
-    """A topology is not a function."""
+    """A topology is not callable."""
     write("from millrace.topology import Topology\ntopology = Topology()\n")
     assert "`topology` is not callable but of type Topology: name a function" in failure("shop_app:topology")
 
 
 def test_function_that_raises_names_the_users_line(write, tmp_path):
-    """An exception is shown with the innermost line that is the user's, not Millrace's or the library's."""
+    """An exception is shown with the innermost line of the user's code, not of Millrace or a library."""
     write("""
         import json
         def topology(builder):
@@ -182,7 +182,7 @@ def test_function_that_raises_names_the_users_line(write, tmp_path):
 
 
 def test_error_in_the_topology_names_the_users_line(write, tmp_path):
-    """An error of the builder is shown with the line that caused it."""
+    """An error from the builder is shown with the line that caused it."""
     write("""
         from millrace.topology import Topology
         def topology():
@@ -216,6 +216,6 @@ def test_wrong_function_is_explained(write, code, expected):
 
 
 def test_parse_gives_the_parts():
-    """An entrypoint has a module, a callable, and for a file its folder."""
+    """An entrypoint has a module and a callable, and for a file its folder."""
     assert parse("a.b:c.d") == ("a.b", "c.d", None)
     assert parse(__file__) == ("test_entrypoint", "topology", __file__.rpartition("/")[0])

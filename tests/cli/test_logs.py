@@ -1,4 +1,4 @@
-"""Logs of `millrace run`: for people or for collectors, at the level that is asked for, and from the manifest if none is."""
+"""Logs of `millrace run`: for people or for collectors, with the level from the command line or from the manifest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def topology(builder):
 
 @pytest.fixture
 def run(tmp_path):
-    """Give a function that runs the program against brokers that do not answer, and returns exit code and standard error."""
+    """Return a function that runs the program with brokers that do not answer, and returns exit code and standard error."""
     (tmp_path / "shop.py").write_text(PROGRAM)
 
     def run(*options, logs=None):
@@ -48,7 +48,7 @@ def run(tmp_path):
                 "applicationId": "shop-v1",
                 "image": "registry.example/shop:1",
                 "app": {"entrypoint": "shop:topology"},
-                # A port that nobody can listen on, so that the end comes at once.
+                # Nothing can listen on this port, so the program ends at once.
                 "kafka": {"bootstrapServers": ["127.0.0.1:1"], "config": {"security.providers": "x"}},
                 **({} if logs is None else {"observability": {"logs": logs}}),
             },
@@ -88,14 +88,14 @@ def test_json_has_one_record_per_line(run):
     [("debug", 4), ("INFO", 4), ("WARNING", 3), ("ERROR", 1)],
 )
 def test_level_holds_for_the_program_too(run, level, logged):
-    """Records below the level are not written; libraries, and the program itself, log from INFO up."""
+    """Records below the level are not written; libraries and the program itself log from INFO up."""
     _, text = run("--log-format", "json", "--log-level", level, "--bootstrap", "127.0.0.1:x")
     assert sum(record["logger"] == "shop" for record in records(text)) == logged
     assert ("ours at debug" in text) == (level == "debug")
 
 
 def test_options_take_precedence_over_the_manifests_logging(run):
-    """A pod logs as spec.observability.logs says."""
+    """A pod logs as spec.observability.logs says, unless options differ."""
     _, text = run("--bootstrap", "127.0.0.1:x", logs={"level": "ERROR", "format": "json"})
     assert {record["level"] for record in records(text)} == {"ERROR"}
     _, text = run("--bootstrap", "127.0.0.1:x", "--log-format", "text", logs={"level": "ERROR", "format": "json"})

@@ -26,14 +26,14 @@ spec:
 
 
 def millrace(folder, *arguments):
-    """Run a command as a user does, in a process."""
+    """Run a command as a user would, in a process."""
     command = [sys.executable, "-m", "millrace.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=60, check=False)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a program, its manifest, the plan of that, and manifests of versions to come."""
+    """Return a folder with a program, its manifest, its plan, and the manifests of later versions."""
     (tmp_path / "shop.py").write_text(PROGRAM)
     for name, config in (("now", ""), ("output", "out: elsewhere"), ("renamed", "store: totals")):
         (tmp_path / f"{name}.yaml").write_text(MANIFEST.format(config=config))

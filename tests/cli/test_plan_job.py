@@ -57,7 +57,7 @@ SECURED = {
 
 
 class Job:
-    """A folder with a manifest and its program, and the command on it."""
+    """A folder with a manifest and its program, in which to run the command."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -80,7 +80,7 @@ class Job:
         (self.folder / "streamsapp.yaml").write_text(yaml.safe_dump(document))
 
     def run(self, *options, **environment):
-        """Run it with next to no environment, as a user that may write nowhere; standard output is no terminal."""
+        """Run it with a minimal environment as a user without write access; standard output is not a terminal."""
         hooks = self.folder / "hooks"
         hooks.mkdir(exist_ok=True)
         (hooks / "sitecustomize.py").write_text(READ_ONLY)
@@ -96,18 +96,18 @@ class Job:
         )
 
     def plan(self):
-        """Run it in this process, which is quicker, for what is wrong before the program is imported."""
+        """Run it in this process, which is faster, for errors found before the program is imported."""
         return CliRunner().invoke(app, ["plan", "-f", str(self.folder / "streamsapp.yaml"), "--json"])
 
 
 @pytest.fixture
 def job(tmp_path):
-    """Give a Job of an application."""
+    """Return a Job of an application."""
     return Job(tmp_path)
 
 
 def test_plan_needs_no_kafka_secret_home_or_disk(job):
-    """With brokers that do not exist, secrets that are not mounted and nowhere to write, the plan is the only line printed."""
+    """With brokers that do not exist, secrets that are not mounted and nowhere to write, only the plan is printed."""
     job.manifest(kafka=SECURED)
     ran = job.run("--json")
     assert ran.returncode == 0, ran.stderr
@@ -166,7 +166,7 @@ def test_what_the_program_prints_goes_to_standard_error(job):
     ],
 )
 def test_settings_that_cannot_run_are_refused_with_their_field(job, spec, reason, says, field):
-    """The plan finds what no pod could run: exit code 2, no standard output, and a reason that a program can read."""
+    """The plan reports what no pod could run: exit code 2, no standard output, and a machine-readable reason."""
     job.manifest(**spec)
     ran = job.plan()
     assert ran.exit_code == 2, ran.stderr
@@ -187,7 +187,7 @@ def test_settings_that_cannot_run_are_refused_with_their_field(job, spec, reason
     ],
 )
 def test_error_of_the_program_ends_with_its_reason(job, program, reason, says):
-    """Standard error says what went wrong, where, and which kind of error it is."""
+    """Standard error says what went wrong, where, and what kind of error it is."""
     (job.folder / "shop.py").write_text(program)
     job.manifest()
     ran = job.run("--json")

@@ -1,4 +1,4 @@
-"""`millrace run` with the arguments that a pod gives it: manifest, replica, volume, port and mounted secrets."""
+"""`millrace run` with the arguments of a pod: manifest, replica, volume, port and mounted secrets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def topology(builder):
 
 @pytest.fixture(scope="module")
 def kafka():
-    """Give a Kafka with a listener that asks for a password."""
+    """Yield a Kafka with a listener that asks for a password."""
     with EmbeddedKafka(security=SaslPlain({"alice": PASSWORD})) as kafka:
         kafka.create_topics("numbers", "counts")
         yield kafka
@@ -43,13 +43,13 @@ def kafka():
 
 @pytest.fixture
 def port():
-    """Give a port that nobody listens on."""
+    """Return a port that nothing listens on."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return free.getsockname()[1]
 
 
 def answer(port, path):
-    """Return status code and body of a GET, (0, {}) while nobody listens."""
+    """Return status code and body of a GET, or (0, {}) while nothing listens."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", path)
@@ -62,7 +62,7 @@ def answer(port, path):
 
 
 def wait_for(condition, process, log):
-    """Wait until a condition holds while a process lives."""
+    """Wait until a condition holds, as long as a process lives."""
     wait_until(lambda: process.poll() is not None or condition(), log.read_text)
     assert process.poll() is None, log.read_text()
 

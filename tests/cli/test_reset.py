@@ -34,7 +34,7 @@ spec:
 
 
 def millrace(folder, *arguments, **options):
-    """Run a command as a user does, in a process without a terminal."""
+    """Run a command as a user would, in a process without a terminal."""
     command = [sys.executable, "-m", "millrace.cli", *arguments]
     options = {"stdin": subprocess.DEVNULL, **options}
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=90, check=False, **options)
@@ -42,13 +42,13 @@ def millrace(folder, *arguments, **options):
 
 @pytest.fixture
 def app():
-    """Give a new application id."""
+    """Return a new application id."""
     return f"app-{secrets.token_hex(4)}"
 
 
 @pytest.fixture
 def shop(kafka, topic_factory, tmp_path, app):
-    """An application that has run: an input, a changelog, a committed offset, and state on disk."""
+    """Return an application that has run: it has an input, a changelog, a committed offset, and state on disk."""
     topic = topic_factory("in")
     kafka.create_topics(f"{app}-counts-changelog")
     (tmp_path / "shop.py").write_text(PROGRAM)
@@ -62,13 +62,13 @@ def shop(kafka, topic_factory, tmp_path, app):
 
 
 def client_settings(kafka, app):
-    """Return settings to look at an application with."""
+    """Return settings for observing an application."""
     config = StreamsConfig.of({"application.id": app, "bootstrap.servers": kafka.bootstrap_servers})
     return ClientSettings(config, "test")
 
 
 def left(kafka, app):
-    """Return the application's internal topics and committed offsets."""
+    """Return the application's remaining internal topics and committed offsets."""
     with GroupAdmin(client_settings(kafka, app)) as group:
         topics = {name for name in all_topic_partitions(kafka.admin()) if name.startswith(f"{app}-")}
         return topics, list(group.committed().values())
@@ -115,7 +115,7 @@ def test_dry_run_changes_nothing(kafka, shop, app, tmp_path):
 
 @pytest.mark.broker
 def test_without_a_terminal_yes_is_required(kafka, shop, app, tmp_path):
-    """A script must say --yes; without it the actions are shown, nothing is changed, and the code is 2."""
+    """A script must pass --yes; without it the actions are shown, nothing is changed, and the code is 2."""
     result = millrace(tmp_path, "reset", "-f", "streamsapp.yaml")
     assert result.returncode == 2
     assert "Nothing was changed, as there is no terminal to ask for confirmation: give --yes" in result.stderr
@@ -125,7 +125,7 @@ def test_without_a_terminal_yes_is_required(kafka, shop, app, tmp_path):
 
 @pytest.mark.broker
 def test_reset_by_manifest(kafka, shop, app, tmp_path):
-    """With --yes the reset is done; files are kept unless a directory is named, as in the second reset."""
+    """With --yes the reset is done; files are only deleted if a directory is given, as in the second reset."""
     result = millrace(tmp_path, "reset", "-f", "streamsapp.yaml", "--yes")
     assert result.returncode == 0, result.stderr
     assert result.stdout.endswith(f"{app} is reset\n")
@@ -138,7 +138,7 @@ def test_reset_by_manifest(kafka, shop, app, tmp_path):
 
 @pytest.mark.broker
 def test_reset_by_id(kafka, shop, app, tmp_path):
-    """Without a manifest, topics are found by name, and inputs by the group's offsets."""
+    """Without a manifest, topics are found by name and inputs by the group's offsets."""
     named = ("--application-id", app, "--bootstrap-servers", kafka.bootstrap_servers)
     result = millrace(tmp_path, "reset", *named, "--yes")
     assert result.returncode == 0, result.stderr
@@ -165,7 +165,7 @@ def test_question_on_a_terminal(kafka, shop, app, tmp_path, answer, code):
 
 @pytest.mark.broker
 def test_application_that_runs(kafka, topic_factory, tmp_path):
-    """An active group is refused with code 1, its members, and what to do."""
+    """An active group is refused with code 1; the error has its members and what to do."""
     group = Group(kafka.bootstrap_servers, topic_factory("in", partitions=2), 2)
     group.join("a")
     group.settle()

@@ -1,4 +1,4 @@
-"""Jars are fetched from a repository served by the test, which can simulate network failures."""
+"""Jars are fetched from a repository that the test serves, which can simulate network failures."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Repository:
         self.thread.start()
 
     def add(self, artifact: str, size: int = SIZE) -> Jar:
-        """Publish an artifact and return it pinned."""
+        """Publish an artifact, and return it with its checksum."""
         content = (artifact.encode() * size)[:size]
         jar = Jar("org.example", artifact, "1.0", hashlib.sha256(content).hexdigest(), size)
         self.files[f"/{jar.path}"] = content
         return jar
 
     def close(self):
-        """Stop answering."""
+        """Stop the server."""
         self.server.shutdown()
         self.server.server_close()
         self.thread.join()
@@ -64,7 +64,7 @@ class Repository:
 
 @pytest.fixture
 def repository(monkeypatch, tmp_path):
-    """A running repository, with no local Maven repository to fall back on."""
+    """Yield a running repository; there is no local Maven repository to fall back on."""
     monkeypatch.setenv("M2_REPO", str(tmp_path / "no-maven"))
     served = Repository()
     yield served
@@ -77,7 +77,7 @@ def jar_files(directory):
 
 
 def test_jars_are_fetched_once_and_laid_out_as_in_a_repository(repository, tmp_path):
-    """A fetched jar has the published bytes at its Maven path; a second fetch asks the repository for nothing."""
+    """A fetched jar has the published bytes at its Maven path; fetching it again sends no request."""
     wanted = (repository.add("a"), repository.add("b"))
 
     files = fetch(wanted, tmp_path / "cache", "Test", repository.url)
@@ -92,7 +92,7 @@ def test_jars_are_fetched_once_and_laid_out_as_in_a_repository(repository, tmp_p
 
 
 def test_wrong_checksum_is_refused(repository, tmp_path):
-    """A jar of the right size with other bytes is not installed, and the error names file, checksums and what to do."""
+    """A jar of the right size with other bytes is not installed; the error has the file, the checksums and what to do."""
     jar = repository.add("a")
     repository.files[f"/{jar.path}"] = b"x" * SIZE
 
@@ -103,7 +103,7 @@ def test_wrong_checksum_is_refused(repository, tmp_path):
 
 
 def test_interrupted_download_leaves_no_jar_and_is_resumed(repository, tmp_path):
-    """A connection that breaks leaves only a partial file; the next fetch asks for the rest alone."""
+    """A broken connection leaves only a partial file; the next fetch requests only the rest."""
     jar = repository.add("a")
     repository.sends_at_most = 0
     (tmp_path / jar.path).parent.mkdir(parents=True)
@@ -122,7 +122,7 @@ def test_interrupted_download_leaves_no_jar_and_is_resumed(repository, tmp_path)
 
 
 def test_connection_that_keeps_breaking_makes_progress(repository, tmp_path):
-    """A download that is interrupted repeatedly is continued in the same fetch as long as bytes arrive."""
+    """A download that is interrupted repeatedly continues within the same fetch as long as bytes arrive."""
     jar = repository.add("a")
     repository.sends_at_most = 150_000
 
@@ -133,7 +133,7 @@ def test_connection_that_keeps_breaking_makes_progress(repository, tmp_path):
 
 
 def test_damaged_partial_file_is_fetched_again(repository, tmp_path):
-    """A partial file with wrong bytes costs one more download, not an error."""
+    """A partial file with wrong bytes costs one more download, but is not an error."""
     jar = repository.add("a")
     part = (tmp_path / jar.path).with_suffix(".jar.part")
     part.parent.mkdir(parents=True)
@@ -145,7 +145,7 @@ def test_damaged_partial_file_is_fetched_again(repository, tmp_path):
 
 
 def test_truncated_jar_in_the_cache_is_replaced(repository, tmp_path):
-    """A jar whose size is not the pinned one is fetched again."""
+    """A jar with another size than the pinned one is fetched again."""
     jar = repository.add("a")
     (tmp_path / jar.path).parent.mkdir(parents=True)
     (tmp_path / jar.path).write_bytes(b"short")
@@ -156,7 +156,7 @@ def test_truncated_jar_in_the_cache_is_replaced(repository, tmp_path):
 
 
 def test_fetching_at_the_same_time_downloads_once(repository, tmp_path):
-    """Four that want the same jars at once get them all, with one request for each jar."""
+    """Four threads that fetch the same jars at once get them all, with one request for each jar."""
     wanted = tuple(repository.add(name) for name in "abcdef")
 
     with ThreadPoolExecutor(4) as pool:
@@ -167,7 +167,7 @@ def test_fetching_at_the_same_time_downloads_once(repository, tmp_path):
 
 
 def test_unreachable_repository_says_what_to_do(repository, tmp_path):
-    """Without a network the error names the address, the proxy variables and the ways to do without one."""
+    """Without a network the error has the address, the proxy variables, and how to do without a network."""
     jar = repository.add("a")
     repository.close()
 
@@ -178,7 +178,7 @@ def test_unreachable_repository_says_what_to_do(repository, tmp_path):
 
 
 def test_missing_jar_is_reported(repository, tmp_path):
-    """A repository without the jar gives an error with the address asked for."""
+    """If the repository lacks a jar, the error has the requested address."""
     jar = repository.add("a")
     repository.files.clear()
 
@@ -187,7 +187,7 @@ def test_missing_jar_is_reported(repository, tmp_path):
 
 
 def test_jar_in_mavens_local_repository_is_used(repository, tmp_path, monkeypatch):
-    """A jar that Maven has fetched before is copied, if its checksum is right, and nothing is downloaded."""
+    """A jar that Maven has already fetched is copied if its checksum is right, and nothing is downloaded."""
     jar = repository.add("a")
     monkeypatch.setenv("M2_REPO", str(tmp_path / "m2"))
     local = tmp_path / "m2" / jar.path
@@ -201,7 +201,7 @@ def test_jar_in_mavens_local_repository_is_used(repository, tmp_path, monkeypatc
 
 
 def test_plain_output_is_two_lines(repository, tmp_path, capsys):
-    """Without a terminal a download says what and from where, then how long it took."""
+    """Without a terminal a download prints what it fetches from where, and then how long it took."""
     fetch((repository.add("a"),), tmp_path, "Some jars", repository.url)
 
     error_output = capsys.readouterr().err.splitlines()
@@ -210,7 +210,7 @@ def test_plain_output_is_two_lines(repository, tmp_path, capsys):
 
 
 def test_mirror_of_mavens_settings_is_honoured(tmp_path, monkeypatch):
-    """A mirror of everything in Maven's settings replaces the default repository; the variable replaces both."""
+    """A mirror of everything in Maven's settings replaces the default repository; the variable overrides both."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("MILLRACE_MAVEN_REPOSITORY", raising=False)
     (tmp_path / ".m2").mkdir()
@@ -225,7 +225,7 @@ def test_mirror_of_mavens_settings_is_honoured(tmp_path, monkeypatch):
 
 
 def test_default_repository_comes_from_the_resolver_library(tmp_path, monkeypatch):
-    """With no variable and no settings the resolver library supplies the address."""
+    """Without the variable and settings, the resolver library supplies the address."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("MILLRACE_MAVEN_REPOSITORY", raising=False)
 
@@ -241,7 +241,7 @@ def test_cache_directory_can_be_set(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("bundle", list(Bundle))
 def test_every_locked_jar_is_pinned(bundle):
-    """Each jar of each bundle has a full SHA-256, a size, and a path of its own."""
+    """Each jar of each bundle has a full SHA-256, a size, and its own path."""
     pinned = locked_jars(bundle)
 
     assert pinned
@@ -250,7 +250,7 @@ def test_every_locked_jar_is_pinned(bundle):
 
 
 def test_bundles_agree_on_versions():
-    """A jar that two bundles share has the same version in both, so that the class paths can be joined."""
+    """A jar in two bundles has the same version in both, so their class paths can be joined."""
     versions: dict[tuple[str, str], set[str]] = {}
     for jar in (*locked_jars(Bundle.KAFKA_BROKER), *locked_jars(Bundle.KAFKA_STREAMS)):
         versions.setdefault((jar.group, jar.artifact), set()).add(jar.version)

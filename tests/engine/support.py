@@ -1,4 +1,4 @@
-"""Tasks to test with: a topology, an in-memory collector, and records made of text."""
+"""Helpers: a topology, one task of it, an in-memory collector, and text records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULTS = {"application.id": "app", "default.key.serde": "string", "default.val
 
 
 class Harness:
-    """One task over partition 0 of its topics, driven by hand."""
+    """One task over partition 0 of its topics, which the test drives."""
 
     def __init__(self, topology: Topology, directory: Path, **settings: Any) -> None:
         self.config = StreamsConfig.of({**DEFAULTS, **settings})
@@ -36,7 +36,7 @@ class Harness:
         self.offsets: dict[str, int] = {}
 
     def run(self, committed: Any = None) -> StreamTask:
-        """Bring the task to RUNNING."""
+        """Open the task and bring it to RUNNING."""
         self.task.open_stores()
         self.task.initialize(committed or {})
         return self.task
@@ -61,7 +61,7 @@ class Harness:
         self.task.add_records(TopicPartition(topic, 0), raw)
 
     def values(self, topic: str | None = None) -> list[str | None]:
-        """Return the values sent so far, and forget them."""
+        """Return the values sent since the last call."""
         return [
             None if record.value is None else record.value.decode()
             for record in self.collector.take()
@@ -88,7 +88,7 @@ class Echo(Processor[Any, Any, Any, Any]):
 
 
 def pipe(*topics: str, processor: Any = Echo) -> Topology:
-    """Return a topology that reads topics, processes and writes to `out`."""
+    """Return a topology that reads topics, processes their records and writes to `out`."""
     return (
         Topology()
         .add_source("src", *(topics or ("in",)))

@@ -1,4 +1,4 @@
-"""Compiled closures do what a plain interpreter of the node graph does."""
+"""Compiled closures do the same as a plain interpreter of the node graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millrace.topology import Topology
 
 @dataclass(frozen=True)
 class Step:
-    """One random node: appends its mark to values, or drops, or doubles, or picks one child by name."""
+    """A random node: appends its mark to values, drops or doubles them, or picks a child by name."""
 
     name: str
     parents: tuple[str, ...]
@@ -27,7 +27,7 @@ class Step:
 
 @st.composite
 def graphs(draw):
-    """Draw a random acyclic graph of nodes under one source, in topological order, every leaf with a sink."""
+    """Draw a random acyclic graph of nodes below one source, in topological order, with a sink at every leaf."""
     steps = []
     for number in range(draw(st.integers(1, 8))):
         known = ["src", *(step.name for step in steps)]
@@ -43,7 +43,7 @@ def children_of(steps, name):
 
 
 def interpret(steps, value):
-    """Return (sink, value) pairs in order, walking the graph depth first node by node."""
+    """Return (sink, value) pairs in order, walking the graph depth-first, node by node."""
     out = []
     by_name = {step.name: step for step in steps}
     todo = deque((child, value) for child in children_of(steps, "src") if child != "sink-src")
@@ -67,7 +67,7 @@ def interpret(steps, value):
 
 
 def compiled(steps, values, directory):
-    """Return (sink, value) pairs that the engine sends for the same graph."""
+    """Return the (sink, value) pairs that the engine sends for the same graph."""
     topology = Topology().add_source("src", "in")
     for step in steps:
         first = children_of(steps, step.name)[0]
@@ -102,12 +102,12 @@ def compiled(steps, values, directory):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(graphs(), st.lists(st.text("xyz", max_size=3), min_size=1, max_size=4))
 def test_compiled_graph_sends_what_the_interpreter_sends(tmp_path, steps, values):
-    """On random graphs and values, sinks get the same values in the same global order."""
+    """For random graphs and values, sinks get the same values in the same global order."""
     assert compiled(steps, values, tmp_path) == [pair for value in values for pair in interpret(steps, value)]
 
 
 def test_single_child_is_called_without_a_detour():
-    """`forward` of a node with one child is that child's own closure."""
+    """The `forward` of a node with one child is that child's own closure."""
 
     def child(*_args):
         pass
@@ -117,7 +117,7 @@ def test_single_child_is_called_without_a_detour():
 
 @pytest.mark.parametrize("number", range(6))
 def test_children_are_called_in_order(number):
-    """However many children there are, each gets the record once, in order."""
+    """However many children a node has, each gets the record once, in order."""
     calls = []
     children = tuple((lambda *args, i=i: calls.append((i, args))) for i in range(number))
     forward_to(children)("k", "v", 1, ())
@@ -125,7 +125,7 @@ def test_children_are_called_in_order(number):
 
 
 def test_source_without_serde_and_default_is_refused(tmp_path):
-    """A source without a key serde fails at the start, and the message names the setting to make."""
+    """A source without a key serde fails at the start, and the error names the setting to use."""
     topology = Topology().add_source("src", "in").add_processor("p", Echo, "src")
     harness = Harness(topology, tmp_path, **{"default.key.serde": None})
     harness.task.open_stores()
@@ -134,7 +134,7 @@ def test_source_without_serde_and_default_is_refused(tmp_path):
 
 
 def test_pattern_source_reads_every_matching_topic(tmp_path):
-    """A source with a pattern is fed from whichever assigned topics match it as a whole."""
+    """A source with a pattern reads every assigned topic whose whole name matches it."""
     from tests.engine.support import DEFAULTS
 
     from millrace.config import StreamsConfig

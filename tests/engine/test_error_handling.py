@@ -21,7 +21,7 @@ CONFIG = StreamsConfig.of({"application.id": "app", "errors.dead.letter.queue.to
 
 
 def longs():
-    """Return a topology that copies values that are longs."""
+    """Return a topology that copies records with long values."""
     return (
         Topology()
         .add_source("src", "in", value_serde=Serdes.long())
@@ -31,7 +31,7 @@ def longs():
 
 
 def test_unreadable_record_fails_the_task_by_default(tmp_path):
-    """The default handler stops at a malformed value; the message names source, offset, serde and the way out."""
+    """By default a malformed value fails the task; the error names the source, the offset, the serde and how to skip it."""
     harness = Harness(longs(), tmp_path)
     task = harness.run()
     harness.add("in", ("k", "8 bytes!", 1), ("k", "not so", 2))
@@ -54,7 +54,7 @@ def test_unreadable_record_is_skipped_counted_and_committed(tmp_path):
 
 
 def test_dead_letter_of_an_unreadable_record(tmp_path):
-    """The dead letter has the original bytes, timestamp and headers, then six headers about the error."""
+    """The dead letter has the original bytes, timestamp and headers, followed by six headers about the error."""
     harness = Harness(
         longs(),
         tmp_path,
@@ -101,7 +101,7 @@ def test_processing_failure_can_be_skipped(tmp_path):
 
 
 def test_failure_further_down_is_not_asked_about_twice(tmp_path):
-    """A child's failure that was handled there passes through its parents without asking the handler again."""
+    """A child's failure, once handled there, passes through its parents without asking the handler again."""
     asked = []
 
     class Handler:
@@ -144,7 +144,7 @@ def test_failing_punctuator_is_judged_too(tmp_path):
 
 
 def test_handler_that_fails_or_answers_nonsense_fails_the_task(tmp_path):
-    """A handler's own exception, or an invalid response, stops the task and is reported as such."""
+    """A handler that raises, or returns an invalid response, fails the task, and the error says so."""
 
     class Broken:
         def handle_error(self, context, record, exception):
@@ -163,7 +163,7 @@ def test_handler_that_fails_or_answers_nonsense_fails_the_task(tmp_path):
 
 
 def test_handlers_are_found_by_object_class_name_and_path():
-    """A handler may be given as an object, a class, Kafka's name, Java's class name, or module:attribute."""
+    """A handler can be given as an object, a class, Kafka's name, Java's class name, or module:attribute."""
     default = LogAndFailExceptionHandler
     wanted = LogAndContinueExceptionHandler
     for value in (
@@ -181,12 +181,12 @@ def test_handlers_are_found_by_object_class_name_and_path():
 
 @pytest.mark.parametrize("value", ["Nonsense", "no.such.module:X", "millrace.processor.handlers:Nope", 7])
 def test_unknown_handler_is_a_configuration_error(value):
-    """A value that names no handler is refused, with the key's name."""
+    """A value that does not name a handler is refused, and the error names the key."""
     with pytest.raises(ConfigError, match=r"some\.key"):
         resolve_handler(value, LogAndFailExceptionHandler, "some.key", CONFIG)
 
 
 def test_a_handler_has_a_method_handle_error():
-    """Another attribute of that name does not make an object a handler."""
+    """An object whose attribute `handle_error` is not a method is not a handler."""
     with pytest.raises(ConfigError, match="it has no method handle_error"):
         resolve_handler(SimpleNamespace(handle_error=None), LogAndFailExceptionHandler, "some.key", CONFIG)

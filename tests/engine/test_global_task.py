@@ -18,7 +18,7 @@ G0, G1 = TopicPartition("g", 0), TopicPartition("g", 1)
 
 
 class Fill(Processor):
-    """Puts values as they come."""
+    """Puts every value into the store."""
 
     def process(self, record):
         """Put."""
@@ -48,7 +48,7 @@ def record(partition, offset, key, value):
 
 
 def test_store_follows_all_partitions(tmp_path):
-    """Records of every partition reach the store; later ones overwrite."""
+    """Records of every partition reach the store; later ones overwrite earlier ones."""
     task, stores = open_task(tmp_path)
     task.update(G0, [record(0, 0, "a", "1"), record(0, 1, "b", "2")])
     task.update(G1, [record(1, 0, "a", "3")])
@@ -73,7 +73,7 @@ def test_committed_offset_survives_a_restart(tmp_path):
 
 
 def open_two(directory, other="other", *, in_memory=False):
-    """Return an initialised global task over topics g and h, which feed the stores gs and `other`."""
+    """Return an initialised global task that fills the stores gs and `other` from topics g and h."""
 
     class FillOther(Processor):
         def process(self, record):
@@ -98,7 +98,7 @@ H0 = TopicPartition("h", 0)
 
 
 def test_each_store_has_the_offsets_of_its_own_topic(tmp_path):
-    """A new or in-memory store is read from the beginning; the others continue where they were."""
+    """A new or in-memory store is read from the beginning; the others continue from their offsets."""
     task = open_two(tmp_path)
     task.update(G0, [record(0, 0, "a", "1"), record(0, 1, "b", "2")])
     task.update(H0, [ConsumedRecord("h", 0, 0, 0, b"a", b"1")])
@@ -114,7 +114,7 @@ def test_each_store_has_the_offsets_of_its_own_topic(tmp_path):
 
 
 def test_wiped_store_is_empty_and_leaves_the_others_alone(tmp_path):
-    """Wiping the store of a topic deletes its rows and offsets, and leaves other stores alone."""
+    """Wiping the store of one topic deletes its rows and offsets, and does not affect other stores."""
     task = open_two(tmp_path)
     task.update(G0, [record(0, 0, "a", "1")])
     task.update(H0, [ConsumedRecord("h", 0, 0, 0, b"a", b"1")])
@@ -141,7 +141,7 @@ def test_processing_handler_is_not_asked_about_global_processors(tmp_path):
 
 
 def test_processing_handler_may_judge_global_processors(tmp_path):
-    """With processing.exception.handler.global.enabled the handler decides: FAIL ends the task, RESUME skips and counts."""
+    """With processing.exception.handler.global.enabled the handler decides: FAIL ends the task, RESUME skips the record."""
     task, _ = open_task(tmp_path / "a", **ENABLED)
     with pytest.raises(FailedProcessingError, match=r"gproc.*Set processing.exception.handler to"):
         task.update(G0, [record(0, 0, "a", "bad")])
@@ -154,7 +154,7 @@ def test_processing_handler_may_judge_global_processors(tmp_path):
 
 
 def test_global_processor_cannot_schedule(tmp_path):
-    """A punctuator of a global processor would never be called, so scheduling one is refused."""
+    """Scheduling in a global processor is refused, because the punctuator would never be called."""
 
     class Scheduling(Fill):
         def init(self, context):

@@ -14,14 +14,14 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 @pytest.fixture
 def two(tmp_path):
-    """A running task over topics a and b that waits for lag only."""
+    """Return a running task over topics a and b that only waits for lag."""
     harness = Harness(pipe("a", "b"), tmp_path)
     harness.run()
     return harness
 
 
 def test_smallest_head_timestamp_goes_first(two):
-    """Records of two partitions are merged by timestamp, keeping each partition's order."""
+    """Records of two partitions are merged by timestamp, and each partition keeps its order."""
     two.add("a", ("k", "a1", 1), ("k", "a5", 5), ("k", "a3", 3))
     two.add("b", ("k", "b2", 2), ("k", "b4", 4), ("k", "b9", 9))
     two.task.set_lag(A, 0)
@@ -44,7 +44,7 @@ def test_partition_of_unknown_lag_is_waited_for(two):
 
 
 def test_processing_stops_when_a_partition_runs_empty_with_lag(two):
-    """A batch ends as soon as a partition runs empty whose next records are known to be on the broker."""
+    """A batch ends as soon as a partition runs empty, if its next records are known to be on the broker."""
     two.task.set_lag(A, 5)
     two.task.set_lag(B, 5)
     two.add("a", ("k", "a1", 1), ("k", "a4", 4))
@@ -55,7 +55,7 @@ def test_processing_stops_when_a_partition_runs_empty_with_lag(two):
 
 
 def test_idling_disabled_processes_what_is_there(tmp_path):
-    """With max.task.idle.ms=-1 an empty partition is not waited for, whatever its lag."""
+    """With max.task.idle.ms=-1 a task does not wait for an empty partition, whatever its lag."""
     harness = Harness(pipe("a", "b"), tmp_path, **{"max.task.idle.ms": -1})
     harness.run()
     harness.add("a", ("k", "a1", 1))
@@ -63,7 +63,7 @@ def test_idling_disabled_processes_what_is_there(tmp_path):
 
 
 def test_idle_time_runs_from_when_the_partition_was_found_empty(tmp_path):
-    """With max.task.idle.ms=50 an empty partition without lag holds processing up for 50 ms, once."""
+    """With max.task.idle.ms=50 an empty partition without lag delays processing by 50 ms, once."""
     harness = Harness(pipe("a", "b"), tmp_path, **{"max.task.idle.ms": 50})
     task = harness.run()
     task.set_lag(A, 0)
@@ -78,7 +78,7 @@ def test_idle_time_runs_from_when_the_partition_was_found_empty(tmp_path):
 
 
 def test_skipped_records_do_not_stop_the_merge(tmp_path):
-    """A record without a valid timestamp is dropped on the way and counts as consumed."""
+    """A record without a valid timestamp is dropped and counts as consumed."""
     harness = Harness(
         pipe("a", "b"),
         tmp_path,
@@ -96,7 +96,7 @@ def test_skipped_records_do_not_stop_the_merge(tmp_path):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), max_size=30), st.integers(1, 7))
 def test_batches_of_any_size_give_the_same_order(tmp_path, arrivals, batch):
-    """The number of records that a call of process may take does not affect their order."""
+    """The number of records that a call of `process` may take does not affect their order."""
     orders = []
     for size in (1, batch, 1000):
         harness = Harness(pipe("a", "b", "c"), tmp_path, **{"max.task.idle.ms": -1})
@@ -113,7 +113,7 @@ def test_batches_of_any_size_give_the_same_order(tmp_path, arrivals, batch):
 
 @pytest.mark.parametrize("size", [1, 50, 100_000])
 def test_long_runs_of_one_partition_do_not_overtake_the_other(two, size):
-    """Records of a partition that is thousands behind are taken in long runs, which end at the other's turn."""
+    """If one partition is thousands of records behind, long runs of it are taken, each up to the other's next timestamp."""
     blocks = [("a", 3000), ("b", 1), ("a", 9), ("b", 2500), ("a", 1), ("b", 1), ("a", 700)]
     timestamp, expected = 0, []
     for topic, number in blocks:

@@ -1,4 +1,4 @@
-"""Keys go to the partitions that Java's producer sends them to."""
+"""Keys go to the same partitions as with Java's producer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VECTORS = [json.loads(line) for line in (Path(__file__).parent / "data" / "parti
 
 @pytest.mark.parametrize("vector", [v for v in VECTORS if v["kind"] == "default"], ids=lambda v: v["key"] or "empty")
 def test_hash_and_partition_are_javas(vector):
-    """murmur2 and the partition of a key equal what Java computed."""
+    """murmur2 and the partition of a key equal Java's."""
     key = base64.b64decode(vector["key"])
     assert murmur2(key) == vector["murmur2"]
     assert partition_for_key(key, vector["numPartitions"]) == vector["partition"]

@@ -1,4 +1,4 @@
-"""Schedules fire as Kafka Streams' punctuation queue fires them."""
+"""Schedules fire as those in Kafka Streams' punctuation queue do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millrace.errors import TopologyError
 
 
 def fire(queue, now):
-    """Punctuate and return (node, time) per call."""
+    """Punctuate, and return (node, time) for each call."""
     calls = []
 
     def call(schedule, at):
@@ -23,11 +23,11 @@ def fire(queue, now):
 
 
 def nothing(_ts):
-    """Be a punctuator that does nothing."""
+    """Do nothing."""
 
 
 def test_due_schedule_fires_with_the_time_that_made_it_due():
-    """A punctuator is given the present time, not the time it was scheduled for."""
+    """A punctuator gets the current time, not the time it was scheduled for."""
     queue = PunctuationQueue()
     queue.schedule("n", 0, 100, nothing)
     assert fire(queue, 42) == [("n", 42)]
@@ -47,7 +47,7 @@ def test_missed_intervals_are_skipped_and_the_grid_is_kept():
 
 
 def test_cancelled_schedule_never_fires_again():
-    """Cancelling works before a schedule is due and from within its punctuator."""
+    """A schedule can be cancelled before it is due and from within its punctuator."""
     queue = PunctuationQueue()
     before = queue.schedule("before", 10, 10, nothing)
     before.cancel()
@@ -58,14 +58,14 @@ def test_cancelled_schedule_never_fires_again():
 
 
 def test_schedule_made_by_a_punctuator_fires_in_the_same_round_when_due():
-    """A punctuator may schedule another; it fires at once if it is already due."""
+    """A schedule made by a punctuator fires at once if it is already due."""
     queue = PunctuationQueue()
     first = queue.schedule("first", 0, 100, lambda ts: (first.cancel(), queue.schedule("second", ts, 100, nothing)))
     assert fire(queue, 5) == [("first", 5), ("second", 5)]
 
 
 def test_interval_must_be_positive():
-    """An interval of zero is refused and the message names the node."""
+    """An interval of zero is refused, and the error names the node."""
     with pytest.raises(TopologyError, match="Node n "):
         PunctuationQueue().schedule("n", 0, 0, nothing)
 
@@ -75,7 +75,7 @@ def test_interval_must_be_positive():
     st.lists(st.integers(0, 30), min_size=1, max_size=30),
 )
 def test_every_schedule_fires_at_most_once_per_round_and_never_early(schedules, steps):
-    """Whatever the clock does, a round fires exactly the schedules with a grid point since their last firing."""
+    """Whatever the clock does, a round fires exactly the schedules with a grid point since they last fired."""
     queue = PunctuationQueue()
     entries = [queue.schedule(str(i), first, every, nothing) for i, (first, every) in enumerate(schedules)]
     due = {str(i): first for i, (first, _) in enumerate(schedules)}

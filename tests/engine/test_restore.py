@@ -1,4 +1,4 @@
-"""State survives crashes: disk, changelog and input together put a task back where it was."""
+"""State survives crashes: together, the disk, changelog and input put a task back where it was."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHANGELOG = TopicPartition("app-last-changelog", 0)
 
 
 class Last(Processor):
-    """Keeps the last value of each key; `None` deletes it."""
+    """Keeps the last value of each key; `None` deletes the key."""
 
     def process(self, record):
         """Put."""
@@ -31,7 +31,7 @@ class Last(Processor):
 
 
 class Broker:
-    """The topics of the test: an input, and a changelog that outlives every task."""
+    """The topics: an input, and a changelog that outlives every task."""
 
     def __init__(self):
         self.input = []
@@ -39,7 +39,7 @@ class Broker:
         self.committed = {}
 
     def produced(self, collector):
-        """Append what a task logged."""
+        """Append what a task sent to its changelog."""
         for sent in collector.take():
             self.changelog.append(ChangelogRecord(sent.key, sent.value, sent.timestamp, len(self.changelog)))
 
@@ -82,7 +82,7 @@ OPERATIONS = st.lists(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(OPERATIONS, st.booleans())
 def test_state_equals_the_model_after_any_crashes(tmp_path, operations, persistent):
-    """Through crashes before and after commits, lost disks and clean restarts, the store ends with every key's last value."""
+    """After crashes before and after commits, lost disks and clean restarts, the store has every key's last value."""
     directory = tmp_path / "state"
     shutil.rmtree(directory, ignore_errors=True)
     broker = Broker()
@@ -123,7 +123,7 @@ def test_state_equals_the_model_after_any_crashes(tmp_path, operations, persiste
 
 
 def commit(broker, task, collector):
-    """Commit as a host does: records acknowledged, offsets committed, then the stores."""
+    """Commit in a host's order: wait for acknowledgements, commit the offsets, then the stores."""
     offsets = task.prepare_commit()
     broker.produced(collector)
     broker.committed.update({partition: OffsetAndMetadata(*item) for partition, item in offsets.items()})

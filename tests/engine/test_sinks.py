@@ -1,4 +1,4 @@
-"""Sinks choose topic and partition and serialise, and say precisely what they cannot write."""
+"""Sinks choose the topic and partition, serialise, and say exactly what they cannot write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WINDOWED = [
 
 
 def send(tmp_path, record, *, partitions=1, **sink):
-    """Forward one record to a sink and return what was sent."""
+    """Forward a record to a sink and return what was sent."""
     settings = sink.pop("settings", {})
 
     class Emit(Processor):
@@ -46,7 +46,7 @@ def send(tmp_path, record, *, partitions=1, **sink):
 
 
 def test_default_partition_is_left_to_the_collector(tmp_path):
-    """For a plain key the sink chooses no partition: the collector applies Java's default."""
+    """For a plain key the sink does not choose a partition: the collector applies Java's default."""
     ((topic, key, value, timestamp, headers, partition),), _ = send(
         tmp_path, Record("k", "v", 5, Headers([("h", b"1")])), partitions=9
     )
@@ -55,7 +55,7 @@ def test_default_partition_is_left_to_the_collector(tmp_path):
 
 @pytest.mark.parametrize("vector", WINDOWED[:60], ids=lambda vector: vector["key"])
 def test_windowed_key_goes_by_its_inner_key(tmp_path, vector):
-    """The partition of a windowed key is the one that Java's windowed partitioner chooses."""
+    """A windowed key goes to the partition that Java's windowed partitioner chooses."""
     serde = TimeWindowedSerde(Serdes.string(), vector["end"] - vector["start"])
     key = Windowed(vector["key"], Window(vector["start"], vector["end"]))
     sent, _ = send(tmp_path, Record(key, "v", 1), partitions=vector["numPartitions"], key_serde=serde)
@@ -63,7 +63,7 @@ def test_windowed_key_goes_by_its_inner_key(tmp_path, vector):
 
 
 def test_null_windowed_key_has_no_partition(tmp_path):
-    """Without a key the sink chooses no partition."""
+    """For a null key the sink does not choose a partition."""
     sent, _ = send(tmp_path, Record(None, "v", 1), key_serde=TimeWindowedSerde(Serdes.string(), 10))
     assert sent[0].partition is None
 
@@ -72,7 +72,7 @@ def test_null_windowed_key_has_no_partition(tmp_path):
     ("answer", "expected"), [(2, [2]), (None, [None]), ([3, 1, 1], [1, 3]), ((), []), ({0}, [0])], ids=repr
 )
 def test_partitioner_may_name_one_several_or_no_partition(tmp_path, answer, expected):
-    """An int is one partition, a collection is multicast, an empty one drops the record, None is the default."""
+    """An int is one partition, a collection multicasts, an empty one drops the record, and None means the default."""
     sent, harness = send(tmp_path, Record("k", "v", 1), partitions=4, partitioner=lambda *_args: answer)
     assert [record.partition for record in sent] == expected
     assert harness.dropped == (0 if expected else 1)
@@ -86,13 +86,13 @@ def test_partitioner_is_given_topic_key_value_and_count(tmp_path):
 
 
 def test_partition_out_of_range_fails(tmp_path):
-    """A partition that does not exist is an error that names topic and count."""
+    """A partition that does not exist is an error that names the topic and the partition count."""
     with pytest.raises(FailedProcessingError, match="partition 4 of out, which has 4"):
         send(tmp_path, Record("k", "v", 1), partitions=4, partitioner=lambda *_args: 4)
 
 
 def test_topic_extractor_sees_the_forwarded_record(tmp_path):
-    """The extractor's context has the record's timestamp and headers and the input's position."""
+    """The extractor's context has the record's timestamp and headers, and the input's position."""
     seen = []
 
     def extract(key, value, context):
@@ -105,7 +105,7 @@ def test_topic_extractor_sees_the_forwarded_record(tmp_path):
 
 
 def test_unserialisable_value_names_everything(tmp_path):
-    """The message of a serialisation failure names sink, topic, serde, type, position and what to do."""
+    """The error names the sink, topic, serde, type and position, and says what to do."""
     with pytest.raises(FailedProcessingError) as caught:
         send(tmp_path, Record("k", 12, 1))
     message = str(caught.value)
@@ -121,13 +121,13 @@ def test_unserialisable_value_names_everything(tmp_path):
 
 
 def test_unserialisable_key_is_distinguished_from_the_value(tmp_path):
-    """If the key cannot be serialised the message says so."""
+    """If the key cannot be serialised, the error says so."""
     with pytest.raises(FailedProcessingError, match="the key 3 of type int"):
         send(tmp_path, Record(3, "v", 1))
 
 
 def test_production_handler_may_skip_and_send_a_dead_letter(tmp_path):
-    """RESUME drops the record, counts it, and its dead letter is sent."""
+    """RESUME drops the record and counts it, and its dead letter is sent."""
 
     class Handler:
         def handle_error(self, context, record, exception):
@@ -143,14 +143,14 @@ def test_production_handler_may_skip_and_send_a_dead_letter(tmp_path):
 
 
 def test_negative_timestamp_cannot_be_sent(tmp_path):
-    """A negative timestamp is reported as the fault of the processor that forwarded it; the message also names the sink."""
+    """The error blames the processor that forwarded the record; it also names the sink."""
     with pytest.raises(FailedProcessingError, match=r"node p failed.*Sink snk") as caught:
         send(tmp_path, Record("k", "v", -1))
     assert isinstance(caught.value.__cause__, InvalidTimestampError)
 
 
 def test_echo_of_null_key_and_tombstone(tmp_path):
-    """Null keys and null values go through sinks without their serdes."""
+    """Null keys and null values pass through sinks without calling their serdes."""
     topology = Topology().add_source("src", "in").add_processor("p", Echo, "src").add_sink("snk", "out", "p")
     harness = Harness(topology, tmp_path)
     task = harness.run()

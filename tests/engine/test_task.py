@@ -1,4 +1,4 @@
-"""The life of a task: states, offsets, stores, failures."""
+"""The life cycle of a task: states, offsets, stores, failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IN = TopicPartition("in", 0)
 
 
 class Counter(Processor):
-    """Counts per key and forwards the count as text."""
+    """Counts per key, and forwards the count as text."""
 
     def process(self, record):
         """Count one."""
@@ -30,7 +30,7 @@ class Counter(Processor):
 
 
 def counting(*, persistent=True):
-    """Return a topology that counts per key in store `counts`."""
+    """Return a topology that counts per key in the store `counts`."""
     supplier = Stores.persistent_key_value_store("counts") if persistent else Stores.in_memory_key_value_store("counts")
     store = Stores.key_value_store_builder(supplier, Serdes.string(), Serdes.long())
     return (
@@ -45,7 +45,7 @@ def counting(*, persistent=True):
 @pytest.mark.parametrize("old", TaskState)
 @pytest.mark.parametrize("new", TaskState)
 def test_only_tabled_transitions_are_allowed(old, new):
-    """Every transition outside the table is refused, and the message names task and states."""
+    """Any other transition is refused, and the error names the task and its state."""
     if new in ALLOWED_TRANSITIONS[old]:
         check_transition("0_1", old, new)
     else:
@@ -54,7 +54,7 @@ def test_only_tabled_transitions_are_allowed(old, new):
 
 
 def test_task_goes_through_its_states(tmp_path):
-    """CREATED, RESTORING, RUNNING, SUSPENDED, CLOSED, each by its own call."""
+    """A task goes through CREATED, RESTORING, RUNNING, SUSPENDED and CLOSED, with a call for each step."""
     harness = Harness(counting(), tmp_path)
     task = harness.task
     assert task.state is TaskState.CREATED
@@ -75,14 +75,14 @@ def test_task_goes_through_its_states(tmp_path):
 
 
 def test_records_are_refused_before_running(tmp_path):
-    """A task that is not RUNNING refuses records and says which state it is in."""
+    """A task that is not RUNNING refuses records, and the error has its state."""
     harness = Harness(pipe(), tmp_path)
     with pytest.raises(IllegalTaskStateError, match="0_0 is CREATED"):
         harness.add("in", ("k", "v", 1))
 
 
 def test_commit_returns_next_offsets_with_partition_time(tmp_path):
-    """What is committed is the offset after the last processed record, with the partition's time."""
+    """A commit has the offset after the last processed record, with the partition's time."""
     harness = Harness(pipe(), tmp_path)
     task = harness.run()
     harness.add("in", ("k", "a", 30), ("k", "b", 20), ("k", "c", 40))
@@ -98,7 +98,7 @@ def test_commit_returns_next_offsets_with_partition_time(tmp_path):
 
 
 def test_consumer_position_beyond_the_last_record_is_committed(tmp_path):
-    """Transaction markers after the last record are skipped when the host reports the consumer's position."""
+    """Transaction markers after the last record are skipped if the host reports the consumer's position."""
     harness = Harness(pipe(), tmp_path)
     task = harness.run()
     harness.add("in", ("k", "a", 1))
@@ -116,7 +116,7 @@ def test_committed_partition_time_is_taken_up(tmp_path):
 
 
 def test_changed_processor_metadata_is_committed_on_all_partitions(tmp_path):
-    """Metadata that a node sets goes with the offset of every input partition that has one."""
+    """Metadata set by a node goes with the offset of every input partition that has one."""
     harness = Harness(pipe("a", "b"), tmp_path, **{"max.task.idle.ms": -1})
     task = harness.run()
     harness.add("a", ("k", "v", 1))
@@ -133,7 +133,7 @@ def test_changed_processor_metadata_is_committed_on_all_partitions(tmp_path):
 
 
 def test_standby_updates_and_takes_over_with_its_stores_open(tmp_path):
-    """A task in RESTORING applies changelog records, and runs on the same stores when it is initialised."""
+    """A task in RESTORING applies changelog records, and uses the same stores when it is initialised."""
     harness = Harness(counting(), tmp_path)
     task = harness.task
     task.open_stores()
@@ -148,7 +148,7 @@ def test_standby_updates_and_takes_over_with_its_stores_open(tmp_path):
 
 
 def test_active_becomes_standby_without_closing_stores(tmp_path):
-    """Recycling stops the nodes and keeps the stores open for further updates."""
+    """Recycling stops the nodes, and keeps the stores open for further updates."""
     harness = Harness(counting(), tmp_path)
     task = harness.run()
     task.suspend()
@@ -162,7 +162,7 @@ def test_active_becomes_standby_without_closing_stores(tmp_path):
 
 
 def test_dirty_close_forgets_what_was_not_committed(tmp_path):
-    """After a dirty close the disk is at the last commit, with its changelog offset."""
+    """After a dirty close the disk has the state of the last commit, with its changelog offset."""
     harness = Harness(counting(), tmp_path)
     task = harness.run()
     harness.add("in", ("k", "v", 1))
@@ -181,7 +181,7 @@ def test_dirty_close_forgets_what_was_not_committed(tmp_path):
 
 
 def test_clean_close_is_refused_with_uncommitted_work(tmp_path):
-    """Closing clean without a commit is an error of the host."""
+    """Closing clean without a commit is the host's mistake and is refused."""
     harness = Harness(pipe(), tmp_path)
     task = harness.run()
     harness.add("in", ("k", "v", 1))
@@ -193,7 +193,7 @@ def test_clean_close_is_refused_with_uncommitted_work(tmp_path):
 
 
 def test_failure_names_node_and_position_and_does_not_consume(tmp_path):
-    """A processor's exception becomes FailedProcessingError with node, offset and cause; its record is not committed."""
+    """A processor's exception becomes FailedProcessingError with the node, offset and cause; its record is not committed."""
     harness = Harness(pipe(processor=Failing), tmp_path)
     task = harness.run()
     harness.add("in", ("k", "ok", 1), ("k", "bad", 2), ("k", "later", 3))
@@ -207,7 +207,7 @@ def test_failure_names_node_and_position_and_does_not_consume(tmp_path):
 
 
 def test_processor_can_ask_for_a_commit(tmp_path):
-    """context.commit() sets a flag that the next commit clears."""
+    """`context.commit` sets a flag that the next commit clears."""
 
     class Asking(Processor):
         def process(self, record):
@@ -224,7 +224,7 @@ def test_processor_can_ask_for_a_commit(tmp_path):
 
 
 def test_commit_asked_for_at_the_start_is_made_once(tmp_path):
-    """A task that asks for a commit in `init` needs one without any input, and none after it."""
+    """A commit requested in `init` needs no input, and happens only once."""
 
     class Asking(Processor):
         def init(self, context):
@@ -240,7 +240,7 @@ def test_commit_asked_for_at_the_start_is_made_once(tmp_path):
 
 
 def test_punctuators_see_no_record_and_their_own_time(tmp_path):
-    """In a punctuation there is no record metadata, headers are empty and the timestamp is the punctuation's."""
+    """During punctuation there is no record metadata, headers are empty, and the timestamp is the punctuation's."""
     seen = []
 
     class Punctuated(Processor):
@@ -268,7 +268,7 @@ def test_punctuators_see_no_record_and_their_own_time(tmp_path):
 
 
 def test_stream_time_punctuation_needs_a_record(tmp_path):
-    """Stream-time punctuators do not fire before the first record, and then at once."""
+    """Stream-time punctuators do not fire before the first record, and fire immediately after it."""
     calls = []
 
     class Punctuated(Processor):
@@ -289,7 +289,7 @@ def test_stream_time_punctuation_needs_a_record(tmp_path):
 
 
 def test_store_of_another_node_is_refused(tmp_path):
-    """A processor gets only the stores it is connected to, and the message says how to connect one."""
+    """A processor only gets the stores connected to it; the error says how to connect one."""
 
     class Nosy(Processor):
         def init(self, context):
@@ -328,7 +328,7 @@ def test_extractor_is_given_the_record_and_the_partition_time(tmp_path):
 
 
 def test_failing_extractor_names_the_record(tmp_path):
-    """An extractor that raises fails the task with source and offset."""
+    """An extractor that raises fails the task, and the error names the source and offset."""
 
     def extract(record, partition_time):
         raise KeyError("when")
@@ -343,7 +343,7 @@ def test_failing_extractor_names_the_record(tmp_path):
 
 
 def test_failed_record_can_be_processed_again(tmp_path):
-    """After a failure the record is still at the head; what came before it can be committed."""
+    """After a failure the record is still at the head, and what came before it can be committed."""
     attempts = []
 
     class Flaky(Processor):
@@ -365,7 +365,7 @@ def test_failed_record_can_be_processed_again(tmp_path):
 
 
 def test_input_partitions_may_come_and_go(tmp_path):
-    """A task that reads a pattern picks up new partitions and keeps what the others have buffered."""
+    """A task that reads a pattern adds new partitions, and keeps what the others have buffered."""
     topology = (
         Topology().add_source("src", pattern="in-.*").add_processor("p", Failing, "src").add_sink("snk", "out", "p")
     )

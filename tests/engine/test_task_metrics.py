@@ -40,7 +40,7 @@ def test_driver_tells_the_totals_of_the_task():
 
 
 def test_driver_tells_the_totals_of_nodes():
-    """Each node that measures something has a metric of its own."""
+    """Each node that measures something has its own metric."""
     builder = StreamsBuilder()
     windows = TimeWindows.of_size_with_no_grace(10)
     grouped = builder.stream("in").group_by_key(Grouped.with_(Serdes.string(), Serdes.string()))

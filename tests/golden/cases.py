@@ -100,12 +100,12 @@ def selected(found: Sequence[str], only: Collection[str], *, recorded: int | Non
     """Return the names to compare.
 
     Args:
-        found: the names there are.
-        only: those wanted; none means all.
+        found: the existing names.
+        only: the requested names; none means all.
         recorded: how many there must be.
 
     Raises:
-        ValueError: there are none, not all that are wanted, or a recording has vanished.
+        ValueError: there are none, a requested one is missing, or a recording has vanished.
     """
     unknown = sorted(set(only) - set(found))
     if unknown:

@@ -45,7 +45,7 @@ def test_no_recording_is_missing():
 
 @pytest.mark.parametrize("arguments", [(), ("--only", "cogroup")])
 def test_empty_folder_is_no_success(tmp_path, capsys, arguments):
-    """A folder without cases, or without the requested case, is an error that says so."""
+    """A folder without cases, or without the requested case, is reported as an error."""
     assert _run(tmp_path, *arguments) == 2
     assert ": there is no" in capsys.readouterr().err
 
@@ -66,7 +66,7 @@ def test_vanished_case_is_no_success(tmp_path, capsys, monkeypatch):
 
 
 def test_folder_that_is_no_case_fails(tmp_path, capsys):
-    """A folder that lost its description is a failure, not nothing."""
+    """A folder without its description is a failure, and is not skipped."""
     folder = _copied(tmp_path, "reduce", "wordcount")
     (folder / "reduce" / "case.json").unlink()
     assert _run(folder) == 1
@@ -84,7 +84,7 @@ def test_missing_file_fails(tmp_path, name, file):
 
 @pytest.mark.parametrize("name", ["count_nokeychange__cache_tiny", "ss_left__hdrfmt", "win_session__hdrfmt"])
 def test_no_suffix_exempts_a_case(tmp_path, name):
-    """A case that depends on the cache's accounting, or on an optional format, is compared too."""
+    """A case that depends on the cache's accounting or on an optional format is compared too."""
     folder = _copied(tmp_path, name)
     assert _run(folder) == 0
     _change(folder / name / "expected.jsonl", lambda row: row.update(ts=row["ts"] + 1))
@@ -100,7 +100,7 @@ def test_case_of_an_unknown_topology_fails(tmp_path):
 
 
 def test_missing_metric_fails(tmp_path):
-    """Without the number of dropped records there is nothing to compare, which is a failure."""
+    """If the number of dropped records was not recorded, the case fails."""
     folder = _copied(tmp_path, "reduce")
     _change(folder / "reduce" / "stores.jsonl", lambda row: "metric" not in row)
     assert _run(folder) == 1
@@ -152,7 +152,7 @@ def test_every_part_of_a_store_is_compared(tmp_path, name, change):
 
 
 def test_headers_of_sessions_are_compared(tmp_path):
-    """The recorder writes them in the text of the aggregate."""
+    """The recorder writes them into the aggregate's text."""
     folder = _copied(tmp_path, "win_session__hdrfmt")
 
     def add_header(row):
@@ -177,7 +177,7 @@ def test_class_of_a_buffer_is_compared(tmp_path):
 
 @pytest.mark.parametrize("name", ["suppress_time", "suppress_maxrecords"])
 def test_content_of_a_buffer_is_compared(name, tmp_path, monkeypatch):
-    """A buffer's final content must be what remains in the recorded changelog, whatever was sent."""
+    """A buffer's final content must be what remains in the recorded changelog."""
     folder = _copied(tmp_path, name)
     monkeypatch.setattr(replay, "compare_sent", lambda *_, **__: [])
     assert _run(folder) == 0

@@ -1,4 +1,4 @@
-"""The word count as a program of its own: `replica.py {"config": …, "source": …, "sink": …}`."""
+"""The word count as a separate program: `replica.py {"config": …, "source": …, "sink": …}`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A word count in the Processor API, and helpers to run it against a real broker in this process or in others."""
+"""A word count in the Processor API, and helpers to run it against a real broker, in this process or in others."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CountWords(Processor[str, str, str, int]):
 
 
 class SplitWords(Processor[str, str, str, str]):
-    """Forwards each word of a line, keyed by itself."""
+    """Splits lines and forwards each word, keyed by itself."""
 
     def process(self, record: Record[str, str]) -> None:
         """Split the line."""
@@ -66,7 +66,7 @@ def counts_builder(*, caching: bool = False, log_config: Mapping[str, str] | Non
 def word_count(
     source: str, sink: str, *, caching: bool = False, log_config: Mapping[str, str] | None = None
 ) -> Topology:
-    """Count words whose records are already keyed so that equal words meet: one sub-topology."""
+    """Count words that are already keyed, so that equal words meet: one sub-topology."""
     return (
         Topology()
         .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
@@ -109,7 +109,7 @@ def settings(kafka: Any, application_id: str, state_dir: Path, **others: Any) ->
 
 @contextlib.contextmanager
 def running(topology: Topology, config: Mapping[str, Any], **options: Any) -> Iterator[KafkaStreams]:
-    """Run an instance until it is RUNNING, and close it at the end."""
+    """Run an instance, wait until it is RUNNING, and close it at the end."""
     streams = KafkaStreams(topology, config, **options)
     streams.start()
     try:
@@ -139,7 +139,7 @@ def produce(kafka: Any, topic: str, lines: list[str], *, partitions: int = 1, st
 
 
 def read_all(kafka: Any, topic: str, *, partitions: int = 1, committed: bool = True) -> list[tuple[Any, Any, int]]:
-    """Return (key, value, partition) of everything in a topic at present, per partition in order."""
+    """Return (key, value, partition) of everything currently in a topic, in order within each partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
@@ -171,7 +171,7 @@ def read_all(kafka: Any, topic: str, *, partitions: int = 1, committed: bool = T
 
 
 def last_counts(kafka: Any, topic: str, *, partitions: int = 1) -> dict[str, int]:
-    """Return the last count per word that a word count has written."""
+    """Return the last count that a word count has written for each word."""
     counts: dict[str, int] = {}
     for key, value, _ in read_all(kafka, topic, partitions=partitions):
         counts[key.decode()] = int.from_bytes(value, "big", signed=True)
@@ -179,12 +179,12 @@ def last_counts(kafka: Any, topic: str, *, partitions: int = 1) -> dict[str, int
 
 
 def expected_counts(lines: list[str]) -> dict[str, int]:
-    """Return the plain count of every word."""
+    """Return how often each word occurs."""
     return dict(Counter(word for line in lines for word in line.split()))
 
 
 class Replica:
-    """The word count in a process of its own, to be killed and stopped."""
+    """The word count in a separate process, which a test can kill or stop."""
 
     def __init__(self, config: Mapping[str, Any], source: str, sink: str, directory: Path, name: str) -> None:
         self._spec = {
@@ -216,13 +216,13 @@ class Replica:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill it, like a crash."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def stop(self, timeout_s: float = 30.0) -> int:
-        """End it with SIGTERM, once it is far enough to handle that; return its exit code."""
+        """Stop it with SIGTERM as soon as it can handle the signal; return its exit code."""
         assert self.process is not None
         wait_until(
             lambda: self.process.poll() is not None or self.status().get("pid") == self.process.pid,

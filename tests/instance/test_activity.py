@@ -17,12 +17,12 @@ from millrace.instance.status import InstanceInfo, take_status
 
 @pytest.fixture
 def app():
-    """Give a new application id."""
+    """Return a new application id."""
     return f"app-{secrets.token_hex(4)}"
 
 
 def status(streams):
-    """Return what an instance answers to GET /status."""
+    """Return an instance's answer to GET /status."""
     host, port = streams.health_address
     with urllib.request.urlopen(f"http://{host}:{port}/status", timeout=60) as answer:
         return json.loads(answer.read())
@@ -30,7 +30,7 @@ def status(streams):
 
 @pytest.mark.broker
 def test_static_member_that_returns_restores_and_moves_nothing(kafka, topic_factory, app, tmp_path):
-    """In a roll the member that returns has its state on disk, the other sees no rebalance, and the numbers show it."""
+    """In a rolling restart the returning member finds its state on disk and the other sees no rebalance; the numbers show it."""
     source, sink = topic_factory("in", partitions=2), topic_factory("out")
     lines = [f"w{number % 40}" for number in range(400)]
 
@@ -67,7 +67,7 @@ def test_static_member_that_returns_restores_and_moves_nothing(kafka, topic_fact
 
 @pytest.mark.broker
 def test_restored_records_are_counted_with_the_time_left(kafka, topic_factory, app, tmp_path):
-    """With its state lost, an instance counts every changelog record that it reads, and tells how many seconds are left."""
+    """An instance that lost its state counts every changelog record it reads, and estimates the seconds left."""
     source, sink = topic_factory("in"), topic_factory("out")
     lines = [f"w{number}" for number in range(2_000)]
     produce(kafka, source, lines)
@@ -89,7 +89,7 @@ def test_totals_keep_what_ended_threads_have_done(tmp_path):
 
 
 def test_time_left_is_not_known_before_something_was_restored(tmp_path):
-    """There is no estimate rather than a wrong one; with nothing left it is 0."""
+    """With nothing to base an estimate on there is none, rather than a wrong one; with nothing left it is 0."""
     activity = Activity(tmp_path)
     assert activity.eta_s(0) == 0.0
     assert activity.eta_s(None) is None
@@ -97,7 +97,7 @@ def test_time_left_is_not_known_before_something_was_restored(tmp_path):
 
 
 def test_generation_counts_once_however_many_threads_are_in_it(tmp_path):
-    """Two threads that join the same generation have seen one rebalance."""
+    """Two threads that join the same generation count as one rebalance."""
     activity = Activity(tmp_path)
     for generation in (4, 4, 5):
         activity.joined(generation)
@@ -105,7 +105,7 @@ def test_generation_counts_once_however_many_threads_are_in_it(tmp_path):
 
 
 def test_missing_directory_has_no_size(tmp_path):
-    """Disk usage is unknown, not zero, while there is no state directory; and known once it is there."""
+    """Disk usage is unknown, not zero, until the state directory exists."""
     folder = tmp_path / "app"
     Activity(folder).measure([])
     absent = Activity(folder)
@@ -121,7 +121,7 @@ def test_missing_directory_has_no_size(tmp_path):
 
 
 def test_rate_forgets_what_is_older_than_its_window():
-    """A burst long ago does not count; a counter that starts over does not give a negative rate."""
+    """A burst long ago does not count, and a counter that restarts does not give a negative rate."""
     meter = RateMeter(10.0)
     meter.add(0.0, 0)
     assert meter.add(5.0, 1_000) == 200
@@ -131,7 +131,7 @@ def test_rate_forgets_what_is_older_than_its_window():
 
 
 def test_status_names_the_pod(tmp_path, monkeypatch):
-    """The status has the uid that the operator sets, so that it knows whose answer it has; elsewhere it is empty."""
+    """The status has the uid that the operator sets, so it knows which pod has answered; elsewhere it is empty."""
     for uid in ("", "8f3c"):
         monkeypatch.setenv("POD_UID", uid)
         assert take_status(InstanceInfo("app"), State.CREATED, (), Activity(tmp_path)).pod_uid == uid

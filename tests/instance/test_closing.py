@@ -29,7 +29,7 @@ pytestmark = pytest.mark.broker
 
 
 def instance(kafka, topic_factory, tmp_path, processor=None, **others):
-    """Return an instance whose processor is the given one, or counts words, and the topic that it reads."""
+    """Return an instance that uses the given processor, or counts words, and its input topic."""
     source = topic_factory("in")
     topology = word_count(source, topic_factory("out"))
     if processor is not None:
@@ -39,7 +39,7 @@ def instance(kafka, topic_factory, tmp_path, processor=None, **others):
 
 
 def with_names(names, source, sink, fill):
-    """Return a topology that looks values up in a global store, which a given processor fills."""
+    """Return a topology that looks values up in a global store, which the given processor fills."""
     store = Stores.key_value_store_builder(Stores.persistent_key_value_store("names"), TEXT, TEXT)
     topology = Topology()
     topology.add_global_store(
@@ -50,7 +50,7 @@ def with_names(names, source, sink, fill):
 
 
 class Closer:
-    """Closes an instance, once, and keeps what that returned."""
+    """Closes an instance once, and keeps the result of `close`."""
 
     def __init__(self):
         self.streams = None
@@ -63,7 +63,7 @@ class Closer:
             self.returned.append((self.streams.close(), self.streams.wait()))
 
     def check(self, expected=(False, False), end=State.NOT_RUNNING):
-        """Wait for the end, and check that the call has returned, too."""
+        """Wait until the instance has ended, and check that the call has returned too."""
         assert self.streams.wait(DEADLINE_S)
         wait_until(lambda: self.returned, "close() returned")
         assert self.returned == [expected]
@@ -73,7 +73,7 @@ class Closer:
 
 @pytest.fixture
 def closer():
-    """Close the instance at the end of the test, whatever became of it."""
+    """Yield a closer, and close its instance at the end of the test in any case."""
     closer = Closer()
     yield closer
     if closer.streams is not None:
@@ -81,7 +81,7 @@ def closer():
 
 
 def test_close_in_a_processor_begins_the_end(kafka, topic_factory, tmp_path, closer):
-    """It returns False at once, because the end has to wait for the processor."""
+    """`close` called in a processor returns False at once, because the instance cannot end before the processor returns."""
 
     class Close(Processor):
         def process(self, record):
@@ -94,7 +94,7 @@ def test_close_in_a_processor_begins_the_end(kafka, topic_factory, tmp_path, clo
 
 
 def test_close_in_a_punctuator_begins_the_end(kafka, topic_factory, tmp_path, closer):
-    """A punctuator runs in a stream thread as a processor does."""
+    """Punctuators run in a stream thread, as processors do."""
 
     class Close(Processor):
         def init(self, context):
@@ -138,7 +138,7 @@ def test_close_in_a_restore_listener_begins_the_end(kafka, topic_factory, tmp_pa
 
 @pytest.mark.parametrize("at", [State.REBALANCING, State.RUNNING])
 def test_close_in_a_state_listener_begins_the_end(kafka, topic_factory, tmp_path, closer, at):
-    """The listener runs in the thread that starts, or in a stream thread."""
+    """The listener runs in the thread that starts the instance, or in a stream thread."""
     seen = []
 
     def listen(new, old):
@@ -155,7 +155,7 @@ def test_close_in_a_state_listener_begins_the_end(kafka, topic_factory, tmp_path
 
 
 def test_close_in_a_state_listener_during_close(kafka, topic_factory, tmp_path, closer):
-    """In a user's thread close() waits, even when it is called by the listener that close() itself has called."""
+    """In a user's thread `close` waits, even if the listener that calls it was itself called by `close`."""
     closer.streams, _ = instance(kafka, topic_factory, tmp_path)
     closer.streams.set_state_listener(lambda new, _: closer() if new is State.PENDING_SHUTDOWN else None)
     closer.streams.start()
@@ -167,7 +167,7 @@ def test_close_in_a_state_listener_during_close(kafka, topic_factory, tmp_path, 
 
 
 def test_state_listener_may_wait_for_another_thread_that_closes(kafka, topic_factory, tmp_path, closer):
-    """The listener holds no lock, so that other threads can use the client meanwhile."""
+    """The listener holds no lock, so other threads can use the client meanwhile."""
     done = []
 
     def listen(new, _):
@@ -188,7 +188,7 @@ def test_state_listener_may_wait_for_another_thread_that_closes(kafka, topic_fac
 
 @pytest.mark.parametrize("when", ["while starting", "while running"])
 def test_close_in_the_processor_of_a_global_store_begins_the_end(kafka, topic_factory, tmp_path, closer, when):
-    """It runs in the thread that starts the instance, and later in one of its own."""
+    """The processor runs in the thread that starts the instance, and later in a thread for global stores."""
 
     class Fill(Processor):
         def process(self, record):
@@ -208,7 +208,7 @@ def test_close_in_the_processor_of_a_global_store_begins_the_end(kafka, topic_fa
 
 
 def test_thread_removed_in_a_restore_listener_is_not_waited_for(kafka, topic_factory, tmp_path):
-    """The stream thread, when it ends, waits for its state updater, in which the listener runs."""
+    """A stream thread that ends waits for its state updater, in which the listener runs."""
     removed = []
 
     class Listener(RestoreListener):
@@ -227,7 +227,7 @@ def test_thread_removed_in_a_restore_listener_is_not_waited_for(kafka, topic_fac
 
 
 def starting(streams):
-    """Start an instance in another thread; return it, and a list that takes what `start` raises."""
+    """Start an instance in another thread; return it, and a list for what `start` raises."""
     raised = []
 
     def start():
@@ -242,7 +242,7 @@ def starting(streams):
 
 
 def check_closes_while_starting(streams, thread, raised, config):
-    """Close an instance that is starting: `start` ends with an error, and nothing is left."""
+    """Close an instance while it starts: `start` raises an error, and nothing keeps running."""
     assert thread.is_alive()
     assert streams.state is State.CREATED
     assert streams.close(DEADLINE_S)
@@ -257,7 +257,7 @@ def check_closes_while_starting(streams, thread, raised, config):
 
 
 def test_close_while_global_stores_are_filled(kafka, topic_factory, tmp_path, monkeypatch, caplog):
-    """close() does not wait until the stores are filled; what they have is on disk, and the next start continues from there."""
+    """`close` does not wait until the stores are full; their content is on disk, and the next start continues from there."""
     names = topic_factory("names")
     put(kafka, names, {f"k{number}": "x" for number in range(10)}, partitions=1)
 
@@ -288,7 +288,7 @@ def test_close_while_global_stores_are_filled(kafka, topic_factory, tmp_path, mo
 
 @pytest.fixture
 def silent_broker():
-    """Listen on a port, and answer nothing; gives the address, and an event that is set when somebody has connected."""
+    """Listen on a port without answering; yield the address, and an event that is set when somebody has connected."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         connected, links = threading.Event(), []
 
@@ -308,7 +308,7 @@ def silent_broker():
 
 
 def test_close_while_a_broker_is_waited_for(silent_broker, tmp_path):
-    """close() does not wait for a broker that does not answer either."""
+    """`close` does not wait for a broker that does not answer either."""
     address, connected = silent_broker
     config = settings(address, f"app-{secrets.token_hex(4)}", tmp_path)
     streams = KafkaStreams(word_count("in", "out"), config)
@@ -318,7 +318,7 @@ def test_close_while_a_broker_is_waited_for(silent_broker, tmp_path):
 
 
 def test_signal_while_starting_ends_the_process_cleanly(silent_broker, tmp_path):
-    """SIGTERM is handled before the instance has started, and is not a failure."""
+    """A SIGTERM before the instance has started is handled, and is not a failure."""
     address, connected = silent_broker
     ended = threading.Event()
 
@@ -335,12 +335,12 @@ def test_signal_while_starting_ends_the_process_cleanly(silent_broker, tmp_path)
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 @pytest.mark.parametrize("begun", ["before the commit", "in the middle of a commit"])
 def test_close_without_brokers_ends(own_kafka, tmp_path, guarantee, begun):
-    """The instance stops waiting for brokers long before task.timeout.ms; what was not committed is processed again."""
+    """The instance stops waiting for brokers long before task.timeout.ms; uncommitted records are processed again."""
     kafka = own_kafka()
     kafka.create_topics("in", "out")
     topology, application = word_count("in", "out"), f"app-{secrets.token_hex(4)}"
     config = settings(kafka, application, tmp_path, processing_guarantee=guarantee, task_timeout_ms=3_600_000)
-    config["session.timeout.ms"] = 6_000  # nobody can leave the group
+    config["session.timeout.ms"] = 6_000  # leaving the group is impossible
     if guarantee == "exactly_once_v2":
         config["producer.transaction.timeout.ms"] = 600_000
     streams = KafkaStreams(topology, config | {"commit.interval.ms": 600_000})
@@ -372,7 +372,7 @@ def test_close_without_brokers_ends(own_kafka, tmp_path, guarantee, begun):
 
 
 def test_longer_time_out_of_close_is_patience_with_brokers(kafka, topic_factory, tmp_path):
-    """close() waits for brokers until 5 seconds before the time-out, even if that is longer than the default."""
+    """`close` waits for brokers until 5 seconds before its timeout, even if that is longer than the default."""
     streams, _ = instance(kafka, topic_factory, tmp_path)
     streams.start()
     wait_until(lambda: streams.state is State.RUNNING, "RUNNING")
@@ -385,7 +385,7 @@ def test_longer_time_out_of_close_is_patience_with_brokers(kafka, topic_factory,
     "response", [UncaughtExceptionResponse.REPLACE_THREAD, UncaughtExceptionResponse.SHUTDOWN_CLIENT]
 )
 def test_failure_that_ended_the_instance_is_its_error(kafka, topic_factory, tmp_path, response):
-    """A thread that fails while the instance ends changes nothing, whatever the handler returns."""
+    """A thread that fails while the instance is ending changes nothing, whatever the handler returns."""
     source = topic_factory("in", partitions=2)
     both = threading.Barrier(2)
 

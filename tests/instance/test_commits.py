@@ -1,4 +1,4 @@
-"""What is committed, and when: on a real broker."""
+"""What is committed and when, on a real broker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"]
 
 @pytest.fixture
 def app():
-    """Give a new application id."""
+    """Return a new application id."""
     return f"app-{secrets.token_hex(4)}"
 
 
@@ -50,7 +50,7 @@ def at_rest(streams):
 
 
 def rounds_without_commit(streams):
-    """Return whether some rounds of the thread, each longer than the commit interval, have passed without a commit."""
+    """Return whether the thread has done some rounds, each longer than the commit interval, without a commit."""
     thread = streams.threads[0]
     commits, rounds = thread.tasks.commits_total, thread.rounds_total
     wait_until(lambda: thread.rounds_total >= rounds + 30, "30 rounds")
@@ -60,7 +60,7 @@ def rounds_without_commit(streams):
 @BOTH
 @pytest.mark.parametrize("inputs", [1, 2])
 def test_record_that_is_dropped_is_committed(kafka, topic_factory, app, tmp_path, guarantee, inputs):
-    """An unreadable record at the end of the input is committed with its dead letter, and then there are no more commits."""
+    """An unreadable record at the end of the input is committed with its dead letter; after that nothing is committed."""
     topics = [topic_factory(f"in-{number}") for number in range(inputs)]
     sink, dead = topic_factory("out"), topic_factory("dead")
     topology = (
@@ -83,10 +83,10 @@ def test_record_that_is_dropped_is_committed(kafka, topic_factory, app, tmp_path
 
 
 class WritesAtStart(CountWords):
-    """Writes to its store, forwards, and asks for a commit before there is any record."""
+    """Writes to its store, forwards, and requests a commit before there is any record."""
 
     def init(self, context):
-        """Write."""
+        """Write, forward and request the commit."""
         super().init(context)
         self.store.put("started", 1)
         context.forward(Record("started", 1, 1))
@@ -106,7 +106,7 @@ def starting_with(processor, source, sink):
 
 @BOTH
 def test_what_init_does_is_committed_once(kafka, topic_factory, app, tmp_path, guarantee):
-    """What processors write while they start is committed without any input, and a commit they ask for is made once."""
+    """What processors write in `init` is committed without any input, and the commit they request is made once."""
     source, sink = topic_factory("in"), topic_factory("out")
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"poll.ms": 5}
     with running(starting_with(WritesAtStart, source, sink), config) as streams:
@@ -117,16 +117,16 @@ def test_what_init_does_is_committed_once(kafka, topic_factory, app, tmp_path, g
 
 
 class Ticks(CountWords):
-    """Forwards by the wall clock, a few times."""
+    """Forwards a few times, by wall-clock time."""
 
     def init(self, context):
-        """Schedule."""
+        """Schedule the punctuation."""
         super().init(context)
         self.ticks = 0
         self.schedule = context.schedule(10, PunctuationType.WALL_CLOCK_TIME, self.tick)
 
     def tick(self, timestamp):
-        """Forward."""
+        """Forward a record."""
         self.ticks += 1
         self.store.put("tick", self.ticks)
         self.context.forward(Record("tick", self.ticks, timestamp))
@@ -136,7 +136,7 @@ class Ticks(CountWords):
 
 @BOTH
 def test_what_punctuators_do_is_committed(kafka, topic_factory, app, tmp_path, guarantee):
-    """Punctuation without any input is committed, and leaves nothing to commit."""
+    """Punctuation without any input is committed, and nothing is left to commit afterwards."""
     source, sink = topic_factory("in"), topic_factory("out")
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"poll.ms": 5}
     with running(starting_with(Ticks, source, sink), config) as streams:
@@ -146,7 +146,7 @@ def test_what_punctuators_do_is_committed(kafka, topic_factory, app, tmp_path, g
 
 
 def test_store_never_claims_an_offset_that_is_not_in_its_changelog(kafka, topic_factory, app, tmp_path, monkeypatch):
-    """A commit may be complete before its markers are in the changelog, so a store's offset is that of its last record."""
+    """A commit may complete before its markers are in the changelog, so a store's offset is that of its last record."""
     source, sink = topic_factory("in"), topic_factory("out")
     claimed = []
     post_commit = StreamTask.post_commit
@@ -165,7 +165,7 @@ def test_store_never_claims_an_offset_that_is_not_in_its_changelog(kafka, topic_
 
 
 class At:
-    """A task of one store that is at an offset."""
+    """A task with one store at a given offset."""
 
     task_id = TaskId(0, 0)
 
@@ -180,7 +180,7 @@ class At:
 
 
 def test_store_beyond_the_end_of_its_changelog_is_corrupt():
-    """A store at the last record is complete; one that is further ahead belongs to another changelog."""
+    """A store at the changelog's last record is complete; one further ahead belongs to another changelog."""
     changelog = TopicPartition("counts-changelog", 0)
     assert begin_changelog(At(changelog, 2), changelog, range(3), 3, None) is None
     with pytest.raises(TaskCorruptedError, match="is at offset 4"):

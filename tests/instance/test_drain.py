@@ -1,4 +1,4 @@
-"""Draining: before a pod ends for good, its instance gives its tasks to the others while its process is still alive."""
+"""Draining: before a pod is removed for good, its instance hands its tasks to the others while its process still runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture
 def app():
-    """Give a new application id."""
+    """Return a new application id."""
     return f"app-{secrets.token_hex(4)}"
 
 
 def ask(streams, method, path):
-    """Return status code and body of a request to an instance."""
+    """Return the status code and body of an instance's answer."""
     connection = http.client.HTTPConnection(*streams.health_address, timeout=60)
     try:
         connection.request(method, path)
@@ -34,19 +34,19 @@ def ask(streams, method, path):
 
 
 def member(kafka, app, tmp_path, name, **others):
-    """Return the settings of a static member with two threads whose session lasts long."""
+    """Return the settings of a static member with two threads and a long session timeout."""
     return settings(
         kafka, app, tmp_path / name, group_instance_id=name, session_timeout_ms=120_000, num_stream_threads=2, **others
     ) | {"health.listener": "127.0.0.1:0"}
 
 
 def tasks(streams):
-    """Return the ids of the tasks that run in an instance."""
+    """Return the ids of an instance's running tasks."""
     return {task.id for task in streams.status().tasks if task.state == "RUNNING"}
 
 
 def test_drained_instance_gives_its_tasks_to_the_other_and_lives_on(kafka, topic_factory, app, tmp_path):
-    """A static member that is drained leaves for good: the other has every task at once, and this one is live, not ready."""
+    """A drained static member leaves for good: another has all tasks at once, and the drained one is live but not ready."""
     source, sink = topic_factory("in", partitions=4), topic_factory("out")
     everything = {"0_0", "0_1", "0_2", "0_3"}
     lines = [f"w{number % 48}" for number in range(480)]
@@ -81,7 +81,7 @@ def test_drained_instance_gives_its_tasks_to_the_other_and_lives_on(kafka, topic
 
 
 def test_instance_closed_while_it_drains_leaves_the_group(kafka, topic_factory, app, tmp_path):
-    """SIGTERM in the middle of draining does not turn it into a roll: the static member still leaves."""
+    """A SIGTERM while draining is not treated as a rolling restart: the static member still leaves."""
     source, sink = topic_factory("in", partitions=2), topic_factory("out")
     with running(word_count(source, sink), member(kafka, app, tmp_path, "pod-0")) as stays:
         leaves = KafkaStreams(word_count(source, sink), member(kafka, app, tmp_path, "pod-1"))
@@ -95,7 +95,7 @@ def test_instance_closed_while_it_drains_leaves_the_group(kafka, topic_factory, 
 
 
 def test_nothing_can_be_changed_over_http(kafka, topic_factory, app, tmp_path):
-    """The port has no authentication: anybody who reaches it can only read, whatever the configuration."""
+    """The port has no authentication, so clients can only read, whatever the configuration."""
     source, sink = topic_factory("in"), topic_factory("out")
     config = member(kafka, app, tmp_path, "pod-0") | {"health.drain": "true"}
     with running(word_count(source, sink), config) as streams:
@@ -108,7 +108,7 @@ def test_nothing_can_be_changed_over_http(kafka, topic_factory, app, tmp_path):
 
 
 def test_instance_that_has_ended_cannot_be_drained(kafka, topic_factory, app, tmp_path):
-    """There is nothing to drain before the start and after the end."""
+    """Before the start and after the end there is nothing to drain."""
     source, sink = topic_factory("in"), topic_factory("out")
     streams = KafkaStreams(word_count(source, sink), settings(kafka, app, tmp_path))
     assert not streams.drain()

@@ -1,4 +1,4 @@
-"""What an instance does when something is refused, missing, or fails: on a real broker."""
+"""What an instance does when something is refused, missing or fails, on a real broker."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"]
 
 @pytest.fixture
 def app():
-    """Give a new application id."""
+    """Return a new application id."""
     return f"app-{secrets.token_hex(4)}"
 
 
 def committed_offset(kafka, app, topic):
-    """Return the group's committed offset of partition 0, -1001 for none."""
+    """Return the group's committed offset of partition 0, or -1001 if there is none."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": app})
     try:
         return consumer.committed([TopicPartition(topic, 0)], timeout=30)[0].offset
@@ -109,7 +109,7 @@ def test_refused_record_keeps_its_offset_from_being_committed(kafka, topic_facto
 
 
 class Forgive:
-    """Lets refused records go."""
+    """Skips refused records."""
 
     def __init__(self):
         self.seen = []
@@ -125,7 +125,7 @@ class Forgive:
 
 
 def test_production_handler_may_let_refused_records_go(kafka, topic_factory, app, tmp_path):
-    """With a handler that returns RESUME the offset of a refused record is committed, and what follows is written."""
+    """If the handler returns RESUME, the offset of a refused record is committed, and the following records are written."""
     source, sink = topic_factory("in"), topic_factory("out", config={"max.message.bytes": "500"})
     handler = Forgive()
     config = settings(kafka, app, tmp_path) | {"production.exception.handler": handler, "producer.linger.ms": 0}
@@ -155,7 +155,7 @@ def test_record_too_large_for_the_producer_is_refused_at_once(kafka, topic_facto
 
 
 def test_missing_source_topic_is_named(kafka, app, tmp_path):
-    """Starting without an input topic fails at once with its name."""
+    """Starting without an input topic fails at once, and the error names the topic."""
     with pytest.raises(MissingSourceTopicError, match="no-such-topic"):
         KafkaStreams(word_count("no-such-topic", "out"), settings(kafka, app, tmp_path)).start()
 
@@ -166,7 +166,7 @@ def with_dead_letters(kafka, app, tmp_path, topic):
 
 
 def test_missing_dead_letter_topic_is_named(kafka, topic_factory, app, tmp_path):
-    """It is checked at the start, not when the first record fails, and the error names the setting."""
+    """The topic is checked at the start, not when the first record fails, and the error names the setting."""
     config = with_dead_letters(kafka, app, tmp_path, "no-such-letters")
     with pytest.raises(MissingSinkTopicError, match=r"errors\.dead\.letter\.queue\.topic\.name=no-such-letters"):
         KafkaStreams(copy(topic_factory("in"), topic_factory("out")), config).start()
@@ -190,7 +190,7 @@ def test_dead_letter_topic_that_is_there(kafka, topic_factory, app, tmp_path):
 
 
 def test_dead_letter_topic_that_brokers_make_on_demand(own_kafka, app, tmp_path):
-    """Brokers that create topics when they are first written to are given the chance."""
+    """If brokers create topics on first use, they are given the chance to."""
     kafka = own_kafka(config={"auto.create.topics.enable": "true"})
     kafka.create_topics("in")
     kafka.create_topics("out")
@@ -199,7 +199,7 @@ def test_dead_letter_topic_that_brokers_make_on_demand(own_kafka, app, tmp_path)
 
 
 def test_dead_letter_topic_that_may_not_be_written(own_kafka, app, tmp_path):
-    """Without permission to write there the application does not start, and the error names the permission."""
+    """Without permission to write to the topic the application does not start, and the error names the permission."""
     kafka = own_kafka(
         config={
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -223,7 +223,7 @@ def test_dead_letter_topic_that_may_not_be_written(own_kafka, app, tmp_path):
 
 
 def test_internal_topic_with_wrong_partitions_is_refused(kafka, topic_factory, app, tmp_path):
-    """A changelog with another partition count than its sub-topology has tasks is not used."""
+    """A changelog is refused if its partition count is not its sub-topology's number of tasks."""
     source, sink = topic_factory("in", partitions=2), topic_factory("out")
     kafka.create_topics(f"{app}-counts-changelog", partitions=3, config={"cleanup.policy": "compact"})
     with pytest.raises(MisconfiguredInternalTopicError, match="3 partitions but needs 2"):
@@ -231,7 +231,7 @@ def test_internal_topic_with_wrong_partitions_is_refused(kafka, topic_factory, a
 
 
 def test_internal_topics_may_be_the_operators_business(kafka, topic_factory, app, tmp_path):
-    """With __internal.topics.create__=false a missing changelog is an error."""
+    """With __internal.topics.create__=false, a missing changelog is an error."""
     source, sink = topic_factory("in"), topic_factory("out")
     config = settings(kafka, app, tmp_path) | {"__internal.topics.create__": "false"}
     with pytest.raises(MissingInternalTopicsError, match=f"{app}-counts-changelog"):
@@ -242,14 +242,14 @@ def test_internal_topics_may_be_the_operators_business(kafka, topic_factory, app
     ("sources", "may"), [({"source_topics": ("in",)}, False), ({"source_patterns": ("in-.*",)}, True)]
 )
 def test_topics_of_patterns_are_the_applications_own_business(app, tmp_path, sources, may):
-    """Nobody else can create in time what a topology needs for the topics that its patterns match."""
+    """Topics needed because of topics that match a pattern are created by the application, as nobody else can do so in time."""
     plan = TopologyPlan(application_id=app, hash="0", subtopologies=(PlannedSubtopology(id=0, **sources),))
     config = settings("127.0.0.1:9", app, tmp_path) | {"__internal.topics.create__": "false"}
     assert may_create_topics(plan, StreamsConfig.of(config)) is may
 
 
 def test_unreachable_brokers_are_said_to_be(app, tmp_path):
-    """Without a broker the start fails with the address."""
+    """If no broker answers, the start fails and the error has the address."""
     config = settings("127.0.0.1:9", app, tmp_path)
     with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:9"):
         KafkaStreams(word_count("in", "out"), config).start()
@@ -263,14 +263,14 @@ def test_unsupported_settings_are_refused(app, tmp_path, setting):
 
 
 def test_transaction_shorter_than_the_commit_interval_is_refused(app, tmp_path):
-    """Under exactly-once the commit interval must fit into the transaction time-out."""
+    """Under exactly-once the commit interval must be shorter than the transaction timeout."""
     config = settings("127.0.0.1:9", app, tmp_path, processing_guarantee="exactly_once_v2", commit_interval_ms=30_000)
     with pytest.raises(ConfigError, match=r"transaction\.timeout\.ms"):
         KafkaStreams(word_count("in", "out"), config)
 
 
 def test_locked_state_directory_is_refused(kafka, topic_factory, app, tmp_path):
-    """A second instance on the same directory does not start, and names the holder; the first is not affected."""
+    """A second instance on the same directory does not start and names the holder; the first is not affected."""
     source, sink = topic_factory("in"), topic_factory("out")
     config = settings(kafka, app, tmp_path)
     with running(word_count(source, sink), config) as first:
@@ -280,7 +280,7 @@ def test_locked_state_directory_is_refused(kafka, topic_factory, app, tmp_path):
 
 
 def test_full_volume_ends_the_instance_with_advice(kafka, topic_factory, app, tmp_path):
-    """When the volume fills up while state is written the instance ends and says that the volume is full."""
+    """If the volume fills up while state is written, the instance ends and says that the volume is full."""
     target = tmp_path / "small"
     target.mkdir()
     mounted = subprocess.run(
@@ -359,7 +359,7 @@ def test_failed_thread_is_replaced_when_the_handler_says_so(kafka, topic_factory
 
 
 def test_failed_thread_ends_the_client_by_default(kafka, topic_factory, app, tmp_path, caplog):
-    """SHUTDOWN_CLIENT is the default: the client ends in ERROR, `run` logs one clear line and returns 1."""
+    """By default (SHUTDOWN_CLIENT) the client ends in ERROR, and `run` logs one clear line and returns 1."""
     source, sink = topic_factory("in"), topic_factory("out")
     produce(kafka, source, ["good", "bad"])
     with caplog.at_level(logging.ERROR):
@@ -417,7 +417,7 @@ def test_what_would_end_a_thread_silently_ends_the_client(kafka, topic_factory, 
 
 
 def test_exit_in_the_exception_handler_ends_the_client(kafka, topic_factory, app, tmp_path):
-    """A handler that fails, if only by `sys.exit()`, shuts the client down."""
+    """A handler that fails, even by `sys.exit()`, shuts the client down."""
     source, sink = topic_factory("in"), topic_factory("out")
     produce(kafka, source, ["bad"])
     streams = KafkaStreams(failing(source, sink), settings(kafka, app, tmp_path))
@@ -431,7 +431,7 @@ def test_exit_in_the_exception_handler_ends_the_client(kafka, topic_factory, app
 
 
 def test_run_returns_two_when_it_cannot_start(kafka, app, tmp_path, caplog):
-    """An instance that cannot start returns 2 and logs one line with the reason."""
+    """If an instance cannot start, `run` returns 2 and logs one line with the reason."""
     with caplog.at_level(logging.ERROR):
         assert run(word_count("no-such-topic", "out"), settings(kafka, app, tmp_path)) == 2
     lines = [record.getMessage() for record in caplog.records if record.name == "millrace"]
@@ -440,7 +440,7 @@ def test_run_returns_two_when_it_cannot_start(kafka, app, tmp_path, caplog):
 
 
 def test_one_thread_may_end_the_whole_application(kafka, topic_factory, app, tmp_path):
-    """SHUTDOWN_APPLICATION: instances elsewhere end too."""
+    """SHUTDOWN_APPLICATION ends instances in other processes too."""
     source, sink = topic_factory("in", partitions=2), topic_factory("out")
     other = Replica(settings(kafka, app, tmp_path / "other"), source, sink, tmp_path, "other").start()
     try:
@@ -465,7 +465,7 @@ def test_one_thread_may_end_the_whole_application(kafka, topic_factory, app, tmp
 
 
 def test_asking_all_to_stop_waits_until_the_others_had_time_to_rejoin(monkeypatch):
-    """The request would be lost if the member that made it left the group before the rebalance has ended."""
+    """The request would be lost if the requesting member left the group before the rebalance has ended."""
     clock = itertools.count()
     now = next(clock)
 
@@ -485,7 +485,7 @@ def test_asking_all_to_stop_waits_until_the_others_had_time_to_rejoin(monkeypatc
 
 
 def test_status_file_shows_what_the_instance_does(kafka, topic_factory, app, tmp_path):
-    """The status file has state, threads, tasks, counts and lags, and the last state after the end."""
+    """The status file has the state, threads, tasks, counts and lags, and the final state after the end."""
     source, sink = topic_factory("in"), topic_factory("out")
     path = Path(tmp_path / "status.json")
     produce(kafka, source, ["a b"] * 10)
@@ -506,7 +506,7 @@ def test_status_file_shows_what_the_instance_does(kafka, topic_factory, app, tmp
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_nothing_is_written_over_the_last_status(app, tmp_path, monkeypatch, when):
-    """Whatever the housekeeping thread is about to write when an instance ends, the status file says that it has ended."""
+    """Whatever the housekeeping thread is about to write when an instance ends, the status file keeps the final state."""
     path = tmp_path / "status.json"
     config = settings("127.0.0.1:9", app, tmp_path) | {"__status.file__": str(path)}
     housekeeping = KafkaStreams(word_count("in", "out"), config)._housekeeping

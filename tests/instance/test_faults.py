@@ -1,4 +1,4 @@
-"""Crashes, zombies and broken state on a real broker: exactly-once counts stay exact, at-least-once loses nothing."""
+"""Crashes, zombies and damaged state on a real broker: exactly-once counts stay exact, at-least-once loses nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORDS = 40
 
 
 class Feeder:
-    """Produces lines in the background, at a steady rate, until told to stop; survives a broker's restart."""
+    """Produces lines in the background at a steady rate until stopped; survives a broker's restart."""
 
     def __init__(self, kafka, topic, rate=400):
         self._producer = Producer(
@@ -61,7 +61,7 @@ class Feeder:
             self._producer.poll(0)
 
     def stop(self):
-        """Stop and wait until everything is acknowledged; return the lines."""
+        """Stop, wait until everything is acknowledged, and return the lines."""
         self._stop.set()
         self._thread.join()
         assert self._producer.flush(60) == 0
@@ -70,7 +70,7 @@ class Feeder:
 
 @contextmanager
 def fed(kafka, replicas):
-    """Feed lines to replicas; in the end neither goes on, whatever has happened."""
+    """Yield a feeder; finally stop it and kill the replicas that still run."""
     feeder = Feeder(kafka, "in")
     try:
         yield feeder
@@ -82,7 +82,7 @@ def fed(kafka, replicas):
 
 
 def counts_by_word(kafka, sink):
-    """Return every count that was written per word, in order."""
+    """Return all counts written for each word, in order."""
     found = defaultdict(list)
     for key, value, _ in read_all(kafka, sink, partitions=PARTITIONS):
         found[key.decode()].append(int.from_bytes(value, "big", signed=True))
@@ -90,7 +90,7 @@ def counts_by_word(kafka, sink):
 
 
 def wait_for_counts(kafka, sink, lines, replicas):
-    """Wait until the last count of every word is at least what it should be."""
+    """Wait until the last count of every word is at least the expected one."""
     expected = expected_counts(lines)
 
     def complete():
@@ -109,7 +109,7 @@ def wait_for_counts(kafka, sink, lines, replicas):
 
 
 def assert_exact(kafka, sink, lines):
-    """Every word was counted 1, 2, 3 … without gap or repetition."""
+    """Check that every word was counted 1, 2, 3 … without gaps or repetitions."""
     found = counts_by_word(kafka, sink)
     expected = expected_counts(lines)
     wrong = {
@@ -120,14 +120,14 @@ def assert_exact(kafka, sink, lines):
 
 @pytest.fixture
 def crash_kafka(own_kafka):
-    """Give a broker of this test's own, with one input and one output topic."""
+    """Return a separate broker with an input and an output topic."""
     kafka = own_kafka()
     kafka.create_topics("in", "out", partitions=PARTITIONS)
     return kafka
 
 
 def replicas_for(kafka, tmp_path, guarantee, *, static=True, **others):
-    """Return two replicas of one application, each with a state directory of its own."""
+    """Return two replicas of one application, each with its own state directory."""
     replicas = []
     for name in ("one", "two"):
         extra = {"group.instance.id": name} if static else {}
@@ -139,7 +139,7 @@ def replicas_for(kafka, tmp_path, guarantee, *, static=True, **others):
 @pytest.mark.slow
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
 def test_kills_and_a_broker_restart(crash_kafka, tmp_path, guarantee):
-    """Replicas killed again and again, and once all and the broker: exactly-once is exact, at-least-once loses nothing.
+    """Replicas are killed repeatedly, and once all of them and the broker: exactly-once is exact, at-least-once loses nothing.
 
     The broker dies a moment after the replicas, when no transaction is being committed, and is back before one times out: the
     coordinator skips the markers of partitions without a leader (seen with 4.3.1), and a partition with one replica has none
@@ -183,7 +183,7 @@ def test_kills_and_a_broker_restart(crash_kafka, tmp_path, guarantee):
 
 @pytest.mark.slow
 def test_zombie_is_fenced(crash_kafka, tmp_path):
-    """A replica frozen beyond its session time-out wakes up as a zombie: it commits nothing, drops its tasks and rejoins."""
+    """A replica frozen beyond its session timeout wakes up as a zombie: it commits nothing, drops its tasks and rejoins."""
     kafka = crash_kafka
     replicas = replicas_for(kafka, tmp_path, "exactly_once_v2", static=False, session_timeout_ms=6000)
     with fed(kafka, replicas) as feeder:
@@ -209,7 +209,7 @@ def test_zombie_is_fenced(crash_kafka, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
 def test_brokers_restarted_one_after_the_other(own_kafka, tmp_path, guarantee):
-    """All brokers restarted in turn under load, as for an upgrade: exactly-once stays exact, at-least-once loses nothing."""
+    """All brokers are restarted in turn under load, as in an upgrade: exactly-once stays exact, at-least-once loses nothing."""
     kafka = own_kafka(3)
     kafka.create_topics("in", "out", partitions=PARTITIONS)
     config = settings(kafka, "crash", tmp_path / "one", processing_guarantee=guarantee)
@@ -229,7 +229,7 @@ def test_brokers_restarted_one_after_the_other(own_kafka, tmp_path, guarantee):
 @pytest.mark.slow
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
 def test_outage_longer_than_records_may_wait(own_kafka, tmp_path, guarantee):
-    """Brokers are silent for longer than transactions and deliveries may take: instances wait and then continue."""
+    """Brokers are silent for longer than the transaction and delivery timeouts: instances wait, and then continue."""
     kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
     kafka.create_topics("in", "out", partitions=PARTITIONS)
     timeouts = {"producer.transaction.timeout.ms": 3000, "producer.delivery.timeout.ms": 3000}
@@ -249,12 +249,12 @@ def test_outage_longer_than_records_may_wait(own_kafka, tmp_path, guarantee):
 
 @pytest.fixture
 def app():
-    """Give a new application id."""
+    """Return a new application id."""
     return f"app-{secrets.token_hex(4)}"
 
 
 def test_truncated_changelog_is_restored_from_its_beginning(kafka, topic_factory, app, tmp_path, caplog):
-    """A store whose changelog has moved past its offset is wiped and restored from what the changelog has."""
+    """A store whose offset is no longer in its changelog is wiped and restored from what the changelog still has."""
     source, sink = topic_factory("in"), topic_factory("out")
     topology = word_count(source, sink, log_config={"cleanup.policy": "compact,delete"})
     here, elsewhere = (settings(kafka, app, tmp_path / name) for name in ("here", "elsewhere"))
@@ -273,7 +273,7 @@ def test_truncated_changelog_is_restored_from_its_beginning(kafka, topic_factory
 
 
 def test_recreated_changelog_is_noticed(kafka, topic_factory, app, tmp_path, caplog):
-    """A changelog that ends before the store's offset (it was deleted and recreated) wipes the store."""
+    """If the changelog ends before the store's offset (it was deleted and recreated), the store is wiped."""
     source, sink = topic_factory("in"), topic_factory("out")
     config = settings(kafka, app, tmp_path)
     produce(kafka, source, ["word"] * 10)
@@ -289,7 +289,7 @@ def test_recreated_changelog_is_noticed(kafka, topic_factory, app, tmp_path, cap
 
 
 def test_restoration_resumes_after_a_crash(kafka, topic_factory, app, tmp_path):
-    """Restoration that is interrupted keeps what it has written to disk; the next run restores only the rest."""
+    """What an interrupted restoration wrote is on disk, and the next run restores only the rest."""
     from millrace.instance import KafkaStreams, State
 
     source, sink = topic_factory("in"), topic_factory("out")
@@ -336,7 +336,7 @@ def test_restoration_resumes_after_a_crash(kafka, topic_factory, app, tmp_path):
 
 
 def test_state_is_marked_as_used_while_its_task_runs(kafka, topic_factory, tmp_path):
-    """A crash leaves directories behind that are as old as their last use, though stores write below them only."""
+    """After a crash, directories have the time of their last use, although stores only write below them."""
     source, sink, application = topic_factory("in"), topic_factory("out"), f"app-{secrets.token_hex(4)}"
     config = settings(kafka, application, tmp_path) | {"state.cleanup.dir.max.age.ms": 4_000}
     with running(word_count(source, sink), config):

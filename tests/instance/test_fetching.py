@@ -27,28 +27,28 @@ LINE = "x" * 100
 
 @dataclass
 class Fetching:
-    """What the main consumer was asked, and what it has fetched."""
+    """The calls to the main consumer, and what it has fetched."""
 
     pauses: list[TopicPartition] = field(default_factory=list)
     fetched: dict[str, int] = field(default_factory=dict)
-    """Messages received, per topic, whether they were polled or not."""
+    """Messages received per topic, polled or not."""
     statistics: int = 0
 
     def wait_for_statistics(self):
-        """Wait until what was received up to now is known."""
+        """Wait until the statistics include everything received until now."""
         known = self.statistics
         wait_until(lambda: self.statistics >= known + 2, "statistics of the consumer")
 
 
 @pytest.fixture
 def app():
-    """An application id of its own."""
+    """Return a new application id."""
     return f"fetching-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
 def fetching(monkeypatch):
-    """Watch every consumer that is opened."""
+    """Watch every consumer that is created."""
     seen = Fetching()
 
     class Watched(clients._Consumer):
@@ -69,7 +69,7 @@ def fetching(monkeypatch):
 
 
 def seen_by(*topics):
-    """Return a topology that reads topics in one task per partition, and the list of what it has processed."""
+    """Return a topology that reads topics in one task per partition, and the list of records it has processed."""
     builder, seen = StreamsBuilder(), []
     first, *others = (builder.stream(topic) for topic in topics)
     for other in others:
@@ -79,12 +79,12 @@ def seen_by(*topics):
 
 
 def processed(streams):
-    """Return how many records are processed."""
+    """Return how many records have been processed."""
     return streams.status().processing.records
 
 
 def test_a_backlog_is_not_paused_while_its_task_waits_for_nobody(kafka, topic_factory, app, tmp_path, fetching):
-    """With more records than fit into the buffer the thread polls less; nothing that was fetched is discarded."""
+    """If more records are waiting than fit into the buffer, the thread polls less; nothing it fetched is discarded."""
     source = topic_factory("in", partitions=2)
     topology, seen = seen_by(source)
     config = settings(kafka, app, tmp_path, **STEADY, buffered_records_per_partition=10, max_poll_records=50)
@@ -97,7 +97,7 @@ def test_a_backlog_is_not_paused_while_its_task_waits_for_nobody(kafka, topic_fa
 
 
 def test_two_inputs_in_step_are_fetched_once(kafka, topic_factory, app, tmp_path, fetching):
-    """The client returns a run of one input and then one of the other: the task buffers the first until the second comes."""
+    """The client returns a run of one input and then one of the other: the task buffers the first until the second arrives."""
     left, right = topic_factory("left"), topic_factory("right")
     topology, seen = seen_by(left, right)
     config = settings(kafka, app, tmp_path, **STEADY, buffered_records_per_partition=100, max_poll_records=50)
@@ -113,7 +113,7 @@ def test_two_inputs_in_step_are_fetched_once(kafka, topic_factory, app, tmp_path
 def test_an_input_far_ahead_is_paused_when_full_and_resumed_at_half(
     kafka, topic_factory, app, tmp_path, fetching, monkeypatch
 ):
-    """Its buffer never holds more than the limit and one poll, and the input that is waited for comes through."""
+    """Its buffer never holds more than the limit and one poll, and records of the input that is waited for get through."""
     monkeypatch.setattr(stream_thread, "_AHEAD_BYTES", 0)
     paused_with, resumed_with, held = {}, [], []
     pause, resume, add_records = InputConsumer.pause, InputConsumer.resume, TaskManager.add_records
@@ -153,7 +153,7 @@ def test_an_input_far_ahead_is_paused_when_full_and_resumed_at_half(
 
 
 def test_a_task_that_waits_does_not_hold_up_the_others_of_its_thread(kafka, topic_factory, app, tmp_path, fetching):
-    """Its full buffer does not count as work, and is processed when the other input comes."""
+    """A full buffer of a waiting task does not count as work, and is processed when the other input arrives."""
     alone, left, right = topic_factory("alone"), topic_factory("left"), topic_factory("right")
     builder, seen, merged = StreamsBuilder(), [], []
     builder.stream(alone).foreach(lambda _key, value: seen.append(value))
@@ -181,7 +181,7 @@ def test_a_task_that_waits_does_not_hold_up_the_others_of_its_thread(kafka, topi
 
 
 def test_pausing_the_instance_drops_nothing_that_was_fetched(kafka, topic_factory, app, tmp_path, fetching):
-    """Meanwhile the consumer is not polled: it fetches no more than its queue holds, and nothing twice."""
+    """A paused instance does not poll: the consumer fetches no more than its queue holds, and nothing twice."""
     source = topic_factory("in", partitions=2)
     topology, seen = seen_by(source)
     produce(kafka, source, [LINE] * 10, partitions=2)

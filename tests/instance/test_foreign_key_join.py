@@ -1,4 +1,4 @@
-"""A foreign-key join on a real broker: two tables of different partition counts, and an instance that is replaced."""
+"""A foreign-key join on a real broker: two tables with different partition counts, and an instance that is replaced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.broker
 
 
 def customer_of(order):
-    """Return the customer's id of `customer:goods`."""
+    """Return the customer's id from `customer:goods`."""
     return order.partition(":")[0] or None
 
 
@@ -34,7 +34,7 @@ def orders_with_customers(orders, customers, sink):
 
 
 class Tables:
-    """What was written to both tables, and what their join has to be."""
+    """What was written to both tables, and what their join must be."""
 
     def __init__(self, kafka, orders, customers, seed):
         self.orders, self.customers = {}, {}
@@ -50,7 +50,7 @@ class Tables:
         self._chance = random.Random(seed)
 
     def write(self, count):
-        """Write random updates of both."""
+        """Write random updates to both tables."""
         chance, (orders, customers) = self._chance, self._names
         for number in range(count):
             if chance.random() < 0.4:
@@ -65,7 +65,7 @@ class Tables:
         self._producer.produce(topic, None if value is None else value.encode(), key.encode())
 
     def joined(self):
-        """Return the join."""
+        """Return the expected join."""
         return {
             key: f"{order}={self.customers.get(customer_of(order))}"
             for key, order in self.orders.items()
@@ -75,7 +75,7 @@ class Tables:
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_join_follows_both_tables_and_survives_a_restart(kafka, topic_factory, tmp_path, guarantee):
-    """In the end the output is that of both tables, even if another instance continues without the first one's state."""
+    """In the end the output is the join of both tables, even if another instance continues without the first one's state."""
     orders, customers = topic_factory("orders", partitions=3), topic_factory("customers", partitions=2)
     sink = topic_factory("out", partitions=2)
     tables = Tables(kafka, orders, customers, seed=7)
@@ -86,8 +86,8 @@ def test_join_follows_both_tables_and_survives_a_restart(kafka, topic_factory, t
         return {
             **settings(kafka, application_id, tmp_path / str(number), processing_guarantee=guarantee),
             **serdes,
-            # Within the record cache a customer may come and go between two commits: nobody is told then, not even an order that
-            # was joined in between, in Java neither.
+            # Within the record cache a customer may appear and disappear between two commits: then nobody is notified, not even
+            # an order that was joined in between. Kafka Streams does the same.
             "statestore.cache.max.bytes": 0,
         }
 

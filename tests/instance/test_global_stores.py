@@ -1,4 +1,4 @@
-"""Global stores on a real broker: full before the first record, kept up to date, and reopened from disk."""
+"""Global stores on a real broker: complete before the first record, kept up to date, and reopened from disk."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Fill(Processor):
 
 
 class Look(Processor):
-    """Replaces each value by what the global store has for it."""
+    """Replaces each value with the global store's value for it."""
 
     def process(self, record):
         """Look the value up."""
@@ -94,7 +94,7 @@ def test_lookups_find_what_was_there_and_what_comes(kafka, topic_factory, tmp_pa
 
 
 def test_missing_topic_of_a_global_store_is_named(kafka, topic_factory, tmp_path):
-    """Starting without the topic of a global store fails with its name."""
+    """Starting without a global store's topic fails, and the error names the topic."""
     source, sink = topic_factory("in"), topic_factory("out")
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
     with pytest.raises(MissingSourceTopicError, match="no-names"):
@@ -103,7 +103,7 @@ def test_missing_topic_of_a_global_store_is_named(kafka, topic_factory, tmp_path
 
 @pytest.mark.parametrize("when", ["before the start", "while running"])
 def test_failing_global_processor_ends_the_instance(kafka, topic_factory, tmp_path, when):
-    """Without processing.exception.handler.global.enabled the processing handler is not asked: the client ends in ERROR."""
+    """Without processing.exception.handler.global.enabled the processing handler is not asked, and the client ends in ERROR."""
     names, source, sink = topic_factory("names"), topic_factory("in"), topic_factory("out")
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path) | CONTINUE
     streams = KafkaStreams(lookup(names, source, sink), config)
@@ -123,7 +123,7 @@ def test_failing_global_processor_ends_the_instance(kafka, topic_factory, tmp_pa
 
 
 def test_stores_stay_open_while_stream_threads_end_after_a_failure(kafka, topic_factory, tmp_path, monkeypatch):
-    """What they still look up is found; in a closed store they would find nothing, and that would be committed."""
+    """Lookups keep finding values until threads end; in a closed store they would find nothing, and that would be committed."""
     names, source, sink = topic_factory("names"), topic_factory("in"), topic_factory("out")
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
     put(kafka, names, {f"k{n}": "v" for n in range(10)}, partitions=1)
@@ -134,7 +134,7 @@ def test_stores_stay_open_while_stream_threads_end_after_a_failure(kafka, topic_
         if record.value == "k0":
             put(kafka, names, {"k0": "bad"}, partitions=1)
             wait_until(lambda: streams.state is State.PENDING_ERROR, "the failure of the global stores")
-            closed.wait(2)  # in vain: the time in which they would be closed if nobody waited for this thread
+            closed.wait(2)  # times out; the stores would be closed by then if nobody waited for this thread
         look(self, record)
 
     monkeypatch.setattr(Look, "process", look_after_the_failure)
@@ -169,7 +169,7 @@ def test_processing_handler_may_skip_records_of_global_stores(kafka, topic_facto
 
 
 def tables(topics, source, sink):
-    """Return a topology with global tables in stores, given as store -> topic; input goes to the sink as it is."""
+    """Return a topology with global tables (store -> topic) that copies its input to the sink."""
     builder = StreamsBuilder()
     for store, topic in topics.items():
         materialized = Materialized.as_(store if isinstance(store, str) else store())
@@ -184,7 +184,7 @@ def keys(streams):
 
 
 def delete_records(kafka, topic, before):
-    """Delete the records of a topic's only partition below an offset."""
+    """Delete the records below an offset from a topic's only partition."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     for future in admin.delete_records([ClientTopicPartition(topic, 0, before)]).values():
         future.result(60)
@@ -199,7 +199,7 @@ def create_again(kafka, topic):
     def created():
         try:
             admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
-        except KafkaException:  # it is still being deleted
+        except KafkaException:  # the deletion has not finished
             return False
         return True
 
@@ -207,7 +207,7 @@ def create_again(kafka, topic):
 
 
 def test_renamed_global_store_is_filled(kafka, topic_factory, tmp_path):
-    """A store without offsets is filled from the beginning, even if the store of another table has some."""
+    """A store without offsets is filled from the beginning, even if another table's store has some."""
     first, second, source, sink = topic_factory("a"), topic_factory("b"), topic_factory("in"), topic_factory("out")
     application = f"app-{secrets.token_hex(4)}"
     config = settings(kafka, application, tmp_path)
@@ -223,7 +223,7 @@ def test_renamed_global_store_is_filled(kafka, topic_factory, tmp_path):
 
 
 def test_global_store_on_disk_continues_next_to_one_in_memory(kafka, topic_factory, tmp_path, caplog):
-    """A store in memory is filled at each start; that of another table continues where it was."""
+    """An in-memory store is filled at each start, while another table's store on disk continues from its offset."""
     first, second, source, sink = topic_factory("a"), topic_factory("b"), topic_factory("in"), topic_factory("out")
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
     put(kafka, first, {"a1": "x", "a2": "x"}, partitions=1)
@@ -259,7 +259,7 @@ def test_store_that_missed_deleted_records_is_filled_again(kafka, topic_factory,
 
 @pytest.mark.parametrize("records", [1, 2, 3], ids=["shorter", "as long", "longer"])
 def test_store_of_a_topic_that_was_created_again_is_filled_again(kafka, topic_factory, tmp_path, caplog, records):
-    """A recreated topic is another topic, however many records it has: nothing of the old one is left."""
+    """A recreated topic is another topic, however many records it has: nothing from the old one remains."""
     names, source, sink = topic_factory("a"), topic_factory("in"), topic_factory("out")
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
     put(kafka, names, {"old1": "x", "old2": "x"}, partitions=1)
@@ -278,7 +278,7 @@ def test_store_of_a_topic_that_was_created_again_is_filled_again(kafka, topic_fa
 
 
 def test_records_that_vanish_while_the_store_is_read_end_the_instance(kafka, topic_factory, tmp_path):
-    """The instance fails and says why; the store is emptied, so that after a restart it matches the topic."""
+    """The instance fails and says why; the store is emptied, so after a restart it matches the topic."""
     names, source, sink = topic_factory("a"), topic_factory("in"), topic_factory("out")
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
     put(kafka, names, {"old1": "x", "old2": "x"}, partitions=1)
@@ -306,7 +306,7 @@ def test_records_that_vanish_while_the_store_is_read_end_the_instance(kafka, top
 
 
 def test_open_transaction_does_not_hold_up_the_start(kafka, topic_factory, tmp_path):
-    """Exactly-once reads committed records, and does not wait for what an open transaction has written to the table's topic."""
+    """Exactly-once reads committed records, and does not wait for those of an open transaction in the table's topic."""
     names, source, sink = topic_factory("a"), topic_factory("in"), topic_factory("out")
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path, processing_guarantee="exactly_once_v2")
     put(kafka, names, {"k1": "x"}, partitions=1)

@@ -1,4 +1,4 @@
-"""Probes of a running instance, on a real broker: what makes them fail, what does not, and how they recover."""
+"""Probes of a running instance on a real broker: what makes them fail, what does not, and how they recover."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ MAX_POLL_MS = 1500
 
 @pytest.fixture
 def app():
-    """Give a new application id."""
+    """Return a new application id."""
     return f"app-{secrets.token_hex(4)}"
 
 
 def get(address, path):
-    """Return status code and body, (0, None) while nobody listens."""
+    """Return status code and body, or (0, None) while nobody listens."""
     connection = http.client.HTTPConnection(*address, timeout=60)
     try:
         connection.request("GET", path)
@@ -52,38 +52,38 @@ def get(address, path):
 
 
 def code(streams, path):
-    """Return the status code of a probe of an instance."""
+    """Return the status code of an instance's probe."""
     return get(streams.health_address, path)[0]
 
 
 def listening(kafka, app, tmp_path, **others):
-    """Return settings with probes on a free port."""
+    """Return settings with probes on an unused port."""
     return settings(kafka, app, tmp_path, **others) | {"health.listener": "127.0.0.1:0"}
 
 
 class Hold:
-    """Holds a restoration open after its first batch."""
+    """Blocks a restoration after its first batch."""
 
     def __init__(self):
         self.held, self.go_on = threading.Event(), threading.Event()
 
     def on_restore_start(self, partition, store, start_offset, end_offset):
-        """Nothing is held yet."""
+        """Nothing to do."""
 
     def on_batch_restored(self, partition, store, batch_end_offset, restored):
-        """Wait to be let on."""
+        """Wait for the test."""
         self.held.set()
         self.go_on.wait(300)
 
     def on_restore_end(self, partition, store, total_restored):
-        """It is over."""
+        """Nothing to do."""
 
     def on_restore_suspended(self, partition, store, total_restored):
-        """It is over here."""
+        """Nothing to do."""
 
 
 def test_restoring_is_started_and_live_but_not_ready(kafka, topic_factory, app, tmp_path):
-    """A long restoration fails readiness only, for longer than max.poll.interval.ms; when it ends the instance is ready."""
+    """A restoration longer than max.poll.interval.ms fails only readiness; when it ends, the instance is ready."""
     source, sink = topic_factory("in"), topic_factory("out")
     lines = [f"w{number % 500}" for number in range(6000)]
     produce(kafka, source, lines)
@@ -129,7 +129,7 @@ def test_restoring_is_started_and_live_but_not_ready(kafka, topic_factory, app, 
 
 
 class Stoppable(Processor):
-    """Waits at the record `wait` until it is let on; fails at the record `fail`."""
+    """Blocks on the record `wait` until released; fails on the record `fail`."""
 
     waiting, go_on = threading.Semaphore(0), threading.Event()
 
@@ -144,7 +144,7 @@ class Stoppable(Processor):
 
 
 def stoppable_topology(source, sink):
-    """Return a topology with a processor that can be held up."""
+    """Return a topology with a processor that can be blocked."""
     return (
         Topology()
         .add_source("in", source, key_serde=TEXT, value_serde=TEXT)
@@ -155,7 +155,7 @@ def stoppable_topology(source, sink):
 
 @pytest.fixture
 def held_back():
-    """Have processors wait until the test, or its end, lets them on."""
+    """Block processors until the test releases them or ends."""
     Stoppable.waiting = threading.Semaphore(0)
     Stoppable.go_on.clear()
     yield
@@ -164,13 +164,13 @@ def held_back():
 
 @pytest.fixture
 def stoppable(topic_factory, held_back):
-    """Give a topology with a processor that can be held up, and its source."""
+    """Yield a topology with a processor that can be blocked, and its input topic."""
     source, sink = topic_factory("in"), topic_factory("out")
     return stoppable_topology(source, sink), source
 
 
 def test_stuck_processor_fails_liveness_until_it_continues(kafka, stoppable, app, tmp_path):
-    """Longer in a processor than max.poll.interval.ms: 503 that names the thread; then the instance is live and ready again."""
+    """A processor that takes longer than max.poll.interval.ms gives 503 with its thread; then all probes pass again."""
     topology, source = stoppable
     with running(topology, listening(kafka, app, tmp_path, max_poll_interval_ms=MAX_POLL_MS)) as streams:
         wait_until(lambda: code(streams, "/readyz") == 200, "ready")
@@ -189,7 +189,7 @@ def test_stuck_processor_fails_liveness_until_it_continues(kafka, stoppable, app
 
 
 def test_failed_instance_says_so_until_it_is_closed(kafka, stoppable, app, tmp_path):
-    """An instance that ended with an error answers 503 with that error, for whoever decides on a restart."""
+    """An instance that ended with an error answers 503 with that error, for whoever decides whether to restart it."""
     topology, source = stoppable
     with running(topology, listening(kafka, app, tmp_path)) as streams:
         produce(kafka, source, ["fail"])
@@ -203,7 +203,7 @@ def test_failed_instance_says_so_until_it_is_closed(kafka, stoppable, app, tmp_p
 
 
 def test_replaced_thread_is_no_reason_to_restart(kafka, stoppable, app, tmp_path):
-    """While a thread that died is being replaced the instance stays live and started, and is ready afterwards."""
+    """While a dead thread is being replaced the instance stays live and started, and is ready afterwards."""
     topology, source = stoppable
     streams = KafkaStreams(topology, listening(kafka, app, tmp_path))
     streams.set_uncaught_exception_handler(lambda _: UncaughtExceptionResponse.REPLACE_THREAD)
@@ -225,7 +225,7 @@ def test_replaced_thread_is_no_reason_to_restart(kafka, stoppable, app, tmp_path
 
 
 def test_status_does_not_wait_for_a_listener(kafka, topic_factory, app, tmp_path):
-    """A state listener that hangs holds up its thread, not the answers."""
+    """A state listener that hangs blocks its thread, but not the answers."""
     source, sink = topic_factory("in"), topic_factory("out")
     streams = KafkaStreams(word_count(source, sink), listening(kafka, app, tmp_path, max_poll_interval_ms=MAX_POLL_MS))
     hangs, go_on = threading.Event(), threading.Event()
@@ -249,7 +249,7 @@ def test_status_does_not_wait_for_a_listener(kafka, topic_factory, app, tmp_path
 
 
 def test_sigterm_ends_the_probes_with_the_process(kafka, topic_factory, app, tmp_path):
-    """A process answers probes while it runs; after SIGTERM it stops listening and ends with 0."""
+    """A process answers probes while it runs; after SIGTERM it stops listening and exits with 0."""
     source, sink = topic_factory("in"), topic_factory("out")
     replica = Replica(listening(kafka, app, tmp_path), source, sink, tmp_path, "probed").start()
     try:
@@ -265,7 +265,7 @@ def test_sigterm_ends_the_probes_with_the_process(kafka, topic_factory, app, tmp
 
 
 def test_broker_that_does_not_answer_is_no_reason_to_restart(own_kafka, held_back, tmp_path):
-    """While a commit waits for a broker for longer than max.poll.interval.ms the instance is live and says why it waits."""
+    """A commit that waits for a broker longer than max.poll.interval.ms leaves the instance live, and the status says why."""
     kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
     limit_ms = 4000
     kafka.create_topics("in", "out-at_least_once", "out-exactly_once_v2")

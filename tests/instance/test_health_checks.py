@@ -33,7 +33,7 @@ HEALTHY = StreamsStatus(
 
 
 def with_thread(client="RUNNING", /, **changes):
-    """Return a healthy status whose thread is changed."""
+    """Return a healthy status with changes to its thread."""
     return replace(HEALTHY, state=client, threads=(replace(THREAD, **changes),))
 
 
@@ -55,13 +55,13 @@ def test_loop_that_does_not_get_on_is_not_live():
 
 
 def test_waiting_for_a_broker_is_not_being_stuck():
-    """A restart would not bring the broker back, and the wait has a time-out of its own."""
+    """A restart would not bring the broker back, and the wait has its own timeout."""
     assert check_live(with_thread(progress_age_ms=LIMIT_MS + 1, waits_for="committed offsets"), LIMIT_MS).passes
 
 
 @pytest.mark.parametrize("state", ["DEAD", "PENDING_SHUTDOWN", "RUNNING"])
 def test_thread_that_ended_and_was_not_replaced_is_not_live(state):
-    """As long as the instance should run, each of its threads must be alive."""
+    """While the instance is meant to run, each of its threads must be alive."""
     (reason,) = check_live(with_thread("REBALANCING", state=state, alive=False), LIMIT_MS).reasons
     assert "not replaced" in reason
 
@@ -72,7 +72,7 @@ def test_thread_that_is_about_to_start_is_live():
 
 
 def test_thread_that_is_replaced_meanwhile_is_not_reported(tmp_path, monkeypatch):
-    """If a thread was replaced while the status was taken, the status is taken again."""
+    """If a thread was replaced while the status was being taken, it is taken again."""
     config = {"application.id": "app", "bootstrap.servers": "127.0.0.1:9", "state.dir": str(tmp_path)}
     streams = KafkaStreams(word_count("in", "out"), config)
     threads = streams._pool._threads
@@ -95,14 +95,14 @@ def test_failed_instance_is_not_live_and_says_why(state):
 
 @pytest.mark.parametrize("state", ["CREATED", "PENDING_SHUTDOWN", "NOT_RUNNING"])
 def test_starting_and_closing_are_live_and_not_ready(state):
-    """A commit during shutdown must not be cut short by a restart, however long it takes; the instance is not ready."""
+    """However long shutdown takes, a restart must not cut its commit short; the instance is not ready."""
     closing = with_thread(state, state="PENDING_SHUTDOWN", progress_age_ms=LIMIT_MS + 1)
     assert check_live(closing, LIMIT_MS).passes
     assert not check_ready(closing, LIMIT_MS).passes
 
 
 def test_started_means_that_every_thread_was_given_an_assignment():
-    """Without threads, or with one that has not joined, it has not started; an empty assignment is enough."""
+    """An instance without threads, or with one that has not joined, has not started; an empty assignment is enough."""
     assert not check_started(replace(HEALTHY, threads=())).passes
     waiting = replace(HEALTHY, threads=(THREAD, replace(THREAD, name="app-2", joined=False, state="STARTING")))
     (reason,) = check_started(waiting).reasons
@@ -115,7 +115,7 @@ def test_started_means_that_every_thread_was_given_an_assignment():
     ("remaining", "text"), [(42, "0_0 is RESTORING, 42 changelog records left"), (None, "0_0 is RESTORING")]
 )
 def test_restoring_is_live_and_started_but_not_ready(remaining, text):
-    """Restoration fails readiness only, with the number of records left."""
+    """Restoration fails only readiness, with the number of records left."""
     task = replace(TASK, state="RESTORING", remaining=remaining)
     status = replace(with_thread("REBALANCING", state="PARTITIONS_ASSIGNED"), tasks=(task,))
     assert check_live(status, LIMIT_MS).passes
@@ -146,7 +146,7 @@ def get(address, path, method="GET"):
 
 
 def test_probes_are_answered_with_a_code_and_reasons(served):
-    """200 while all is well, 503 with the reasons otherwise; queries are ignored, and HEAD has no body."""
+    """The answer is 200 if all is well, else 503 with the reasons; query strings are ignored, and HEAD has no body."""
     address, current = served
     for path in ("/livez", "/startedz", "/readyz", "/readyz?verbose"):
         assert get(address, path) == (200, {"ok": True, "state": "RUNNING", "reasons": []})
@@ -159,7 +159,7 @@ def test_probes_are_answered_with_a_code_and_reasons(served):
 
 
 def test_unknown_pages_and_failures_have_codes_of_their_own(served):
-    """An unknown page is 404 with the known ones, another method 501, and a failing snapshot 500."""
+    """An unknown page is 404 with the existing ones, another method 501, and a failing snapshot 500."""
     address, current = served
     code, body = get(address, "/healthz")
     assert code == 404
@@ -174,7 +174,7 @@ def test_unknown_pages_and_failures_have_codes_of_their_own(served):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_without_a_host_either_kind_of_address_is_answered(host):
-    """A pod has an IPv4 address, an IPv6 address, or both."""
+    """A pod may have an IPv4 address, an IPv6 address, or both."""
     server = ProbeServer(":0", lambda: HEALTHY, LIMIT_MS)
     server.start()
     assert get((host, server.address[1]), "/livez")[0] == 200
@@ -182,7 +182,7 @@ def test_without_a_host_either_kind_of_address_is_answered(host):
 
 
 def test_machine_without_ipv6_is_supported(monkeypatch):
-    """If IPv6 is turned off in the kernel, no host means all IPv4 addresses."""
+    """If the kernel has IPv6 turned off, no host means all IPv4 addresses."""
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
     server = ProbeServer(":0", lambda: HEALTHY, LIMIT_MS)
     server.start()
@@ -192,7 +192,7 @@ def test_machine_without_ipv6_is_supported(monkeypatch):
 
 
 def test_address_of_ipv6_is_written_with_brackets(caplog):
-    """The log's URL can be followed."""
+    """The URL in the log can be opened."""
     caplog.set_level("INFO")
     server = ProbeServer("[::1]:0", lambda: HEALTHY, LIMIT_MS)
     server.start()
@@ -202,14 +202,14 @@ def test_address_of_ipv6_is_written_with_brackets(caplog):
 
 
 def test_client_that_says_nothing_holds_nobody_up(served):
-    """A connection without a request does not keep others from being answered, nor the server from closing."""
+    """A connection without a request does not stop others from being answered, or the server from closing."""
     address, _ = served
     with socket.create_connection(address):
         assert get(address, "/livez")[0] == 200
 
 
 def test_address_in_use_is_refused_with_its_name(served):
-    """A port that is taken is a clear error that names the setting, and a closed server frees it."""
+    """A port that is in use gives a clear error that names the setting; closing the server frees it."""
     (host, port), _ = served
     with pytest.raises(ListenerError, match=rf"{host}:{port} \(health.listener\): Address already in use"):
         ProbeServer(f"{host}:{port}", lambda: HEALTHY, LIMIT_MS).start()
@@ -246,7 +246,7 @@ def test_listener_may_be_any_host_or_none(value):
 
 
 def test_command_says_when_the_port_is_taken(served, tmp_path):
-    """`millrace run --http` with a port in use ends with 1, the address and a hint, before any broker is asked."""
+    """`millrace run --http` with a port in use ends with 1, the address and a hint, before it connects to a broker."""
     (host, port), _ = served
     (tmp_path / "app.py").write_text(
         "from millrace.topology import Topology\n\n\ndef topology():\n"

@@ -1,4 +1,4 @@
-"""The consumer of a stream thread on a real broker."""
+"""A stream thread's consumer on a real broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture
 def consumer(kafka, tmp_path):
-    """Give a consumer."""
+    """Yield a consumer."""
     config = StreamsConfig.of(settings(kafka, "app", tmp_path))
     consumer = InputConsumer(open_consumer(ClientSettings(config, "p").main_consumer(1)), lambda _: 0)
     yield consumer
@@ -26,7 +26,7 @@ def consumer(kafka, tmp_path):
 
 
 def read(consumer, count):
-    """Return the offsets that are read, per partition, once there are so many."""
+    """Return the offsets read per partition, once there are this many."""
     offsets = {}
 
     def enough():
@@ -39,7 +39,7 @@ def read(consumer, count):
 
 
 def test_a_partition_given_up_while_paused_is_read_when_it_comes_back(kafka, topic_factory, consumer):
-    """This happens when a task whose buffer is full is closed and opened again; the others continue where they were."""
+    """This happens when a task with a full buffer is closed and reopened; the other partitions continue where they were."""
     topic = topic_factory("in", partitions=2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     produce(kafka, topic, ["x"] * 20, partitions=2)
@@ -57,7 +57,7 @@ def test_a_partition_given_up_while_paused_is_read_when_it_comes_back(kafka, top
 
 
 def test_a_poll_returns_no_more_than_it_is_asked_for(kafka, topic_factory, consumer):
-    """Even if it had to wait for the first record, available records fill up the batch."""
+    """A poll that had to wait for its first record takes further available records too, up to the limit."""
     topic = topic_factory("in")
     produce(kafka, topic, ["x"] * 50)
     consumer.assign({TopicPartition(topic, 0): 0})
@@ -72,7 +72,7 @@ def test_a_poll_returns_no_more_than_it_is_asked_for(kafka, topic_factory, consu
 
 
 def test_a_reset_forgets_the_end_of_the_log_that_is_gone(kafka, topic_factory, consumer):
-    """Otherwise a commit would write that end as processed, and `max.task.idle.ms` would find nothing left to wait for."""
+    """Otherwise a commit would claim that end as processed, and `max.task.idle.ms` would find nothing to wait for."""
     topic = topic_factory("in")
     partition = TopicPartition(topic, 0)
     produce(kafka, topic, ["x"] * 10)
@@ -81,7 +81,7 @@ def test_a_reset_forgets_the_end_of_the_log_that_is_gone(kafka, topic_factory, c
     wait_until(lambda: consumer.poll(100, 0.1) or consumer.at_end, "the end is known")
     consumer.refresh_ends([partition])
     assert consumer.at_end == {partition: 10}
-    # As when the log was truncated or the topic was created again: the broker does not have that offset.
+    # As if the log had been truncated or the topic recreated: the broker does not have that offset.
     consumer._client.seek(ClientTopicPartition(*partition, 500))
     offsets = []
 

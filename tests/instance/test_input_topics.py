@@ -1,4 +1,4 @@
-"""Static members whose program reads different topics than before, although brokers give them back what they had."""
+"""Static members whose program reads different topics than before, while brokers return their old assignment."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from millrace.topology import Topology
 
 
 def tasks_of(members):
-    """Return the tasks that run, of all members."""
+    """Return the running tasks of all members."""
     return sorted(str(task.id) for member in members for task in member.status().tasks if task.state == "RUNNING")
 
 
 def settled(members, count):
-    """Return whether so many tasks run, some in each member."""
+    """Return whether this many tasks run, with some in each member."""
     return len(tasks_of(members)) == count and all(tasks_of([member]) for member in members)
 
 
 @pytest.fixture
 def run(kafka, tmp_path):
-    """Run two static members with a topology, one after another: `run(topology)` gives them in a context."""
+    """Return a function that starts two static members with a topology; the given stack closes them."""
     app = f"app-{secrets.token_hex(4)}"
 
     def start(stack, topology):
@@ -52,7 +52,7 @@ def run(kafka, tmp_path):
 
 @pytest.mark.broker
 def test_a_topology_that_grows_gets_its_new_tasks(run, topic_factory):
-    """Members that return ask for a rebalance once, so that the new sub-topology is assigned."""
+    """Returning members request one rebalance, so that the new sub-topology is assigned."""
     source, other, sink = topic_factory("in", partitions=2), topic_factory("more", partitions=2), topic_factory("out")
 
     def grown():
@@ -69,7 +69,7 @@ def test_a_topology_that_grows_gets_its_new_tasks(run, topic_factory):
 
 @pytest.mark.broker
 def test_a_topology_that_reads_another_topic_is_not_given_the_old_one(kafka, run, topic_factory):
-    """Leftovers of the old program's assignment are not taken: nobody fails, and the tasks of the new program run."""
+    """Leftovers of the old program's assignment are ignored: no member fails, and the new program's tasks run."""
     source, sink, new_sink = topic_factory("in", partitions=2), topic_factory("out"), topic_factory("new")
     with ExitStack() as stack:
         members = run(stack, lambda: two_step_word_count(source, sink, name="words"))
@@ -83,7 +83,7 @@ def test_a_topology_that_reads_another_topic_is_not_given_the_old_one(kafka, run
 
 
 def two_inputs(first, second, sink, *, both):
-    """Copy one topic, or two in a sub-topology each."""
+    """Copy one topic, or two in separate sub-topologies."""
     topology = Topology()
     for number, source in enumerate([first, second] if both else [first]):
         topology.add_source(f"in-{number}", source, key_serde=TEXT, value_serde=TEXT)
@@ -93,7 +93,7 @@ def two_inputs(first, second, sink, *, both):
 
 @pytest.mark.broker
 def test_a_topology_that_reads_one_topic_less_outlives_the_old_leader(kafka, topic_factory, tmp_path):
-    """A follower that was given unknown tasks continues when the next leader takes them away."""
+    """A follower that was assigned unknown tasks continues when the next leader takes them away."""
     first, second, sink = topic_factory("a", partitions=2), topic_factory("b", partitions=2), topic_factory("out")
     app = f"app-{secrets.token_hex(4)}"
 
@@ -118,7 +118,7 @@ def test_a_topology_that_reads_one_topic_less_outlives_the_old_leader(kafka, top
 
 @pytest.mark.broker
 def test_all_members_may_come_back_with_one_topic_less(run, topic_factory):
-    """The order in which members come does not matter: nobody fails, and each remaining task runs."""
+    """Members may return in any order: none fails, and each remaining task runs."""
     first, second, sink = topic_factory("a", partitions=2), topic_factory("b", partitions=2), topic_factory("out")
     with ExitStack() as stack:
         members = run(stack, lambda: two_inputs(first, second, sink, both=True))
@@ -133,7 +133,7 @@ def test_all_members_may_come_back_with_one_topic_less(run, topic_factory):
 
 
 def test_what_is_read_is_remembered(tmp_path):
-    """It has changed if the topics have, not if only the processors have; a new instance has nothing to compare with."""
+    """A changed topic counts as a change, a changed processor does not; a new instance has nothing to compare with."""
 
     def built(*sources):
         topology = Topology()

@@ -1,4 +1,4 @@
-"""The producer of a stream thread on a real broker: what happens to a transaction in which a record was not delivered."""
+"""A stream thread's producer on a real broker: what happens to a transaction with an undelivered record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.mark.slow
 def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path):
-    """A record that was not delivered in time fails the transaction; so does each that follows, until it is aborted."""
+    """A record that was not delivered in time fails the transaction; so do all further sends until it is aborted."""
     kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
     kafka.create_topics("out")
     config = StreamsConfig.of(
@@ -66,7 +66,7 @@ def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path
 
 
 class Changed:
-    """A librdkafka producer of which one call is another."""
+    """A librdkafka producer with one call replaced."""
 
     def __init__(self, client):
         self._client = client
@@ -76,7 +76,7 @@ class Changed:
 
 
 class Stuck(Changed):
-    """It never answers once it is asked to add offsets."""
+    """Never answers once it is asked to add offsets."""
 
     def __init__(self, client):
         super().__init__(client)
@@ -87,7 +87,7 @@ class Stuck(Changed):
 
 
 def test_a_producer_that_does_not_return_is_replaced(kafka, topic_factory, tmp_path, monkeypatch):
-    """What it has sent is processed again by a new producer with the same id, which fences it."""
+    """What it sent is processed again by a new producer with the same id, which fences it."""
     monkeypatch.setattr("millrace.instance.producer._STUCK_S", 0.2)
     topic, app = topic_factory("out"), f"app-{secrets.token_hex(4)}"
     config = StreamsConfig.of(settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2"))
@@ -123,7 +123,7 @@ class AwayAfterOffsets(Changed):
 @pytest.mark.parametrize("ending", ["commit", "abort"])
 def test_a_transaction_that_cannot_be_ended_is_ended_by_a_new_producer(own_kafka, tmp_path, monkeypatch, ending):
     """If brokers do not answer in time, a new producer with the same id continues as soon as they do."""
-    monkeypatch.setattr("millrace.instance.producer._STUCK_S", 4.0)  # less than a request may take: it is asked once
+    monkeypatch.setattr("millrace.instance.producer._STUCK_S", 4.0)  # less than a request may take: one attempt
     kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
     kafka.create_topics("out")
     config = StreamsConfig.of(settings(kafka, "app", tmp_path, processing_guarantee="exactly_once_v2"))
@@ -163,7 +163,7 @@ def test_a_transaction_that_cannot_be_ended_is_ended_by_a_new_producer(own_kafka
 
 
 def test_fenced_producer_says_so_whatever_it_is_doing(kafka, topic_factory, tmp_path):
-    """Being fenced is noticed even while reports are served; aborting then results in a working producer."""
+    """Fencing is noticed even while delivery reports are served; after aborting, the producer works again."""
     topic, app = topic_factory("out", partitions=4), f"app-{secrets.token_hex(4)}"
     config = StreamsConfig.of(settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2"))
     fenced, newer = (
@@ -172,7 +172,7 @@ def test_fenced_producer_says_so_whatever_it_is_doing(kafka, topic_factory, tmp_
     fenced.start()
     fenced.begin()
     newer.start()
-    with contextlib.suppress(KafkaException):  # it may know already
+    with contextlib.suppress(KafkaException):  # it may have noticed already
         for number in range(2_000):
             fenced.client.produce(topic, b"lost", None, number % 4)
     with pytest.raises(TaskMigratedError, match="fenced"):

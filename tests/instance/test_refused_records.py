@@ -1,4 +1,4 @@
-"""Records that the broker refuses, alone or with their batch, on a real broker."""
+"""Records that the broker refuses, alone or with their batch."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"]
 
 @pytest.fixture
 def app():
-    """Give a new application id."""
+    """Return a new application id."""
     return f"app-{secrets.token_hex(4)}"
 
 
 class Handler:
-    """Answers in one way, with a dead letter, and keeps what it was asked about."""
+    """Always gives the same response with a dead letter, and keeps the records it was asked about."""
 
     def __init__(self, answer, dead):
         self.answer = answer
@@ -40,7 +40,7 @@ class Handler:
         self.seen = []
 
     def handle_error(self, context, record, exception):
-        """Answer as told."""
+        """Return the response."""
         self.seen.append((record, exception))
         assert (context.raw_key, context.raw_value) == (record.key, record.value), "what a dead letter is made of"
         return self.answer([DeadLetterRecord(self.dead, record.key, b"dead", 1)])
@@ -59,7 +59,7 @@ class Copy(Processor):
 
 
 class Dawdle(Processor):
-    """Copies records; after a large one it gives the broker time to refuse that before the next."""
+    """Copies records; after a large one it waits, so that the broker refuses it before the next."""
 
     def process(self, record):
         """Copy."""
@@ -85,14 +85,14 @@ def committed(kafka, app, topic):
 
 
 def values(kafka, topic):
-    """Return what is committed in a topic."""
+    """Return the committed values of a topic."""
     return [value.decode() for _, value, _ in read_all(kafka, topic)]
 
 
 @BOTH
 @pytest.mark.parametrize("processor", [Copy, Dawdle])
 def test_handler_that_fails_ends_the_thread(kafka, topic_factory, app, tmp_path, caplog, guarantee, processor):
-    """FAIL ends the instance with the broker's error, after one abort at most, whenever the refusal becomes known."""
+    """FAIL ends the instance with the broker's error after at most one abort, whenever the refusal becomes known."""
     source, sink, dead = (
         topic_factory("in"),
         topic_factory("out", config={"max.message.bytes": "500"}),
@@ -119,7 +119,7 @@ def test_handler_that_fails_ends_the_thread(kafka, topic_factory, app, tmp_path,
 @BOTH
 @pytest.mark.parametrize("processor", [Copy, Dawdle])
 def test_record_that_is_let_go_is_left_out(kafka, topic_factory, app, tmp_path, guarantee, processor):
-    """RESUME leaves out the refused record alone, and its dead letter is written in its place, in a transaction that commits."""
+    """RESUME skips only the refused record, and writes its dead letter instead, in a transaction that commits."""
     source, sink, dead = (
         topic_factory("in"),
         topic_factory("out", config={"max.message.bytes": "500"}),
@@ -149,7 +149,7 @@ def test_record_that_is_let_go_is_left_out(kafka, topic_factory, app, tmp_path, 
 
 @BOTH
 def test_batch_that_is_too_large_is_not_a_refused_record(kafka, topic_factory, app, tmp_path, guarantee):
-    """If a topic accepts only smaller batches than the producer's, batches are made smaller, and no record is refused."""
+    """If a topic only accepts smaller batches than the producer's, batches are made smaller, and no record is refused."""
     source, sink, dead = (
         topic_factory("in"),
         topic_factory("out", config={"max.message.bytes": "500"}),
@@ -185,7 +185,7 @@ def test_others_in_a_refused_batch_are_written(kafka, topic_factory, app, tmp_pa
 
 
 class Different(Processor):
-    """Makes another result each time."""
+    """Returns a different result each time."""
 
     times = itertools.count()
 
@@ -195,7 +195,7 @@ class Different(Processor):
 
 
 def test_refused_output_that_is_never_the_same_ends_the_thread(kafka, topic_factory, app, tmp_path):
-    """Under exactly-once a refused record that cannot be recognised ends the instance instead of being retried forever."""
+    """Under exactly-once, a refused record that cannot be recognised ends the instance instead of being retried forever."""
     source, sink, dead = (
         topic_factory("in"),
         topic_factory("out", config={"max.message.bytes": "500"}),
@@ -218,7 +218,7 @@ def test_refused_output_that_is_never_the_same_ends_the_thread(kafka, topic_fact
 def test_record_left_behind_by_a_failed_producer_is_not_a_refused_record(
     kafka, topic_factory, app, tmp_path, guarantee, code
 ):
-    """The broker does not know the producer any more: its records are processed again, and no handler may let them go."""
+    """The broker no longer knows the producer: its records are processed again, and no handler may skip them."""
     source, sink, dead = topic_factory("in"), topic_factory("out"), topic_factory("d")
     handler = Handler(HandlerResponse.resume, dead)
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
@@ -249,7 +249,7 @@ def test_record_left_behind_by_a_failed_producer_is_not_a_refused_record(
 
 
 class Swallow(Processor):
-    """Copies records and ignores what that fails with; after a large one the producer's buffer is full for a moment."""
+    """Copies records and ignores exceptions; after a large record the producer's buffer is full for a moment."""
 
     def __init__(self, resources):
         self.resources = resources
@@ -275,7 +275,7 @@ class Swallow(Processor):
 
 @BOTH
 def test_failure_that_user_code_swallows_is_raised_again(kafka, topic_factory, tmp_path, app, guarantee):
-    """The report comes while the processor forwards another record; the input is still not committed."""
+    """The report arrives while the processor forwards another record; the input is still not committed."""
     source, sink = topic_factory("in"), topic_factory("out", config={"max.message.bytes": "30000"})
     topology = copying(source, sink, lambda: Swallow(lambda: streams.threads[0].resources))
     streams = KafkaStreams(topology, settings(kafka, app, tmp_path, processing_guarantee=guarantee))

@@ -1,4 +1,4 @@
-"""Passwords that change while an instance runs: every client switches to the new one, and neither is shown anywhere."""
+"""Passwords that change while an instance runs: every client switches to the new one, and neither is ever shown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OLD, NEW = "old-0b1946", "new-77c1ad"
 
 @pytest.fixture(scope="module")
 def scram():
-    """Give a Kafka whose SCRAM users can be changed while it runs, and which asks for credentials again every second."""
+    """Yield a Kafka whose SCRAM users can be changed while it runs, and which requires clients to log in again every second."""
     config = {
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
         "listener.name.sasl.scram-sha-512.sasl.jaas.config": (
@@ -40,9 +40,9 @@ def scram():
 
 
 def set_password(kafka, user, password):
-    """Set a SCRAM user's password, over the listener that asks for none, and wait until the broker knows it.
+    """Set a SCRAM user's password over the open listener, and wait until the broker knows it.
 
-    The broker learns of it a moment after the controller has taken it; the number of iterations tells when it has.
+    The broker learns it a moment after the controller has accepted it; the number of iterations shows when.
     """
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096 + secrets.randbelow(4096))
@@ -62,7 +62,7 @@ def set_password(kafka, user, password):
 
 
 def secured(kafka, app, tmp_path, folder, **others):
-    """Return settings of an instance whose user name and password are in files."""
+    """Return the settings of an instance whose user name and password are in files."""
     return settings(kafka.sasl_bootstrap_servers, app, tmp_path / "state", **others) | {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "SCRAM-SHA-512",
@@ -74,7 +74,7 @@ def secured(kafka, app, tmp_path, folder, **others):
 
 
 def mount(folder, user, password):
-    """Write the files as Kubernetes does: a new folder, and a link to it that is replaced in one step."""
+    """Write the files as Kubernetes does: a new folder, and a link that switches to it in one step."""
     folder.mkdir(exist_ok=True)
     version = folder / f"..{secrets.token_hex(4)}"
     version.mkdir()
@@ -90,7 +90,7 @@ def mount(folder, user, password):
 
 @pytest.mark.parametrize(("first", "guarantee"), [("file", "exactly_once_v2"), ("broker", "at_least_once")])
 def test_password_is_changed_without_a_restart(scram, tmp_path, caplog, guarantee, first):
-    """Whichever is changed first, file or broker, the same threads continue, exactly-once, and no password is shown anywhere."""
+    """Whether the file or the broker changes first, the same threads continue exactly-once, and no password is shown."""
     caplog.set_level(logging.DEBUG)
     user, app = f"user-{secrets.token_hex(4)}", f"app-{secrets.token_hex(4)}"
     scram.create_topics(f"{app}-in", f"{app}-out", partitions=1)
@@ -130,7 +130,7 @@ def test_password_is_changed_without_a_restart(scram, tmp_path, caplog, guarante
 
 
 def test_missing_secret_ends_the_start_with_its_name(scram, tmp_path):
-    """A secret that is not mounted is an error that names setting and file, and leaves the state directory free."""
+    """The error for a secret that is not mounted names the setting and the file; the state directory is not locked."""
     config = secured(scram, "app", tmp_path, tmp_path / "nowhere")
     with pytest.raises(
         ConfigError, match=rf"sasl\.username refers to {tmp_path}/nowhere/username, which does not exist"
@@ -139,7 +139,7 @@ def test_missing_secret_ends_the_start_with_its_name(scram, tmp_path):
 
 
 def test_certificate_that_changed_is_reported_until_it_is_restored(tmp_path, caplog):
-    """Client libraries read certificates once: a new one means stale credentials, until the file is as it was."""
+    """Client libraries read certificates once, so with a changed file credentials are stale until the old one is restored."""
     certificate = tmp_path / "ca.crt"
     certificate.write_text("first")
     config = StreamsConfig.of(
@@ -166,7 +166,7 @@ def test_certificate_that_changed_is_reported_until_it_is_restored(tmp_path, cap
 
 
 def test_secret_that_vanishes_for_a_moment_changes_nothing(tmp_path, caplog):
-    """While a file is missing clients keep what they have, and the log says why, once."""
+    """While a file is missing, clients keep their credentials, and the reason is logged once."""
     caplog.set_level(logging.INFO)
     mount(tmp_path / "auth", "alice", OLD)
     config = StreamsConfig.of(
@@ -191,7 +191,7 @@ def test_secret_that_vanishes_for_a_moment_changes_nothing(tmp_path, caplog):
 
 
 def test_secret_that_changes_while_it_is_first_read_is_seen(tmp_path):
-    """A watch created while the file changes finds at its first look that clients need another password."""
+    """If the file changes while the watch is being created, its first check finds that clients need another password."""
     file, given, being_made = tmp_path / "password", [], True
     file.write_text("x")
 

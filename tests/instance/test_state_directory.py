@@ -1,4 +1,4 @@
-"""The state directory: its lock, process id, modes, clean-up, and errors that say what to do."""
+"""The state directory: its lock, process id, modes, clean-up, and errors with advice."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TASK = TaskId(0, 1)
 
 
 def directory(tmp_path, **settings):
-    """Return the directory of the application `app`, not locked."""
+    """Return the directory of the application `app`, unlocked."""
     return StateDirectory(StreamsConfig.of({"application.id": "app", "state.dir": tmp_path / "state", **settings}))
 
 
 @pytest.fixture
 def locked(tmp_path):
-    """Give a locked directory."""
+    """Yield a locked directory."""
     state = directory(tmp_path)
     state.lock()
     yield state
@@ -39,7 +39,7 @@ def locked(tmp_path):
 
 
 def test_directories_have_javas_mode(locked):
-    """The base and the application directory are rwxr-x---."""
+    """The base directory and the application's are rwxr-x---."""
     assert stat.S_IMODE(locked.path.stat().st_mode) == 0o750
     assert stat.S_IMODE(locked.path.parent.stat().st_mode) == 0o750
 
@@ -55,7 +55,7 @@ def test_group_write_access_is_given_when_asked_for(tmp_path):
 
 
 def test_process_id_survives_a_restart_and_keeps_unknown_fields(tmp_path):
-    """The process file has the id under processId; fields of other versions are kept."""
+    """The process file has the id under processId, and keeps fields of other versions."""
     known = uuid.uuid4()
     path = tmp_path / "state" / "app"
     path.mkdir(parents=True)
@@ -68,12 +68,12 @@ def test_process_id_survives_a_restart_and_keeps_unknown_fields(tmp_path):
 
 
 def test_new_directory_gets_a_process_id(locked):
-    """Without a process file one is written."""
+    """If there is no process file, one is written."""
     assert json.loads((locked.path / PROCESS_FILE).read_text()) == {"processId": str(locked.process_id)}
 
 
 def test_broken_process_file_gives_a_new_id(tmp_path):
-    """A process file that cannot be read does not keep the application from starting."""
+    """An unreadable process file does not stop the application from starting."""
     path = tmp_path / "state" / "app"
     path.mkdir(parents=True)
     (path / PROCESS_FILE).write_text("{")
@@ -84,13 +84,13 @@ def test_broken_process_file_gives_a_new_id(tmp_path):
 
 
 def test_second_instance_in_this_process_is_kept_out(locked, tmp_path):
-    """Two instances of one application in one process cannot share the directory; the message names it."""
+    """Two instances of one application in one process cannot share the directory; the error names it."""
     with pytest.raises(LockError, match=r"state/app is in use by this process"):
         directory(tmp_path).lock()
 
 
 def test_another_process_is_named_by_its_pid(tmp_path):
-    """The error of a locked directory names the directory and the process that holds it."""
+    """The error for a locked directory names the directory and the process that holds it."""
     code = (
         "import sys, time; from millrace.config import StreamsConfig;"
         "from millrace.instance.state_directory import StateDirectory;"
@@ -110,7 +110,7 @@ def test_another_process_is_named_by_its_pid(tmp_path):
 
 
 def test_lock_can_be_taken_again_after_unlock(tmp_path):
-    """A lock ends with unlock."""
+    """`unlock` releases the lock."""
     for _ in range(2):
         state = directory(tmp_path)
         state.lock()
@@ -126,7 +126,7 @@ def test_state_dir_below_a_file_is_explained(tmp_path):
 
 @pytest.fixture
 def small_volume(tmp_path):
-    """A file system of its own in `tmp_path/state`, in a function that mounts it with options."""
+    """Return a function that mounts a small file system at `tmp_path/state`, with options."""
     target = tmp_path / "state"
     target.mkdir()
     mounted = []
@@ -152,7 +152,7 @@ def test_read_only_volume_is_explained(small_volume, tmp_path):
 
 
 def test_full_volume_is_explained(small_volume, tmp_path):
-    """A full file system is noticed at the start, with what to do."""
+    """A full file system is noticed at the start, and the error says what to do."""
     small_volume("size=64k")
     with pytest.raises(StateDirectoryError, match=r"volume is full: free space"):
         directory(tmp_path).lock()
@@ -171,7 +171,7 @@ def test_missing_permission_is_explained(tmp_path):
 
 
 def test_a_task_directory_has_one_owner(locked):
-    """A thread gets a task's directory only when no other thread of the process has it."""
+    """A thread can take a task's directory only if no other thread of the process has it."""
     assert locked.own_task(TASK, "one") == locked.path / "0_1"
     assert locked.own_task(TASK, "one") is not None
     assert locked.own_task(TASK, "two") is None
@@ -182,7 +182,7 @@ def test_a_task_directory_has_one_owner(locked):
 
 
 def test_idle_task_directories_are_deleted_after_the_delay(locked):
-    """Only directories of tasks that nobody owns and that are old enough are deleted."""
+    """Only old directories of tasks that nobody owns are deleted."""
     for task_id in (TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)):
         locked.own_task(task_id, "thread")
     locked.disown_task(TaskId(0, 0), "thread")
@@ -213,7 +213,7 @@ def test_wiping_a_task_leaves_an_empty_directory(locked):
 
 
 def test_delete_all_refuses_while_tasks_are_open_and_keeps_the_lock_file(locked):
-    """Cleaning up needs every task closed."""
+    """Everything can be deleted only after all tasks are closed."""
     locked.own_task(TASK, "thread")
     with pytest.raises(StateDirectoryError, match=r"0_1 are open"):
         locked.delete_all()
@@ -223,7 +223,7 @@ def test_delete_all_refuses_while_tasks_are_open_and_keeps_the_lock_file(locked)
 
 
 def test_old_state_is_wiped_at_start_when_a_maximum_age_is_set(tmp_path):
-    """With state.cleanup.dir.max.age.ms a start deletes task directories older than that (KIP-1259)."""
+    """With state.cleanup.dir.max.age.ms, a start deletes older task directories (KIP-1259)."""
     state = directory(tmp_path)
     state.lock()
     for task_id in (TaskId(0, 0), TaskId(0, 1)):
@@ -240,7 +240,7 @@ def test_old_state_is_wiped_at_start_when_a_maximum_age_is_set(tmp_path):
 
 
 def test_state_that_is_used_is_not_old(tmp_path):
-    """The age of a task's state counts from its last use, even if a process ended without giving it back."""
+    """The age of a task's state counts from its last use, even if a process ended without releasing it."""
     state = directory(tmp_path)
     state.lock()
     old = time.time() - 100
@@ -251,7 +251,7 @@ def test_state_that_is_used_is_not_old(tmp_path):
     state.disown_task(TaskId(0, 1), "thread")
     os.utime(state.task_path(TaskId(0, 1)), (old, old))
     state.touch_owned()
-    state.unlock()  # as the end of the process does
+    state.unlock()  # as when the process ends
     again = directory(tmp_path, **{"state.cleanup.dir.max.age.ms": 50_000})
     again.lock()
     assert again.tasks_on_disk() == [TaskId(0, 0)]
@@ -270,7 +270,7 @@ def test_stateless_instances_share_a_machine(tmp_path):
 
 
 def test_state_that_cannot_be_deleted_is_not_called_deleted(tmp_path, monkeypatch, caplog):
-    """If deleting unused state fails, the log says so and what to do, and the clean-up continues with the rest."""
+    """If deleting unused state fails, the log says so and what to do, and the clean-up continues."""
     state = directory(tmp_path, **{"state.cleanup.delay.ms": 0})
     state.lock()
     try:

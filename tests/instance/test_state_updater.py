@@ -1,4 +1,4 @@
-"""What the state updater guarantees to the stream thread: a task that is handed over comes back, whatever fails."""
+"""What the state updater guarantees to the stream thread: every task handed to it comes back, whatever fails."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def updater():
 
 
 def test_a_task_without_changelogs_is_complete_at_once():
-    """`drain_restored` returns it, and it can no longer be taken back."""
+    """`drain_restored` returns it, and it can no longer be removed from the updater."""
     state, task = updater(), Stateless()
     state.start()
     state.add(task, {})
@@ -38,7 +38,7 @@ def test_a_task_without_changelogs_is_complete_at_once():
 
 
 def test_a_task_handed_to_an_ended_updater_fails():
-    """It is not lost: the thread is told that it failed."""
+    """The task is not lost: the thread learns that it failed."""
     state, task = updater(), Stateless()
     state.start()
     state.shutdown()
@@ -49,7 +49,7 @@ def test_a_task_handed_to_an_ended_updater_fails():
 
 
 def test_a_task_is_asked_back_while_the_updater_ends(monkeypatch):
-    """Closing the consumer takes a moment, in which nobody waits for an answer that never comes."""
+    """Closing the consumer takes a moment; nobody waits then for an answer that never comes."""
     state, closing, go_on = updater(), threading.Event(), threading.Event()
     monkeypatch.setattr(state._reader, "close", lambda: (closing.set(), go_on.wait(60)))
     state.start()
@@ -88,7 +88,7 @@ class Failing:
 @pytest.mark.broker
 @pytest.mark.parametrize("first", ["1 start", "2 batch", "3 end"])
 def test_a_failing_restore_listener_ends_the_instance(kafka, topic_factory, tmp_path, first):
-    """The error of the user's listener is the instance's error; nothing waits for the task forever."""
+    """The listener's error ends the instance; nothing waits for the task forever."""
     source, sink, app = topic_factory("in"), topic_factory("out"), f"app-{secrets.token_hex(4)}"
     produce(kafka, source, ["word"] * 10)
     with running(word_count(source, sink), settings(kafka, app, tmp_path / "first")):

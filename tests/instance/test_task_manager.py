@@ -1,4 +1,4 @@
-"""Assignments when something fails in the middle: each task ends up where the group wants it."""
+"""Assignments when something fails half-way: each task ends up where the group wants it."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def app():
 
 
 def running_tasks(streams):
-    """Return the ids of the tasks that run."""
+    """Return the ids of the running tasks."""
     return {str(task.id) for task in streams.status().tasks if task.state == "RUNNING"}
 
 
 def abort_commit_after(thread, is_meant):
-    """Have the first commit after a group event fail, as it does when a record of the transaction was not delivered in time.
+    """Make the first commit after a group event fail, as it does if a record was not delivered in time.
 
     Returns:
-        An Event that tells when it has.
+        An Event that is set once it has failed.
     """
     member, committer = thread.resources.member, thread.tasks._committer
     poll, commit = member.poll, committer.commit
@@ -75,7 +75,7 @@ def abort_commit_after(thread, is_meant):
 
 
 class Feeder:
-    """Writes numbered records to every partition of a topic, in the background, until stopped."""
+    """Writes numbered records to every partition of a topic in the background, until stopped."""
 
     def __init__(self, kafka, topic, partitions):
         self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
@@ -93,7 +93,7 @@ class Feeder:
             self._producer.poll(0)
 
     def stop(self):
-        """Stop, and return what was written."""
+        """Stop, and return the records written."""
         self._stop.set()
         self._thread.join()
         assert self._producer.flush(60) == 0
@@ -101,7 +101,7 @@ class Feeder:
 
 
 class CopyValue(Processor):
-    """Forwards each record as it is."""
+    """Forwards each record unchanged."""
 
     def process(self, record):
         """Forward a record."""
@@ -111,7 +111,7 @@ class CopyValue(Processor):
 def test_a_transaction_aborted_during_a_revocation_commits_nothing_of_the_revoked_task(
     kafka, topic_factory, tmp_path, app
 ):
-    """The new owner begins at the old offset, so what the old one had processed must never be committed by it."""
+    """The new owner starts at the old offset, so what the old owner processed must never be committed."""
     source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
     topology = (
         Topology()
@@ -145,7 +145,7 @@ def test_a_transaction_aborted_during_a_revocation_commits_nothing_of_the_revoke
 
 
 def test_a_transaction_aborted_during_an_assignment_does_not_lose_the_assignment(kafka, topic_factory, tmp_path, app):
-    """A topic that newly matches a pattern is read even if the commit before it failed."""
+    """A topic that newly matches a pattern is read even if the preceding commit failed."""
     prefix = f"pattern-{secrets.token_hex(4)}"
     kafka.create_topics(f"{prefix}-1")
     sink = topic_factory("out")
@@ -171,7 +171,7 @@ def test_a_transaction_aborted_during_an_assignment_does_not_lose_the_assignment
 
 
 class CountFromStart(CountWords):
-    """Writes to its store as soon as it starts."""
+    """Writes to its store in `init`."""
 
     def init(self, context):
         """Write."""
@@ -182,7 +182,7 @@ class CountFromStart(CountWords):
 def test_a_transaction_aborted_while_a_task_starts_leaves_no_task_behind(
     kafka, topic_factory, tmp_path, app, monkeypatch
 ):
-    """The task that failed starts again, and so do those that were restored in the same moment."""
+    """The task that failed starts again, and so do those restored at the same moment."""
     source, sink = topic_factory("in", partitions=3), topic_factory("out", partitions=3)
     topology = (
         Topology()
@@ -243,7 +243,7 @@ def test_a_group_that_waits_for_a_dead_member_keeps_committing(kafka, topic_fact
 
 @pytest.fixture
 def unreachable(monkeypatch):
-    """Make the leaders of some changelog partitions silent: `unreachable(number)`, until the Event given back is set."""
+    """Make the leaders of some changelog partitions silent: `unreachable(number)`, until the returned Event is set."""
     latest_offsets, silent, back = changelog_reader.latest_offsets, set(), threading.Event()
 
     def ask(admin, partitions, timeout_s=30.0):
@@ -264,7 +264,7 @@ def unreachable(monkeypatch):
 def test_a_changelog_that_cannot_be_reached_holds_up_its_own_task_only(
     kafka, topic_factory, tmp_path, app, unreachable
 ):
-    """The other tasks run; the stuck one can be taken away at once, and runs when its changelog is back."""
+    """Other tasks run; the blocked one can be taken away at once, and runs when its changelog is reachable again."""
     source, sink = topic_factory("in", partitions=3), topic_factory("out", partitions=3)
     back = unreachable(1)
     streams = KafkaStreams(word_count(source, sink), settings(kafka, app, tmp_path / "a"))
@@ -286,7 +286,7 @@ def test_a_changelog_that_cannot_be_reached_holds_up_its_own_task_only(
 def test_a_changelog_that_stays_unreachable_ends_the_instance_after_the_task_timeout(
     kafka, topic_factory, tmp_path, app, unreachable
 ):
-    """Beyond task.timeout.ms it is not tried again: the instance fails, and says which changelog it was."""
+    """Beyond task.timeout.ms it is not retried: the instance fails, and the error names the changelog."""
     source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
     unreachable(1)
     streams = KafkaStreams(word_count(source, sink), settings(kafka, app, tmp_path, task_timeout_ms=5000))
@@ -301,7 +301,7 @@ def test_a_changelog_that_stays_unreachable_ends_the_instance_after_the_task_tim
 
 
 def uncommitted_settings(kafka, app, directory, **others):
-    """Return settings under which nothing is committed by itself while a test lasts, only when tasks leave."""
+    """Return settings under which, during a test, commits only happen when tasks leave."""
     return settings(
         kafka,
         app,
@@ -315,7 +315,7 @@ def uncommitted_settings(kafka, app, directory, **others):
 
 
 def by_pattern(prefix, sink, processor=CopyValue):
-    """Return a topology whose one task reads all topics with a prefix."""
+    """Return a topology with one task that reads all topics with a prefix."""
     return (
         Topology()
         .add_source("in", pattern=f"{prefix}-.*", key_serde=TEXT, value_serde=TEXT)
@@ -325,7 +325,7 @@ def by_pattern(prefix, sink, processor=CopyValue):
 
 
 def test_a_member_that_has_lost_its_generation_commits_nothing_of_tasks_that_left(kafka, topic_factory, tmp_path, app):
-    """The last task of a thread leaves even if its commit fails: what it sent is aborted, not committed later."""
+    """A thread's last task leaves even if its commit fails: what it sent is aborted, not committed later."""
     prefix = f"pattern-{secrets.token_hex(4)}"
     kafka.create_topics(f"{prefix}-1")
     sink = topic_factory("out")
@@ -349,26 +349,26 @@ def test_a_member_that_has_lost_its_generation_commits_nothing_of_tasks_that_lef
 
 
 class ForwardAtClose(CopyValue):
-    """Forwards each record as it is, and all of them once more when it is closed."""
+    """Forwards each record unchanged, and all of them again when it is closed."""
 
     def init(self, context):
-        """Begin with none."""
+        """Start without records."""
         super().init(context)
         self.held = []
 
     def process(self, record):
-        """Forward a record, and keep it."""
+        """Forward a record and keep it."""
         super().process(record)
         self.held.append(record.with_value(f"held {record.value}"))
 
     def close(self):
-        """Forward what was kept."""
+        """Forward the records that were kept."""
         for record in self.held:
             self.context.forward(record)
 
 
 def test_what_a_processor_sends_while_it_closes_after_an_abort_is_not_committed(kafka, topic_factory, tmp_path, app):
-    """It comes from records that were given up, and would be committed along with what is produced from them again."""
+    """It derives from records that were rolled back, and would be committed along with the results of processing them again."""
     source, sink = topic_factory("in"), topic_factory("out")
     topology = (
         Topology()
@@ -396,7 +396,7 @@ def test_what_a_processor_sends_while_it_closes_after_an_abort_is_not_committed(
 
 
 def test_what_a_processor_sends_while_it_closes_leaves_no_transaction_open(kafka, topic_factory, tmp_path, app):
-    """Its task has been committed, so nothing would end a transaction begun then as long as the thread is idle."""
+    """Its task is already committed, so nothing would end a new transaction while the thread is idle."""
     prefix = f"pattern-{secrets.token_hex(4)}"
     kafka.create_topics(f"{prefix}-1")
     sink = topic_factory("out")
@@ -416,7 +416,7 @@ def test_what_a_processor_sends_while_it_closes_leaves_no_transaction_open(kafka
 
 
 def test_a_task_whose_state_was_wiped_can_go_to_another_thread_at_once(kafka, topic_factory, tmp_path, app):
-    """Its directory is free even if the thread that wiped it never opens it again."""
+    """Its directory is free even if the thread that wiped it never reopens it."""
     source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
     with running(word_count(source, sink), settings(kafka, app, tmp_path)) as streams:
         wait_until(lambda: running_tasks(streams) == {"0_0", "0_1"}, "both tasks")
@@ -445,7 +445,7 @@ def test_a_task_whose_state_was_wiped_can_go_to_another_thread_at_once(kafka, to
 
 
 def test_a_producer_that_cannot_begin_a_transaction_is_replaced(kafka, topic_factory, tmp_path, app):
-    """That is not the fault of the record being sent: the processing exception handler is not asked to drop it."""
+    """The record being sent is not to blame, so the processing exception handler is not asked to drop it."""
     source, sink = topic_factory("in"), topic_factory("out")
     topology = (
         Topology()
@@ -465,7 +465,7 @@ def test_a_producer_that_cannot_begin_a_transaction_is_replaced(kafka, topic_fac
         wait_until(lambda: [value for _, value, _ in read_all(kafka, sink)] == [b"a"], "the first record")
         producer = streams.threads[0].resources.producer
         wait_until(lambda: not producer.in_transaction, "it is committed")
-        producer.client.begin_transaction()  # so that it cannot be begun
+        producer.client.begin_transaction()  # so beginning a transaction fails
         produce(kafka, source, ["b"])
         wait_until(lambda: streams.status().processing.records >= 2, "the second record")
     assert [value for _, value, _ in read_all(kafka, sink)] == [b"a", b"b"]

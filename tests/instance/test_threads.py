@@ -1,4 +1,4 @@
-"""Stream threads that come and go while the client runs (KIP-663), and a client that pauses (KIP-834)."""
+"""Adding and removing stream threads while the client runs (KIP-663), and pausing a client (KIP-834)."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ LINES = [f"p{number % PARTITIONS}-{number % 20}" for number in range(400)]
 
 @pytest.fixture
 def app():
-    """Give a new application id."""
+    """Return a new application id."""
     return f"app-{secrets.token_hex(4)}"
 
 
 def tasks_per_thread(streams):
-    """Return how many tasks run in each thread."""
+    """Return the number of running tasks in each thread."""
     return sorted(len(thread.active_tasks) for thread in streams.metadata_for_local_threads())
 
 
 def settled(streams, *tasks):
-    """Return whether the client runs with so many tasks in its threads."""
+    """Return whether the client runs with this many tasks in its threads."""
     return streams.state is State.RUNNING and tasks_per_thread(streams) == sorted(tasks)
 
 
 @BOTH
 def test_threads_come_and_go(kafka, topic_factory, app, tmp_path, guarantee):
-    """A new thread gets tasks and a share of the cache; a removed one gives both back; nothing is lost or repeated."""
+    """A new thread gets tasks and a share of the cache, a removed one returns both; nothing is lost or repeated."""
     source, sink = topic_factory("in", partitions=PARTITIONS), topic_factory("out")
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee, statestore_cache_max_bytes=1000)
     with running(word_count(source, sink), config | {"group.instance.id": "one"}) as streams:
@@ -73,7 +73,7 @@ def test_threads_come_and_go(kafka, topic_factory, app, tmp_path, guarantee):
 
 
 def test_a_client_may_lose_its_last_thread(kafka, topic_factory, app, tmp_path):
-    """Without threads it does nothing, and a thread that is added continues."""
+    """Without threads a client does nothing, and continues when a thread is added."""
     source, sink = topic_factory("in"), topic_factory("out")
     with running(word_count(source, sink), settings(kafka, app, tmp_path)) as streams:
         assert streams.remove_stream_thread().endswith("-StreamThread-1")
@@ -85,7 +85,7 @@ def test_a_client_may_lose_its_last_thread(kafka, topic_factory, app, tmp_path):
 
 
 class Waiting(CountWords):
-    """Counts once it is let."""
+    """Waits until it is allowed to count."""
 
     gate = threading.Event()
 
@@ -96,7 +96,7 @@ class Waiting(CountWords):
 
 
 def waiting(source, sink):
-    """Return a word count that waits for the gate, which is shut."""
+    """Return a word count that waits for a closed gate."""
     Waiting.gate.clear()
     return (
         Topology()
@@ -108,7 +108,7 @@ def waiting(source, sink):
 
 
 def test_removing_a_thread_does_not_wait_for_ever(kafka, topic_factory, app, tmp_path):
-    """A busy thread ends later, which is reported; then it has gone."""
+    """A busy thread ends later, which is reported; then it is removed."""
     source, sink = topic_factory("in"), topic_factory("out")
     with running(waiting(source, sink), settings(kafka, app, tmp_path)) as streams:
         produce(kafka, source, ["word"])
@@ -121,7 +121,7 @@ def test_removing_a_thread_does_not_wait_for_ever(kafka, topic_factory, app, tmp
 
 
 def test_a_removed_thread_leaves_though_the_client_closes_meanwhile(kafka, topic_factory, app, tmp_path):
-    """Static members stay when their client closes, but not if their thread is removed for good."""
+    """Static members stay in the group when their client closes, but not when their thread is removed for good."""
     source, sink = topic_factory("in"), topic_factory("out")
     config = settings(kafka, app, tmp_path, group_instance_id="one", session_timeout_ms=120_000)
     with running(waiting(source, sink), config) as streams:
@@ -136,12 +136,12 @@ def test_a_removed_thread_leaves_though_the_client_closes_meanwhile(kafka, topic
 
 
 class Ticking(CountWords):
-    """Counts, and notes each punctuation."""
+    """Counts records, and notes each punctuation."""
 
     ticks = 0
 
     def init(self, context):
-        """Schedule a tick."""
+        """Schedule the punctuation."""
         super().init(context)
         context.schedule(10, PunctuationType.WALL_CLOCK_TIME, self._tick)
 
@@ -151,7 +151,7 @@ class Ticking(CountWords):
 
 @BOTH
 def test_a_paused_client_keeps_its_tasks_and_does_nothing(kafka, topic_factory, app, tmp_path, guarantee):
-    """Neither records nor punctuations are processed between pause and resume; the member stays in its group."""
+    """Between pause and resume no records or punctuations are processed, and the member stays in its group."""
     source, sink = topic_factory("in"), topic_factory("out")
     topology = (
         Topology()
@@ -182,7 +182,7 @@ def test_a_paused_client_keeps_its_tasks_and_does_nothing(kafka, topic_factory, 
 
 
 def test_tasks_that_moved_while_the_client_was_paused_go_on(kafka, topic_factory, app, tmp_path):
-    """Partitions that a thread gives up and gets back meanwhile are read again as soon as the client resumes."""
+    """Partitions that a thread loses and gets back meanwhile are read as soon as the client resumes."""
     source, sink = topic_factory("in", partitions=PARTITIONS), topic_factory("out")
     with running(word_count(source, sink), settings(kafka, app, tmp_path)) as streams:
         [thread] = streams.threads
@@ -203,7 +203,7 @@ def test_tasks_that_moved_while_the_client_was_paused_go_on(kafka, topic_factory
 
 
 def test_a_client_may_start_paused(kafka, topic_factory, app, tmp_path):
-    """State is not restored either until it resumes."""
+    """State is not restored before it resumes either."""
     source, sink = topic_factory("in"), topic_factory("out")
     produce(kafka, source, ["word"] * 10)
     with running(word_count(source, sink), settings(kafka, app, tmp_path / "first")):

@@ -42,13 +42,13 @@ def lines_for(count, partitions=2):
 
 @pytest.fixture
 def app():
-    """Give a new application id."""
+    """Return a new application id."""
     return f"app-{secrets.token_hex(4)}"
 
 
 @pytest.fixture
 def topics(topic_factory):
-    """Give an input and an output topic of two partitions."""
+    """Yield an input and an output topic with two partitions."""
     return topic_factory("in", partitions=2), topic_factory("out", partitions=2)
 
 
@@ -74,7 +74,7 @@ def test_counts_are_right_over_restarts_and_after_losing_the_disk(kafka, topics,
 
 @BOTH
 def test_clean_restart_restores_nothing(kafka, topics, app, tmp_path, guarantee):
-    """After a clean end the store on disk is complete: at most the marker of the last transaction is read, and no record."""
+    """After a clean shutdown the store on disk is complete: at most the last transaction's marker is read, but no record."""
     source, sink = topics
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee)
     produce(kafka, source, lines_for(100), partitions=2)
@@ -106,7 +106,7 @@ def test_clean_restart_restores_nothing(kafka, topics, app, tmp_path, guarantee)
 
 @BOTH
 def test_record_cache_writes_back_before_commits(kafka, topics, app, tmp_path, guarantee):
-    """With the record cache on, the last counts reach output and changelog with each commit."""
+    """With the record cache, each commit writes the last counts to the output and the changelog."""
     source, sink = topics
     lines = lines_for(2000)
     produce(kafka, source, lines, partitions=2)
@@ -118,7 +118,7 @@ def test_record_cache_writes_back_before_commits(kafka, topics, app, tmp_path, g
 
 @BOTH
 def test_repartition_topic_is_created_used_and_purged(kafka, topics, app, tmp_path, guarantee):
-    """A second sub-topology reads what the first one wrote; what it has committed is deleted from the repartition topic."""
+    """A second sub-topology reads what the first one wrote, and committed records are deleted from the repartition topic."""
     source, sink = topics
     lines = [f"alpha beta w{n % 17}" for n in range(600)]
     produce(kafka, source, lines, partitions=2)
@@ -165,7 +165,7 @@ def test_threads_share_the_tasks_and_state_follows_them(kafka, topics, app, tmp_
 
 @BOTH
 def test_tasks_move_to_a_new_instance_and_back(kafka, topics, app, tmp_path, guarantee):
-    """A second instance takes half of the tasks with their state; when it leaves, the first takes them back."""
+    """A second instance takes over half of the tasks with their state; when it leaves, the first takes them back."""
     source, sink = topics
     one, two = (settings(kafka, app, tmp_path / name, processing_guarantee=guarantee) for name in ("one", "two"))
     sent = lines_for(400)
@@ -189,7 +189,7 @@ def test_tasks_move_to_a_new_instance_and_back(kafka, topics, app, tmp_path, gua
 
 
 def test_small_buffers_pause_partitions_and_lose_nothing(kafka, topic_factory, app, tmp_path, monkeypatch):
-    """A task that waits for its other input pauses the full one, and every record comes through once."""
+    """A task that waits for its other input pauses the full one, and every record is processed once."""
     monkeypatch.setattr(stream_thread, "_AHEAD_BYTES", 0)
     left, right, sink = topic_factory("left"), topic_factory("right"), topic_factory("out")
     topology = (
@@ -212,7 +212,7 @@ def test_small_buffers_pause_partitions_and_lose_nothing(kafka, topic_factory, a
 
 
 class CountTicks(CountWords):
-    """Writes the number of wall-clock ticks into its store; needs no input."""
+    """Counts wall-clock ticks in its store; needs no input."""
 
     def init(self, context):
         """Schedule the ticks."""
@@ -228,7 +228,7 @@ class CountTicks(CountWords):
 
 @BOTH
 def test_punctuation_alone_is_committed(kafka, topic_factory, app, tmp_path, guarantee):
-    """Output made by the wall clock, without any input, becomes visible to read_committed consumers."""
+    """Output from wall-clock punctuation, without any input, becomes visible to read_committed consumers."""
     source, sink = topic_factory("in"), topic_factory("out")
     topology = (
         Topology()

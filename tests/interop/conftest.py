@@ -43,7 +43,7 @@ class App:
         return self._log_path.read_text()
 
     def check(self):
-        """Fail if it has ended by itself or reports an error."""
+        """Fail if it has ended unexpectedly or reports an error."""
         assert self._process.poll() is None, f"{self.name} ended with {self._process.returncode}:\n{self.log()[-4000:]}"
         assert "\nERROR\n" not in self.log(), f"{self.name} failed:\n{self.log()[-4000:]}"
 
@@ -120,7 +120,7 @@ class WordCount:
         return app
 
     def produce(self, lines, seed):
-        """Write lines of five words with increasing timestamps, and remember the counts they lead to."""
+        """Write lines of five words with increasing timestamps, and keep the counts they produce."""
         chance = random.Random(seed)
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "linger.ms": 20})
         failures = []
@@ -209,7 +209,7 @@ class Tail:
         return self.records
 
     def close(self):
-        """Give up the connection."""
+        """Close the connection."""
         self._consumer.close()
 
 
@@ -223,7 +223,7 @@ def word_count_class_path(tmp_path_factory):
 
 @pytest.fixture
 def word_count(kafka, tmp_path, word_count_class_path):
-    """Give a factory of word counts; what is still running when the test ends is ended."""
+    """Return a factory of word counts; those still running when the test ends are stopped."""
     made = []
     admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
 

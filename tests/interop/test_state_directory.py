@@ -118,7 +118,7 @@ class Run:
         application.runs.append(self)
 
     def lines(self, word):
-        """Return what it has printed after a word, line by line."""
+        """Return the lines it has printed that start with a word, without that word."""
         whole, _, _ = self._log_path.read_text().rpartition("\n")
         return [line.removeprefix(f"{word} ") for line in whole.splitlines() if line.startswith(f"{word} ")]
 
@@ -216,7 +216,7 @@ class Application:
         """Return what a key-value store's `status` says on disk, even while it is open; 0 if it is changing."""
         try:
             rows = _rows_of(self.directory / self.name / "0_0" / "rocksdb" / store)
-        except Exception as error:  # of no class of its own
+        except Exception as error:  # rocksdict has no more specific class
             if "No such file or directory" in str(error):  # it was compacted away
                 return 0
             raise
@@ -290,7 +290,7 @@ class Seen:
 
 
 def run_phase(application, language, phase):
-    """Start the application, have it follow the commands of a phase, and stop it."""
+    """Start the application, wait until it has executed a phase's commands, and stop it."""
     run = Run(application, language)
     at_start = run.reads("start")
     application.send(commands_of_phase(phase))
@@ -329,7 +329,7 @@ def _check_reads(what, found, expected, stores):
 
 
 def _comparable(on_disk, phase, exact):
-    """Leave out what Java does not clean up, and we do.
+    """Leave out what Java does not clean up, while Millrace does.
 
     After a restart its versioned stores no longer know which segments to delete (and they never keep their position), and index
     rows of a time-ordered store remain when null is put.
@@ -382,7 +382,7 @@ def test_state_directory_is_interchangeable(application, java_alone, languages, 
         _check_history(at_start, before, seen.at_start["versioned"], expected.at_start["versioned"], language, phase)
         before = seen.at_end["versioned"]
         _check_reads(f"{run}, reads at its end", seen.at_end, expected.at_end, STORES)
-        exact = guarantee == "at_least_once"  # else it depends on the number of commits: each takes an offset, too
+        exact = guarantee == "at_least_once"  # else commits matter: each also takes an offset
         found_rows, expected_rows = (_comparable(rows, phase, exact) for rows in (seen.on_disk, expected.on_disk))
         _check_same(f"{run}, rows on disk", found_rows, expected_rows)
         assert seen.restored.keys() == set(STORES)
@@ -411,9 +411,9 @@ UNCOMMITTED = {"commit.interval.ms": "30000", "producer.transaction.timeout.ms":
     ],
 )
 def test_killed_program_leaves_a_usable_directory(application, java_alone, killed, follower, guarantee, wiped):
-    """A follower loses nothing and does nothing twice; what Java may not have committed is wiped under exactly-once.
+    """The next program loses and repeats nothing; under exactly-once, state that Java may not have committed is wiped.
 
-    Java also wipes what we leave, since it cannot know that we only write committed data.
+    Java also wipes what Millrace leaves, since it cannot know that only committed data is written.
     """
     shared = application(**{"processing.guarantee": guarantee})
     run_phase(shared, killed, 0)

@@ -89,7 +89,7 @@ def test_a_static_member_bounces_without_a_rebalance(group):
 
 
 def test_a_static_leader_bounces_without_a_rebalance(group):
-    """A returning leader is told to skip the assignment (KIP-814), and the group stays as it was."""
+    """A returning leader has to skip the assignment (KIP-814), and the group stays as it was."""
     group.join("a", **{"group.instance.id": "pod-a"})
     group.settle()
     group.join("b", **{"group.instance.id": "pod-b"})

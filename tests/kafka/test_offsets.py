@@ -14,7 +14,7 @@ from millrace.records import TopicPartition
 pytestmark = pytest.mark.broker
 
 KEPT = {"retention.ms": "-1"}
-"""Records as old as those of these tests are deleted when a broker first looks, 30 s after its start, and every five minutes."""
+"""A broker would delete records as old as these at its first check, 30 s after its start, and then every five minutes."""
 
 
 @pytest.fixture

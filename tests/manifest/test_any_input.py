@@ -22,7 +22,7 @@ PLACES = wrong.places()
 
 @given(st.sampled_from(PLACES), JSON)
 def test_any_value_anywhere_is_accepted_or_reported(where, value):
-    """With any value in any place the result is a model or a list of problems, which can be printed; never an exception."""
+    """With any value in any place the result is a model or a list of printable problems; never an exception."""
     kind, place = where
     model, problems = check(wrong.altered(kind, place, value), KINDS[kind])
     assert (model is None) == bool(problems)
@@ -31,7 +31,7 @@ def test_any_value_anywhere_is_accepted_or_reported(where, value):
 
 @given(st.sampled_from(PLACES), JSON)
 def test_accepted_manifest_reads_back_unchanged(where, value):
-    """An accepted manifest that is written as JSON and read again is the same application."""
+    """An accepted manifest that is written as JSON and read again gives the same application."""
     kind, place = where
     model, _ = check(wrong.altered(kind, place, value), KINDS[kind])
     if model is None:

@@ -99,7 +99,7 @@ def test_rules_in_cel(version, spec):
 
 
 def test_rules_of_a_field_and_of_its_use_add_up():
-    """A reference to a model keeps the model's own rules in addition to those of the field that uses it."""
+    """A reference to a model keeps the model's rules in addition to those of the referring field."""
     model = {"type": "object", "properties": {}, "x-kubernetes-validations": [{"rule": "a"}]}
     used = {"$defs": {"M": model}, "$ref": "#/$defs/M", "x-kubernetes-validations": [{"rule": "b"}]}
     assert structural(used)["x-kubernetes-validations"] == [{"rule": "a"}, {"rule": "b"}]
@@ -117,7 +117,7 @@ def test_empty_defaults_are_left_out(version):
     assert [value for value in defaults(schema["spec"]) if value in ({}, [], "")] == []
     unseen = {
         "observedGeneration": -1
-    }  # which says that nobody has seen the resource: without it, it would seem finished
+    }  # means that nobody has seen the resource; without it, the resource would seem finished
     assert [value for value in defaults(schema["status"]) if value is not None] == [unseen]
 
 

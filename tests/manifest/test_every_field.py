@@ -58,7 +58,7 @@ def paths_in(value: Any, path: str) -> Iterator[str]:
 
 
 def first(path: str) -> str:
-    """Return a path with every entry of a list as the first."""
+    """Return a path in which every list entry is the first."""
     return re.sub(r"/\d+", "/0", path)
 
 
@@ -72,7 +72,7 @@ def test_every_field_has_a_wrong_value(kind):
 @pytest.mark.parametrize("part", ["spec", "status"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_good_example_has_every_field(kind, part):
-    """`good/everything.yaml`, with the examples of other ways to connect, has every field, so an API server sees each one."""
+    """`good/everything.yaml` and the examples of other ways to connect have every field, so an API server sees each one."""
     others = [wrong.good(name).get(kind, {}) for name in wrong.OTHER_WAYS]
     examples = [wrong.good("everything")[kind], *others]
     given = {path for example in examples for path in paths_in(example.get(part, {}), part)}

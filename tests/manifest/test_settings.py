@@ -1,4 +1,4 @@
-"""The Kafka Streams settings that a manifest stands for."""
+"""The Kafka Streams settings that a manifest produces."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_quantities(text, value):
 
 @given(st.integers(0, 10**6), st.integers(0, 59), st.integers(0, 59), st.integers(0, 999))
 def test_durations_add_up(hours, minutes, seconds, millis):
-    """The parts of a duration add up, whatever they are."""
+    """The parts of a duration are added up."""
     text = f"{hours}h{minutes}m{seconds}s{millis}ms"
     assert duration_ms(text) == ((hours * 60 + minutes) * 60 + seconds) * 1000 + millis
 
@@ -253,7 +253,7 @@ STRIMZI = {
 
 
 def mounted(directory: Path, *files: str) -> Path:
-    """Make files of secrets as they are in a pod, and return where they are."""
+    """Write files of secrets as in a pod, and return their folder."""
     for file in files:
         path = directory / file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -267,7 +267,7 @@ USER_PAIR = ("tls-client/user.crt", "tls-client/user.key")
 
 
 def test_secrets_of_a_kafka_user_are_found_as_strimzi_writes_them(tmp_path):
-    """Certificate and key are `user.crt` and `user.key`; the user is who the login entry says, else the Secret's name."""
+    """Certificate and key are `user.crt` and `user.key`; the user is from the login entry, or else the Secret's name."""
     secrets = mounted(tmp_path, CA, *USER_PAIR, "auth/password")
     settings = to_streams_config(app(kafka=STRIMZI), secrets_dir=secrets)
     assert settings["ssl.certificate.location"] == f"{tmp_path}/tls-client/user.crt"
@@ -294,7 +294,7 @@ def test_secrets_of_a_kafka_user_are_found_as_strimzi_writes_them(tmp_path):
     ],
 )
 def test_missing_keys_of_a_mounted_secret_are_reported(tmp_path, files, told):
-    """A pod reports at its start which key of which Secret is missing."""
+    """When it starts, a pod reports which key of which Secret is missing."""
     with pytest.raises(ConfigError, match=told):
         to_streams_config(app(kafka=STRIMZI), secrets_dir=mounted(tmp_path, *files))
 
@@ -331,7 +331,7 @@ def test_missing_keys_of_a_mounted_secret_are_reported(tmp_path, files, told):
     ],
 )
 def test_ways_to_get_tokens(auth, expected):
-    """Each becomes settings that the clients accept; cloud identities need no Secret."""
+    """Each way becomes settings that the clients accept; cloud identities need no Secret."""
     settings = to_streams_config(app(kafka={"bootstrapServers": ["k:1"], "tls": {}, "auth": auth}))
     found = {key: value for key, value in settings.items() if key.startswith(("sasl.oauth", "https."))}
     assert found == expected
@@ -344,7 +344,7 @@ BOUND = {"bindingSecretRef": {"name": "orders-kafka"}}
 
 
 def bound(directory: Path, files: dict[str, str]) -> dict:
-    """Return the settings of a pod with such a Secret for its binding, as far as they are about the brokers."""
+    """Return the broker settings of a pod whose binding has this Secret."""
     for name, text in files.items():
         (directory / "binding").mkdir(exist_ok=True)
         (directory / "binding" / name).write_text(text)
@@ -366,7 +366,7 @@ STRIMZI_ACCESS = {
 
 
 def test_a_binding_says_where_the_brokers_are(tmp_path):
-    """What Strimzi's access operator writes is understood; the password stays a reference to its file."""
+    """The Secrets of Strimzi's access operator are understood; the password stays a reference to its file."""
     directory = tmp_path / "binding"
     assert bound(tmp_path, STRIMZI_ACCESS) == {
         "bootstrap.servers": "a:9093,b:9093",

@@ -43,7 +43,7 @@ def test_default_reset_starts_at_the_first_records_and_deletes_all_state():
 
 
 def test_kinds_are_read_together():
-    """`load_all` returns every kind in the order of the text; `load` takes the StreamsApp among them."""
+    """`load_all` returns every kind in the order of the text; `load` returns the StreamsApp among them."""
     assert [type(resource) for resource in load_all(BOTH)] == [StreamsApp, StreamsReset]
     assert load(BOTH).metadata.name == "smallest"
 
@@ -55,7 +55,7 @@ def test_manifest_with_only_a_reset_has_no_application():
 
 
 def test_kinds_have_their_own_fields():
-    """A problem is explained by the fields of its own kind, and a misspelt kind is told the nearest one."""
+    """A problem is explained with its own kind's fields, and for a misspelt kind the closest one is suggested."""
     with pytest.raises(ManifestError, match=r"spec\.apRef: unknown field; did you mean `appRef`"):
         load_all(RESET.replace("appRef", "apRef"))
     with pytest.raises(ManifestError, match="kind: must be `StreamsReset`"):
@@ -63,6 +63,6 @@ def test_kinds_have_their_own_fields():
 
 
 def test_nothing_of_millraces_is_an_error():
-    """A file with only other kinds is not taken for an empty set of resources."""
+    """A file with only other kinds is an error, not an empty set of resources."""
     with pytest.raises(ManifestError, match=r"holds no StreamsApp or StreamsReset .* it has Secret \(line 1\)"):
         load_all("apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n")

@@ -1,4 +1,4 @@
-"""The table of wrong manifests: read for the tests here, and for those that apply each to a real API server (`e2e/`)."""
+"""The table of wrong manifests: read by the tests here, and by those that send each to a real API server (`e2e/`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 HERE: Final = Path(__file__).parent
 GOOD: Final = HERE / "good"
 OTHER_WAYS: Final = ("oauth", "cloud", "binding")
-"""Good manifests with fields that exclude others of the fullest one."""
+"""Good manifests with fields that the fullest one cannot have at the same time."""
 _NOTHING: Final = object()
 
 
@@ -28,7 +28,7 @@ class Wrong:
     at: str
     """The field that the message names."""
     says: str
-    """What the message says about it."""
+    """What the message says about the field."""
     manifest: dict[str, Any]
     value: str
 
@@ -37,7 +37,7 @@ class Wrong:
 
 
 def good(name: str) -> dict[str, dict[str, Any]]:
-    """Return the good manifests of a file, by kind, as the caller's own."""
+    """Return the good manifests in a file by kind, as copies."""
     return copy.deepcopy(_good(name))
 
 
@@ -47,7 +47,7 @@ def _good(name: str) -> dict[str, dict[str, Any]]:
 
 
 def table() -> Iterator[Wrong]:
-    """Yield every wrong manifest there is."""
+    """Yield every wrong manifest."""
     base = good("everything")
     for kind, entries in yaml.safe_load((HERE / "wrong_values.yaml").read_text()).items():
         for entry in entries:
@@ -67,12 +67,12 @@ def table() -> Iterator[Wrong]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a good manifest, which an API server admits or refuses."""
+    """A change to a good manifest, which an API server accepts or refuses."""
 
     kind: str
     field: str
     refused: str
-    """What the message says; empty if the change is admitted."""
+    """What the message says; empty if the change is accepted."""
     manifest: dict[str, Any]
     value: str
 
@@ -81,7 +81,7 @@ class Change:
 
 
 def changes() -> Iterator[Change]:
-    """Yield changes whose rules are about before and after."""
+    """Yield changes that test rules about the old and the new value."""
     base = good("everything")
     for kind, entries in yaml.safe_load((HERE / "changes.yaml").read_text()).items():
         for entry in entries:
@@ -92,7 +92,7 @@ def changes() -> Iterator[Change]:
 
 
 def places() -> list[tuple[str, str]]:
-    """Return the kind and path of everything that stands in the fullest good manifests."""
+    """Return the kind and path of everything in the fullest good manifests."""
 
     def inside(value: Any, path: str) -> Iterator[str]:
         items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -104,7 +104,7 @@ def places() -> list[tuple[str, str]]:
 
 
 def standing_at(kind: str, field: str) -> Any:
-    """Return what the fullest good manifest has in one place."""
+    """Return the value that the fullest good manifest has in one place."""
     node: Any = good("everything")[kind]
     for step in _steps(node, field):
         node = node[step]
@@ -112,14 +112,14 @@ def standing_at(kind: str, field: str) -> Any:
 
 
 def altered(kind: str, field: str, value: Any) -> dict[str, Any]:
-    """Return the fullest good manifest with something else in one place."""
+    """Return the fullest good manifest with one value replaced."""
     manifest = good("everything")[kind]
     _put(manifest, field, value)
     return manifest
 
 
 def _steps(node: Any, field: str) -> Iterator[Any]:
-    """Yield the keys and indices that a path names; keys may have slashes in them."""
+    """Yield the keys and indices in a path; keys may contain slashes."""
     while field:
         if isinstance(node, list):
             step, _, field = field.partition("/")

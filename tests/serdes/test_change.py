@@ -1,4 +1,4 @@
-"""Changes on the repartition topics of tables."""
+"""Changes on tables' repartition topics."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
 @given(st.none() | TEXTS, st.none() | TEXTS)
 def test_changes_survive(new, old):
-    """Whichever values are there are read back; a change without any cannot be written."""
+    """Any combination of values is read back; a change without values cannot be written."""
     if new is None and old is None:
         with pytest.raises(SerializationError, match="neither"):
             SERDE.serialize("t", Change(new, old))
@@ -28,7 +28,7 @@ def test_changes_survive(new, old):
     [(Change("n", None), "6e01"), (Change(None, "o"), "6f00"), (Change("n", "o"), "026e6f02")],
 )
 def test_the_flag_tells_which_values_are_there(change, expected):
-    """Old only ends in 00, new only in 01, both in 02 with the new value's length in front."""
+    """The last byte is 0 for the old value alone, 1 for the new one, and 2 for both, which start with the new one's length."""
     assert SERDE.serialize("t", change).hex() == expected
 
 
@@ -42,12 +42,12 @@ def test_the_flag_tells_which_values_are_there(change, expected):
     ],
 )
 def test_records_that_tell_whether_they_are_the_latest_are_read(data, change):
-    """Flags 3 to 5 carry one byte more, which newer writers may send."""
+    """Flags 3 to 5, which newer writers may use, have one more byte."""
     assert SERDE.deserialize("t", bytes.fromhex(data)) == change
 
 
 def test_both_values_in_one_record_are_refused_during_an_upgrade():
-    """With upgrade.from 3.4 or older, two records have to be sent."""
+    """With upgrade.from 3.4 or older, two records must be sent."""
     serde = ChangeSerde(Serdes.string(), allow_both=False)
     assert serde.serialize("t", Change("n", None)) == b"n\x01"
     with pytest.raises(SerializationError, match=r"upgrade\.from"):
@@ -56,19 +56,19 @@ def test_both_values_in_one_record_are_refused_during_an_upgrade():
 
 @pytest.mark.parametrize("data", ["", "6e06", "03", "02", "8080808080808002", "0a6e02", "016e02"])
 def test_damaged_changes_are_refused(data):
-    """No flag, an unknown flag, and lengths that are negative, endless or too long are errors."""
+    """A missing or unknown flag, and lengths that are negative, endless or too long, are errors."""
     with pytest.raises(SerializationError, match="'t'"):
         SERDE.deserialize("t", bytes.fromhex(data))
 
 
 @given(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=3))
 def test_varints_survive(number, tail):
-    """Every 32-bit number is read back, and reading stops where it ends."""
+    """Every 32-bit number is read back, and reading stops where the number ends."""
     encoded = encode_varint(number)
     assert decode_varint(encoded + tail) == (number, len(encoded))
 
 
 def test_what_is_not_a_change_is_refused():
-    """A bare value is named by its type."""
+    """The error for a bare value names its type."""
     with pytest.raises(SerializationError, match="given int"):
         SERDE.serialize("t", 7)

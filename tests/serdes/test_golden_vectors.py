@@ -1,4 +1,4 @@
-"""The bytes Java's serdes wrote, and ours of the same values."""
+"""The bytes written by Java's serdes, and by ours for the same values."""
 
 import base64
 import json
@@ -39,7 +39,7 @@ def _value_of(vector):
 
 @pytest.mark.parametrize("vector", [v for v in VECTORS if v["serde"] in SERDES], ids=json.dumps)
 def test_bytes_are_javas(vector):
-    """Each value Java wrote is read as that value, and written with the same bytes."""
+    """Each value written by Java is read as that value, and written as the same bytes."""
     serde, expected, value = SERDES[vector["serde"]], base64.b64decode(vector["bytes"]), _value_of(vector)
     read = serde.deserialize("t", expected)
     assert read == (pytest.approx(value, rel=1e-7) if vector["serde"] == "float" else value)
@@ -60,7 +60,7 @@ def test_varints_are_javas(number):
     [("String>[ab,null]", Serdes.string(), ["ab", None]), ("Long>[1,null]", Serdes.long(), [1, None])],
 )
 def test_lists_of_both_layouts_are_javas(name, serde, items):
-    """Lists with and without item lengths have Java's bytes, nulls included."""
+    """Lists with and without item lengths have Java's bytes, including nulls."""
     expected = bytes.fromhex(FORMATS[f"ListSerde<{name}"])
     assert Serdes.list(serde).serialize("t", items) == expected
     assert Serdes.list(serde).deserialize("t", expected) == items

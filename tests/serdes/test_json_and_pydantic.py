@@ -33,14 +33,14 @@ class Order(BaseModel):
 
 
 class RushOrder(Order):
-    """A model with a field more."""
+    """A model with an additional field."""
 
     hours: int = 1
 
 
 @given(JSON_VALUES.filter(lambda value: value is not None))
 def test_json_values_survive(value):
-    """Whatever JSON can say is read back as it was."""
+    """Every JSON value is read back unchanged."""
     value_bytes = Serdes.json().serialize("t", value) if _encodable(value) else None
     if value_bytes is not None:
         assert Serdes.json().deserialize("t", value_bytes) == value
@@ -56,18 +56,18 @@ def _encodable(value):
 
 
 def test_json_is_compact_and_unescaped():
-    """There are no spaces and no escapes for what UTF-8 can say, so equal values have equal bytes."""
+    """There are no spaces, and no escapes for what UTF-8 can represent, so equal values have equal bytes."""
     assert Serdes.json().serialize("t", {"b": "ä", "a": [1, None]}) == '{"b":"ä","a":[1,null]}'.encode()
 
 
 def test_sorted_keys_make_equal_objects_equal_bytes():
-    """With `sort_keys` the order of insertion does not show, as keys of records need it."""
+    """With `sort_keys`, insertion order does not affect the bytes, which matters for record keys."""
     serde = Serdes.json(sort_keys=True)
     assert serde.serialize("t", {"b": 1, "a": 2}) == serde.serialize("t", {"a": 2, "b": 1})
 
 
 def test_a_type_is_validated_and_built():
-    """With a type, JSON is read into it; what does not match is an error with the place of the mismatch."""
+    """With a type, JSON is read into that type; the error for data that does not match says where."""
     serde = JsonSerde(Point)
     assert serde.deserialize("t", serde.serialize("t", Point(1, 2))) == Point(1, 2)
     with pytest.raises(SerializationError, match=r"(?s)points.*y"):
@@ -78,51 +78,51 @@ def test_a_type_is_validated_and_built():
     "value", [{1, 2}, float("nan"), float("inf"), object(), "\ud800"], ids=["set", "nan", "inf", "object", "surrogate"]
 )
 def test_what_json_cannot_say_is_refused(value):
-    """Sets, NaN, foreign objects and lone surrogates are errors, not approximations."""
+    """Sets, NaN, foreign objects and lone surrogates are errors, and are not approximated."""
     with pytest.raises(SerializationError):
         Serdes.json().serialize("t", value)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"a":1}x', b"\xff", b"[1,"])
 def test_text_that_is_not_json_is_refused(data):
-    """Truncated text and text with a tail are errors that name the topic."""
+    """Truncated text and trailing text are errors that name the topic."""
     with pytest.raises(SerializationError, match="'orders'"):
         Serdes.json().deserialize("orders", data)
 
 
 @given(st.integers(), st.text(st.characters(exclude_categories=["Cs"])))
 def test_models_survive(number, note):
-    """A model is read back equal to what was written."""
+    """A model that is read back equals the one that was written."""
     serde = PydanticSerde(Order)
     order = Order(orderNumber=number, note=note)
     assert serde.deserialize("t", serde.serialize("t", order)) == order
 
 
 def test_models_are_written_under_their_aliases():
-    """Aliases are the names on the wire, fields in their order."""
+    """Fields are written under their aliases, in order."""
     assert PydanticSerde(Order).serialize("t", Order(orderNumber=1)) == b'{"orderNumber":1,"note":""}'
 
 
 def test_a_subclass_is_written_as_the_model():
-    """Fields that the model does not have do not reach the topic."""
+    """Fields that only the subclass has are not written."""
     data = PydanticSerde(Order).serialize("t", RushOrder(orderNumber=1))
     assert data == b'{"orderNumber":1,"note":""}'
 
 
 def test_a_value_of_another_model_is_refused():
-    """The message names both types."""
+    """The error names both types."""
     with pytest.raises(SerializationError, match=r"writes Order, but was given dict"):
         PydanticSerde(Order).serialize("t", {"orderNumber": 1})
 
 
 def test_bytes_that_do_not_validate_are_refused():
-    """A missing field is named."""
+    """The error names a missing field."""
     with pytest.raises(SerializationError, match="orderNumber"):
         PydanticSerde(Order).deserialize("t", b"{}")
 
 
 def test_models_have_a_serde_by_type():
-    """`serde_from` knows models, and says what it knows when it does not."""
+    """`serde_from` knows models; the error for an unknown type lists the known ones."""
     assert isinstance(Serdes.serde_from(Order), PydanticSerde)
     with pytest.raises(ConfigError, match="pydantic models"):
         Serdes.serde_from(complex)

@@ -15,34 +15,34 @@ LONGS = st.integers(-(2**63), 2**63 - 1)
 
 @given(st.lists(st.none() | TEXTS))
 def test_lists_of_variable_size_survive(items):
-    """Items with lengths of their own are read back, nulls included."""
+    """Items with their own lengths are read back, including nulls."""
     serde = Serdes.list(Serdes.string())
     assert serde.deserialize("t", serde.serialize("t", items)) == items
 
 
 @given(st.lists(st.none() | LONGS))
 def test_lists_of_fixed_size_survive(items):
-    """Items without lengths are read back, nulls in their places."""
+    """Items without lengths are read back, with nulls in place."""
     serde = Serdes.list(Serdes.long())
     assert serde.deserialize("t", serde.serialize("t", items)) == items
 
 
 @given(st.lists(st.none() | st.lists(st.none() | LONGS)))
 def test_lists_nest(items):
-    """A list may be the item of a list."""
+    """A list may contain lists."""
     serde = Serdes.list(Serdes.list(Serdes.long()))
     assert serde.deserialize("t", serde.serialize("t", items)) == items
 
 
 def test_tuples_are_read_when_asked_for():
-    """With `tuple` as the container the value is immutable, hence shareable."""
+    """With `tuple` as the container the value is immutable and can therefore be shared."""
     serde = ListSerde(Serdes.string(), tuple)
     assert serde.deserialize("t", serde.serialize("t", ("a", None))) == ("a", None)
     assert serde.shareable
 
 
 def test_a_deque_is_a_list_too_but_text_is_not():
-    """Ordered containers are written; a string, whose items would be its letters, is refused."""
+    """Ordered containers are written; a string is refused, as its items would be its letters."""
     serde = Serdes.list(Serdes.string())
     assert serde.serialize("t", deque(["a"])) == serde.serialize("t", ["a"])
     with pytest.raises(SerializationError, match="given str"):
@@ -51,7 +51,7 @@ def test_a_deque_is_a_list_too_but_text_is_not():
 
 @pytest.mark.parametrize("items", [["a", None, "bcd"], [], [None]])
 def test_every_truncation_of_texts_is_noticed(items):
-    """A list cut short anywhere is an error, never a shorter list."""
+    """A list truncated anywhere is an error, never a shorter list."""
     serde = Serdes.list(Serdes.string())
     data = serde.serialize("t", items)
     for length in range(len(data)):
@@ -61,7 +61,7 @@ def test_every_truncation_of_texts_is_noticed(items):
 
 @pytest.mark.parametrize("items", [[1, None, 2], [None, None]])
 def test_every_truncation_of_numbers_is_noticed(items):
-    """A list of fixed-size items cut short anywhere is an error."""
+    """A list of fixed-size items truncated anywhere is an error."""
     serde = Serdes.list(Serdes.long())
     data = serde.serialize("t", items)
     for length in range(len(data)):
@@ -71,13 +71,13 @@ def test_every_truncation_of_numbers_is_noticed(items):
 
 @pytest.mark.parametrize("data", ["017fffffff", "01ffffffff", "007fffffff", "0000000000 7fffffff", "02 00000000"])
 def test_absurd_counts_are_refused_before_memory_is_used(data):
-    """A count that the bytes cannot hold, a negative one, or an unknown flag is an error."""
+    """A count that the bytes cannot hold, a negative one, and an unknown flag are errors."""
     with pytest.raises(SerializationError):
         Serdes.list(Serdes.long()).deserialize("t", bytes.fromhex(data))
 
 
 def test_fixed_layout_needs_an_inner_serde_of_fixed_size():
-    """Bytes of numbers cannot be read as texts, whose length the layout does not tell."""
+    """Bytes of numbers cannot be read as texts, because the layout does not contain their lengths."""
     data = Serdes.list(Serdes.long()).serialize("t", [1])
     with pytest.raises(SerializationError, match="fixed-size"):
         Serdes.list(Serdes.string()).deserialize("t", data)

@@ -27,7 +27,7 @@ def test_malformed_utf8_is_replaced_as_in_java():
 
 
 def test_a_lone_surrogate_cannot_be_written():
-    """Half a surrogate pair has no UTF-8 form; the error says so instead of writing a question mark."""
+    """A lone surrogate has no UTF-8 form; the error says so, and no question mark is written instead."""
     with pytest.raises(SerializationError, match="surrogates not allowed"):
         Serdes.string().serialize("t", "\ud800")
 
@@ -35,7 +35,7 @@ def test_a_lone_surrogate_cannot_be_written():
 @pytest.mark.parametrize(("serde", "size"), INTEGERS, ids=repr)
 @given(data=st.data())
 def test_integers_survive_within_their_range(serde, size, data):
-    """Every number of the serde's width is read back as written."""
+    """Every number that fits the serde's width is read back unchanged."""
     number = data.draw(st.integers(-(2 ** (8 * size - 1)), 2 ** (8 * size - 1) - 1))
     assert serde.deserialize("t", serde.serialize("t", number)) == number
 
@@ -43,7 +43,7 @@ def test_integers_survive_within_their_range(serde, size, data):
 @pytest.mark.parametrize(("serde", "size"), INTEGERS, ids=repr)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_integers_beyond_their_range_are_refused(serde, size, sign):
-    """The first number that does not fit is an error that names topic and range, not a wrapped number."""
+    """A number that does not fit is an error that names the topic and the range; it does not wrap around."""
     too_big = 2 ** (8 * size - 1) if sign == 1 else -(2 ** (8 * size - 1)) - 1
     with pytest.raises(SerializationError, match=rf"2\*\*{8 * size - 1}.*'orders'"):
         serde.serialize("orders", too_big)
@@ -51,14 +51,14 @@ def test_integers_beyond_their_range_are_refused(serde, size, sign):
 
 @given(st.floats(allow_nan=False))
 def test_doubles_survive(number):
-    """Every double but NaN is read back as the same number, with its sign."""
+    """Every double except NaN is read back unchanged, including its sign."""
     serde = Serdes.double()
     copy = serde.deserialize("t", serde.serialize("t", number))
     assert struct.pack(">d", copy) == struct.pack(">d", number)
 
 
 def test_every_nan_is_written_as_javas():
-    """NaNs with a sign or payload are written as 7ff8000000000000, as Java does."""
+    """NaNs with a sign or payload are written as 7ff8000000000000, as in Java."""
     odd_nan = struct.unpack(">d", bytes.fromhex("fff8000000000001"))[0]
     data = Serdes.double().serialize("t", odd_nan)
     assert data.hex() == "7ff8000000000000"
@@ -67,7 +67,7 @@ def test_every_nan_is_written_as_javas():
 
 @given(st.floats(width=32, allow_nan=False))
 def test_singles_survive(number):
-    """Every number of single precision is read back as written."""
+    """Every single-precision number is read back unchanged."""
     serde = Serdes.float()
     assert serde.deserialize("t", serde.serialize("t", number)) == number
 
@@ -80,7 +80,7 @@ def test_a_double_beyond_single_precision_is_refused():
 
 @given(st.uuids())
 def test_uuids_survive(value):
-    """UUIDs are written as 36 characters and read back."""
+    """UUIDs are written as 36 characters and read back unchanged."""
     data = Serdes.uuid().serialize("t", value)
     assert len(data) == 36
     assert Serdes.uuid().deserialize("t", data) == value
@@ -88,14 +88,14 @@ def test_uuids_survive(value):
 
 @given(st.binary())
 def test_bytes_pass_through(data):
-    """Byte serdes return the very object they were given."""
+    """Byte serdes return the object they were given."""
     assert Serdes.bytes().serialize("t", data) is data
     assert Serdes.byte_array().deserialize("t", data) is data
 
 
 @pytest.mark.parametrize("buffer", [bytearray(b"ab"), memoryview(b"ab"), b"ab"])
 def test_buffers_are_copied_when_written(buffer):
-    """Any buffer is written as bytes, so that a later change to it does not reach the record."""
+    """Any buffer is copied to bytes, so later changes to it do not affect the record."""
     assert Serdes.byte_buffer().serialize("t", buffer) == b"ab"
     assert type(Serdes.byte_array().serialize("t", buffer)) is bytes
     assert Serdes.byte_buffer().deserialize("t", b"ab") == memoryview(b"ab")
@@ -120,7 +120,7 @@ def test_buffers_are_copied_when_written(buffer):
     ids=repr,
 )
 def test_a_wrong_type_is_named(serde, wrong):
-    """Data of another type is refused, and the message names its type, the serde and the topic."""
+    """The error names the value's type, the serde and the topic."""
     with pytest.raises(SerializationError) as caught:
         serde.serialize("orders", wrong)
     message = str(caught.value)
@@ -148,13 +148,13 @@ def test_a_wrong_type_is_named(serde, wrong):
     ids=repr,
 )
 def test_bytes_of_another_format_are_refused(serde, data):
-    """Truncated or oversized bytes are an error that tells how many there were."""
+    """The error for bytes that are too short or too long has their number."""
     with pytest.raises(SerializationError, match=f"got {len(data)} bytes from topic 'orders'"):
         serde.deserialize("orders", data)
 
 
 def test_immutable_values_may_be_shared():
-    """Serdes of immutable values let caches keep and hand out the object itself; those of mutable ones do not."""
+    """With serdes of immutable values caches may keep and return the object itself; with others they may not."""
     assert all(serde.shareable for serde in (Serdes.string(), Serdes.long(), Serdes.bytes(), Serdes.uuid()))
     assert not Serdes.json().shareable
     assert not Serdes.list(Serdes.long()).shareable
@@ -165,5 +165,5 @@ def test_immutable_values_may_be_shared():
     [(str, Serdes.string()), (int, Serdes.long()), (float, Serdes.double()), (uuid.UUID, Serdes.uuid())],
 )
 def test_python_types_have_a_serde(kind, serde):
-    """`serde_from` gives the serde whose range is that of the Python type."""
+    """`serde_from` returns the serde with the Python type's range."""
     assert Serdes.serde_from(kind) is serde

@@ -22,7 +22,7 @@ class UpperSerde(Serde[str]):
 
 
 def make_upper():
-    """Make a serde; an import path may also name a function."""
+    """Return a serde; an import path may also name a function."""
     return UpperSerde()
 
 
@@ -48,7 +48,7 @@ def _config(**settings):
     ],
 )
 def test_javas_class_names_and_short_names_are_understood(name, serde):
-    """A Java application's configuration can be reused unchanged."""
+    """A Java application's configuration works unchanged."""
     assert Serdes.resolve(f"{JAVA}{name}Serde") is serde
     assert Serdes.resolve(name.lower()) is serde
     assert Serdes.resolve(f"{name}Serde") is serde
@@ -56,7 +56,7 @@ def test_javas_class_names_and_short_names_are_understood(name, serde):
 
 
 def test_import_paths_classes_instances_and_factories_are_understood():
-    """Users' own serdes may be given in any form Python has for them."""
+    """Users' own serdes may be given in any of Python's forms."""
     assert Serdes.resolve("millrace.serdes:Serdes.string") is Serdes.string()
     assert isinstance(Serdes.resolve("millrace.serdes.primitives:LongSerde"), LongSerde)
     for form in (UpperSerde, UpperSerde(), make_upper):
@@ -78,28 +78,28 @@ def test_import_paths_classes_instances_and_factories_are_understood():
     ],
 )
 def test_invalid_serde_is_an_error_that_names_the_key(value, hint):
-    """The message has the key, the value and what may stand there."""
+    """The error has the key, the value and what is allowed."""
     with pytest.raises(ConfigError, match=hint) as caught:
         Serdes.resolve(value, key="default.key.serde")
     assert "default.key.serde" in str(caught.value)
 
 
 def test_defaults_are_none_until_set():
-    """Without a setting there is no default serde, as in Kafka Streams."""
+    """Without the setting there is no default serde, as in Kafka Streams."""
     config = _config()
     assert Serdes.default_key(config) is None
     assert Serdes.default_value(config) is None
 
 
 def test_default_serdes_are_resolved():
-    """Key and value have settings of their own."""
+    """Keys and values have separate settings."""
     config = _config(**{"default.key.serde": f"{JAVA}StringSerde", "default.value.serde": "long"})
     assert Serdes.default_key(config) is Serdes.string()
     assert Serdes.default_value(config) is Serdes.long()
 
 
 def test_a_default_list_serde_takes_its_inner_serde_from_the_configuration():
-    """default.list.*.serde.inner gives the items, default.list.*.serde.type the container (KIP-466)."""
+    """default.list.*.serde.inner sets the items' serde, default.list.*.serde.type the container (KIP-466)."""
     config = _config(
         **{
             "default.key.serde": f"{JAVA}ListSerde",
@@ -124,7 +124,7 @@ def test_a_default_list_serde_takes_its_inner_serde_from_the_configuration():
 )
 @pytest.mark.parametrize("name", ["TimeWindowedSerde", "SessionWindowedSerde"])
 def test_a_default_windowed_serde_takes_inner_and_size_from_the_configuration(name, inner, inner_class):
-    """windowed.inner.* gives the key, window.size.ms the size."""
+    """windowed.inner.* sets the key's serde, window.size.ms the window size."""
     config = _config(
         **{
             "default.key.serde": f"org.apache.kafka.streams.kstream.WindowedSerdes${name}",
@@ -143,13 +143,13 @@ def test_a_default_windowed_serde_takes_inner_and_size_from_the_configuration(na
     [("ListSerde", "default.list.key.serde.inner"), ("TimeWindowedSerde", "windowed.inner.class.serde")],
 )
 def test_a_missing_inner_serde_is_named(default, missing):
-    """The error says which key has to be set."""
+    """The error says which key must be set."""
     with pytest.raises(ConfigError, match=missing):
         Serdes.default_key(_config(**{"default.key.serde": default}))
 
 
 def test_an_unknown_list_type_is_an_error():
-    """Only list and tuple, or a class of java.util, may be named."""
+    """Only list and tuple, or a class from java.util, are allowed."""
     config = _config(
         **{
             "default.key.serde": "ListSerde",

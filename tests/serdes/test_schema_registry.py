@@ -1,4 +1,4 @@
-"""Serdes with a schema registry, against a registry that serves the subject and version API on loopback."""
+"""Serdes with a schema registry, tested with a local registry that serves the API of subjects and versions."""
 
 import base64
 import json
@@ -54,14 +54,14 @@ JSON_SCHEMA = json.dumps(
 
 @dataclass
 class Order:
-    """What the schemas describe."""
+    """The class that the schemas describe."""
 
     id: int
     note: str = ""
 
 
 class Registry:
-    """Schemas by subject and version; ids are global, the same schema has one id."""
+    """Schemas by subject and version; ids are global, and equal schemas share one."""
 
     def __init__(self):
         self.schemas = []
@@ -70,7 +70,7 @@ class Registry:
         self.login = None
 
     def answer(self, method, path, body):
-        """Return status and document of one request."""
+        """Return status and document for one request."""
         self.requests[method, path] += 1
         match [unquote(part) for part in path.strip("/").split("/")], method:
             case (["subjects", subject, "versions"], "POST"):
@@ -104,7 +104,7 @@ class Registry:
 
 @pytest.fixture
 def registry():
-    """A registry of its own, reachable through `registry.client`."""
+    """Yield a registry, reachable through `registry.client`."""
     registry = Registry()
 
     class Handler(BaseHTTPRequestHandler):
@@ -127,7 +127,7 @@ def registry():
         do_GET = do_POST = _answer  # noqa: N815 (the standard library's names)
 
         def log_message(self, *_args):
-            """Keep quiet."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
@@ -144,7 +144,7 @@ def registry():
 
 
 def test_avro_survives_and_carries_its_schemas_id(registry):
-    """Zero byte, schema id and Avro's own bytes; what was written is read back."""
+    """A zero byte and the schema id precede Avro's own bytes, and what was written is read back."""
     serde = AvroSerde(registry.client, AVRO)
     data = serde.serialize("orders", {"id": 7, "note": "hi"})
     assert data.hex() == "00" + "00000001" + "0e" + "046869"
@@ -153,7 +153,7 @@ def test_avro_survives_and_carries_its_schemas_id(registry):
 
 
 def test_objects_are_converted_on_both_ways(registry):
-    """`to_dict` and `from_dict` let a topology work with its own classes."""
+    """With `to_dict` and `from_dict` a topology works with its own classes."""
     for make, schema in ((AvroSerde, AVRO), (JsonSchemaSerde, JSON_SCHEMA)):
         serde = make(registry.client, schema, to_dict=asdict, from_dict=lambda fields: Order(**fields))
         topic = make.__name__
@@ -161,20 +161,20 @@ def test_objects_are_converted_on_both_ways(registry):
 
 
 def test_keys_and_internal_topics_have_subjects_of_their_own(registry):
-    """Subjects are named after the topic the bytes are for, as Java names them."""
+    """Subjects are named after the topic that the bytes are for, as in Java."""
     AvroSerde(registry.client, AVRO, is_key=True).serialize("orders", {"id": 7, "note": ""})
     AvroSerde(registry.client, AVRO).serialize("app-totals-changelog", {"id": 7, "note": ""})
     assert set(registry.subjects) == {"orders-key", "app-totals-changelog-value"}
 
 
 def test_old_data_is_read_with_a_newer_schema(registry):
-    """Data is decoded with the schema it was written with, then resolved: a new field has its default."""
+    """Data is decoded with the schema it was written with and then resolved: a new field gets its default."""
     data = AvroSerde(registry.client, AVRO).serialize("orders", {"id": 7, "note": "hi"})
     assert AvroSerde(registry.client, AVRO_NEXT).deserialize("orders", data) == {"id": 7, "note": "hi", "paid": False}
 
 
 def test_the_registry_is_not_asked_per_record(registry):
-    """A thousand records cost a handful of requests."""
+    """A thousand records need only a few requests."""
     writer, reader = AvroSerde(registry.client, AVRO), AvroSerde(registry.client, AVRO)
     for number in range(1000):
         reader.deserialize("orders", writer.serialize("orders", {"id": number, "note": ""}))
@@ -182,7 +182,7 @@ def test_the_registry_is_not_asked_per_record(registry):
 
 
 def test_json_is_validated_on_both_ways(registry):
-    """What the schema forbids is neither written nor read."""
+    """Data that the schema forbids can be neither written nor read."""
     serde = JsonSchemaSerde(registry.client, JSON_SCHEMA)
     data = serde.serialize("orders", {"id": 7})
     assert serde.deserialize("orders", data) == {"id": 7}
@@ -194,7 +194,7 @@ def test_json_is_validated_on_both_ways(registry):
 
 @pytest.fixture(scope="module")
 def message_types():
-    """Two message classes of one file that imports another, as protoc would generate them."""
+    """Two message classes from a file that imports another, as protoc would generate them."""
     file = descriptor_pb2.FileDescriptorProto(
         name="shop.proto", package="shop", syntax="proto3", dependency=["google/protobuf/timestamp.proto"]
     )
@@ -211,7 +211,7 @@ def message_types():
 
 
 def test_protobuf_survives(registry, message_types):
-    """Messages are read back equal; the index of the type in its file stands after the schema's id."""
+    """Messages are read back equal; the index of the type in its file follows the schema's id."""
     parcel_type, order_type = message_types
     parcels, orders = (ProtobufSerde(registry.client, kind) for kind in message_types)
     parcel, order = parcel_type(id=7), order_type(id=8, at=Timestamp(seconds=9))
@@ -222,14 +222,14 @@ def test_protobuf_survives(registry, message_types):
 
 
 def test_a_message_of_another_type_is_refused(registry, message_types):
-    """The message names both types."""
+    """The error names both types."""
     parcel_type, order_type = message_types
     with pytest.raises(SerializationError, match="writes Parcel, but was given Order"):
         ProtobufSerde(registry.client, parcel_type).serialize("parcels", order_type(id=1))
 
 
 def test_the_registry_may_be_given_as_url_or_settings(registry):
-    """A URL, settings or a client all lead to the registry."""
+    """The registry can be given as a URL, as settings or as a client."""
     for given in (registry.url, {"url": registry.url}):
         serde = AvroSerde(given, AVRO)
         assert serde.serialize("orders", {"id": 7, "note": ""})[:5] == b"\0\0\0\0\1"
@@ -254,14 +254,14 @@ def test_schemas_are_registered_only_if_allowed(registry):
 
 
 def test_unreachable_registry_is_an_error_and_does_not_hang(registry):
-    """Without an answer the error says which subject was asked for."""
+    """If the registry does not answer, the error has the requested subject."""
     settings = {"url": "http://127.0.0.1:9", "max.retries": 0}
     with pytest.raises(SerializationError, match="'orders-value'"):
         AvroSerde(settings, AVRO).serialize("orders", {"id": 1, "note": ""})
 
 
 def totals(serde):
-    """Return a topology that adds orders up per key, in a store and by another key in a second one."""
+    """Return a topology that adds up orders by key in one store, and by another key in a second store."""
     builder = StreamsBuilder()
     orders = builder.stream("orders", Consumed.with_(Serdes.string(), serde))
     latest = orders.group_by_key(Grouped.with_(Serdes.string(), serde)).reduce(
@@ -277,14 +277,14 @@ def totals(serde):
 
 @pytest.fixture
 def login(tmp_path):
-    """Give a folder with a mounted login, and the setting that refers to it."""
+    """Return a folder with a mounted login, and the setting that refers to it."""
     (tmp_path / "username").write_text("shop")
     (tmp_path / "password").write_text("first\n")
     return tmp_path, ":".join(f"${{directory:{tmp_path}:{key}}}" for key in ("username", "password"))
 
 
 def test_the_registry_of_the_application_reaches_every_serde_without_one(registry, login):
-    """Sources, sinks, stores, repartition topics and defaults: all ask the registry of the settings, with its login."""
+    """Sources, sinks, stores, repartition topics and defaults all use the registry in the settings, with its login."""
     registry.login = "shop:first"
     settings = {"application.id": "app", "schema.registry.url": registry.url, "basic.auth.user.info": login[1]}
     serde, default = AvroSerde(None, AVRO), AvroSerde(None, AVRO)
@@ -300,7 +300,7 @@ def test_the_registry_of_the_application_reaches_every_serde_without_one(registr
 
 
 def test_a_new_login_is_used_without_a_restart(registry, login):
-    """When the registry refuses the login, the files are read again; if they say the same, the refusal is the error."""
+    """If the registry refuses the login, the files are read again; if they are unchanged, the error is raised."""
     folder, reference = login
     registry.login = "shop:first"
     config = StreamsConfig.of(
@@ -322,7 +322,7 @@ def test_a_new_login_is_used_without_a_restart(registry, login):
 
 
 def test_a_serde_with_a_registry_of_its_own_keeps_it(registry):
-    """The application's setting is for those that were given none."""
+    """The application's setting only applies to serdes without a registry."""
     serde = AvroSerde(registry.client, AVRO)
     serde.configure(StreamsConfig.of({"application.id": "app", "schema.registry.url": "http://127.0.0.1:9"}))
     assert serde.client is registry.client
@@ -331,7 +331,7 @@ def test_a_serde_with_a_registry_of_its_own_keeps_it(registry):
 
 @pytest.mark.parametrize("make", [lambda inner: inner, ListSerde, TimeWindowedSerde, SessionWindowedSerde, ChangeSerde])
 def test_without_any_registry_the_setting_is_named(make):
-    """Whatever it is wrapped in, a serde that knows no registry says which setting, or manifest's field, gives it one."""
+    """A serde without a registry, even if wrapped, raises an error that names the setting or manifest field for one."""
     serde = AvroSerde(None, AVRO)
     make(serde).configure(StreamsConfig.of({"application.id": "app"}))
     with pytest.raises(SerializationError, match=r"schema\.registry\.url.*spec\.kafka\.schemaRegistry"):
@@ -342,7 +342,7 @@ def test_without_any_registry_the_setting_is_named(make):
 
 
 def test_missing_packages_are_named():
-    """Without the extra, importing the module says which one to install; the other serdes do not need it."""
+    """Without the extra, importing the module fails and names the extra; the other serdes do not need it."""
     program = (
         "import sys; sys.modules['fastavro'] = None\n"
         "import millrace.serdes\n"

@@ -15,7 +15,7 @@ TIMES = st.integers(0, 2**62)
 @pytest.mark.parametrize("for_changelog", [False, True])
 @given(key=KEYS, start=TIMES)
 def test_time_windowed_keys_survive(for_changelog, key, start):
-    """Key and start are read back, and the end follows from the size, in both flavours."""
+    """The key and the start are read back, and the size determines the end, in both formats."""
     serde = TimeWindowedSerde(Serdes.string(), 100, for_changelog=for_changelog)
     windowed = Windowed(key, Window(start, start + 100))
     assert serde.deserialize("t", serde.serialize("t", windowed)) == windowed
@@ -30,27 +30,27 @@ def test_session_windowed_keys_survive(key, start, end):
 
 
 def test_the_changelog_flavour_ends_in_a_sequence_number():
-    """Window stores' changelogs have four bytes more."""
+    """Keys in a window store's changelog have four more bytes."""
     serde = Serdes.time_windowed(Serdes.string(), 100, for_changelog=True)
     assert serde.serialize("t", Windowed("k", Window(1, 101))).hex() == "6b000000000000000100000000"
 
 
 def test_a_window_that_would_end_after_the_last_millisecond_is_clipped():
-    """The end saturates at the largest 64-bit number instead of overflowing."""
+    """The end saturates at the largest 64-bit number and does not overflow."""
     serde = TimeWindowedSerde(Serdes.string(), 100)
     data = serde.serialize("t", Windowed("k", Window(2**63 - 10, 2**63 - 1)))
     assert serde.deserialize("t", data).window.end == 2**63 - 1
 
 
 def test_the_inner_key_alone_decides_the_partition():
-    """`serialize_base_key` leaves the window out."""
+    """`serialize_base_key` omits the window."""
     windowed = Windowed("k", Window(1, 101))
     assert TimeWindowedSerde(Serdes.string(), 100).serialize_base_key("t", windowed) == b"k"
     assert SessionWindowedSerde(Serdes.string()).serialize_base_key("t", windowed) == b"k"
 
 
 def test_reading_needs_the_window_size():
-    """Without the size the end cannot be known; the error names the setting that gives it."""
+    """Without the size the end is unknown; the error names the setting."""
     serde = TimeWindowedSerde(Serdes.string())
     with pytest.raises(SerializationError, match=r"window\.size\.ms"):
         serde.deserialize("t", bytes(9))
@@ -68,7 +68,7 @@ def test_reading_needs_the_window_size():
     ids=repr,
 )
 def test_bytes_too_few_for_a_window_are_refused(serde, least):
-    """A key shorter than its window is an error; one that is just the window has an empty inner key."""
+    """A key shorter than its window is an error; one with only the window has an empty inner key."""
     with pytest.raises(SerializationError, match=f"at least {least} bytes"):
         serde.deserialize("t", bytes(least - 1))
     assert serde.deserialize("t", bytes(least)).key == ""
@@ -76,7 +76,7 @@ def test_bytes_too_few_for_a_window_are_refused(serde, least):
 
 @pytest.mark.parametrize("wrong", ["k", ("k", 1), ("k", ("a", "b")), None, 7], ids=repr)
 def test_a_key_without_a_window_is_refused(wrong):
-    """What is not a windowed key is named by its type."""
+    """The error for something else than a windowed key names its type."""
     for serde in (TimeWindowedSerde(Serdes.string(), 100), SessionWindowedSerde(Serdes.string())):
         with pytest.raises(SerializationError, match=f"given {type(wrong).__name__}"):
             serde.serialize("t", wrong)

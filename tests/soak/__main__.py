@@ -54,7 +54,7 @@ _FIGURES = {
     "repeated": "repeated",
     "wrong": "wrong",
 }
-"""In the order of display, with titles for a narrow column."""
+"""In display order, with titles for a narrow column."""
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

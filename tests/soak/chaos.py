@@ -251,7 +251,7 @@ class Chaos:
             )
             try:
                 intruder.init_transactions(30)
-            except KafkaException as error:  # the coordinator is busy or down, too
+            except KafkaException as error:  # the coordinator is also busy or down
                 _log.info("Not fenced: %s", error)
 
         self._aside("fence", fence)

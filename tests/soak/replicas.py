@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 150.0
 _OUR_ENDS = {0, -signal.SIGKILL, -signal.SIGTERM}
-"""The last one: it was told to stop before it could listen."""
+"""The last of them: it was told to stop before it could handle signals."""
 _LINES = {
     "aborts": re.compile(r"WARNING .*(processed again|transaction is aborted)"),
     "fenced": re.compile(r"WARNING .*now belong to another member"),

@@ -1,4 +1,4 @@
-"""The test driver behaves as Kafka Streams' does."""
+"""The test driver behaves like Kafka Streams'."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ CONFIG = {"application.id": "app", "default.key.serde": "string", "default.value
 
 
 class Counter(Processor):
-    """Counts per key in store `counts`."""
+    """Counts per key in the store `counts`."""
 
     def process(self, record):
-        """Count one and forward the count."""
+        """Count one, and forward the count."""
         store = self.context.get_state_store("counts")
         count = (store.get(record.key) or 0) + 1
         store.put(record.key, count)
@@ -36,7 +36,7 @@ def counting(*, cached=False):
 
 
 def test_output_is_there_when_pipe_returns():
-    """Piping is synchronous: results, changelog records and stores are there at once."""
+    """Piping is synchronous: when it returns, results, changelog records and stores are complete."""
     with TopologyTestDriver(counting(), CONFIG) as driver:
         source, out = driver.create_input_topic("in"), driver.create_output_topic("out")
         source.pipe_list([("a", "x"), ("b", "x"), ("a", "x")])
@@ -48,7 +48,7 @@ def test_output_is_there_when_pipe_returns():
 
 
 def test_deferred_commit_shows_what_the_cache_holds_back():
-    """Without auto_commit changelog records of a cached store come only with the commit, deduplicated."""
+    """Without auto_commit, a cached store's changelog records are only sent with the commit, deduplicated."""
     with TopologyTestDriver(counting(cached=True), CONFIG, auto_commit=False) as driver:
         changelog = driver.create_output_topic("app-counts-changelog", Serdes.string(), Serdes.long())
         driver.create_input_topic("in").pipe_list([("a", "x"), ("a", "x")])
@@ -58,7 +58,7 @@ def test_deferred_commit_shows_what_the_cache_holds_back():
 
 
 def test_topics_that_are_read_again_are_looped_back():
-    """What is sent to a topic the topology reads is processed before pipe returns."""
+    """What is sent to a topic that the topology reads is processed before pipe returns."""
 
     class Countdown(Processor):
         def process(self, record):
@@ -74,7 +74,7 @@ def test_topics_that_are_read_again_are_looped_back():
 
 @pytest.mark.parametrize("inputs", [("in",), ("in", "other")])
 def test_dead_letter_is_there_when_pipe_returns(inputs):
-    """A record that cannot be read is answered at once, also if it is the last and the task has another input."""
+    """An unreadable record is handled at once, even if it is the last one and the task has another input."""
     longs = Serdes.long()
     topology = Topology().add_source("src", *inputs, value_serde=longs).add_sink("snk", "out", "src", value_serde=longs)
     topology.add_source("letters", "dlq").add_sink("copy", "copied", "letters")
@@ -91,7 +91,7 @@ def test_dead_letter_is_there_when_pipe_returns(inputs):
 
 
 def test_wall_clock_moves_only_when_told():
-    """Wall-clock punctuators fire on advance_wall_clock_time, once per advance."""
+    """Wall-clock punctuators fire in advance_wall_clock_time, once per call."""
 
     class Ticking(Processor):
         def init(self, context):
@@ -113,7 +113,7 @@ def test_wall_clock_moves_only_when_told():
 
 
 def test_global_store_is_filled_at_once():
-    """Records of a global store's topic reach it when they are piped, and all processors read it."""
+    """Records of a global store's topic reach it when they are piped, and all processors can read it."""
 
     class Fill(Processor):
         def process(self, record):
@@ -139,13 +139,13 @@ def test_global_store_is_filled_at_once():
 
 
 def test_unknown_topic_lists_those_that_are_read():
-    """Piping into a topic that is not read names the input topics."""
+    """The error for piping into a topic that is not read lists the input topics."""
     with TopologyTestDriver(counting(), CONFIG) as driver, pytest.raises(TopologyError, match="input topics: in"):
         driver.create_input_topic("other").pipe_input("k", "v")
 
 
 def test_unknown_or_other_store_is_explained():
-    """Asking for a store by the wrong name or kind lists the existing ones."""
+    """The error for a store of the wrong name or kind lists the existing stores."""
     with TopologyTestDriver(counting(), CONFIG) as driver:
         assert driver.get_state_store("nope") is None
         with pytest.raises(InvalidStateStoreError, match=r"'nope'.*counts"):
@@ -155,7 +155,7 @@ def test_unknown_or_other_store_is_explained():
 
 
 def test_failure_surfaces_from_pipe():
-    """A processor's exception is raised by the call that piped the record."""
+    """The call that piped the record raises a processor's exception."""
 
     class Bad(Processor):
         def process(self, record):
@@ -167,7 +167,7 @@ def test_failure_surfaces_from_pipe():
 
 
 def test_state_directory_is_gone_after_close():
-    """The driver's directory exists while it runs and is deleted by close, also after a failure."""
+    """The driver's directory exists while it runs; close deletes it, also after a failure."""
     driver = TopologyTestDriver(counting(), CONFIG)
     directory = driver._directory
     assert directory.is_dir()
@@ -178,7 +178,7 @@ def test_state_directory_is_gone_after_close():
 
 
 def test_repr_tells_where_the_driver_is():
-    """In a notebook the driver shows its clocks, stores and what waits to be read."""
+    """In a notebook the driver shows its clocks, its stores, and the output that was not read yet."""
     with TopologyTestDriver(counting(), CONFIG) as driver:
         driver.create_input_topic("in").pipe_input("a", "x", 5)
         text = repr(driver)
@@ -189,7 +189,7 @@ def test_repr_tells_where_the_driver_is():
 
 
 def test_subtopologies_run_as_one_task():
-    """Independent sub-topologies share one task, its stream time and its clock."""
+    """Independent sub-topologies share one task with its stream time and clock."""
     topology = Topology()
     for name in "ab":
         topology.add_source(f"src-{name}", name).add_sink(f"snk-{name}", f"out-{name}", f"src-{name}")
@@ -201,7 +201,7 @@ def test_subtopologies_run_as_one_task():
 
 
 def test_topics_of_a_pattern_are_read_from_the_first_record():
-    """A source with a pattern reads any topic that matches, once something is piped or sent to it."""
+    """A source with a pattern reads any matching topic, once something is piped or sent to it."""
     topology = Topology().add_source("src", pattern="in-[ab]").add_sink("snk", "out", "src")
     with TopologyTestDriver(topology, CONFIG) as driver:
         for name in ("in-a", "in-b"):
@@ -212,7 +212,7 @@ def test_topics_of_a_pattern_are_read_from_the_first_record():
 
 
 def test_dead_letter_of_the_only_record_is_there():
-    """A record that is dropped sends its dead letter at once, also where several topics are read and nothing follows it."""
+    """A dropped record's dead letter is sent at once, even if several topics are read and no record follows."""
     topology = Topology().add_source("src", "a", "b", value_serde=Serdes.long()).add_sink("snk", "out", "src")
     config = CONFIG | {
         "deserialization.exception.handler": "LogAndContinueExceptionHandler",

@@ -1,4 +1,4 @@
-"""The mock context records what a processor asks for."""
+"""The mock context records what a processor requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millrace.testing import MockProcessorContext
 
 
 class Busy(Processor):
-    """Uses a bit of everything."""
+    """Uses a little of everything."""
 
     def init(self, context):
         """Schedule."""
@@ -26,7 +26,7 @@ class Busy(Processor):
         self.handle.cancel()
 
     def process(self, record):
-        """Store, forward to a child and to all, ask for a commit."""
+        """Store, forward to one child and to all, request a commit."""
         self.context.get_state_store("s").put(record.key, record.value)
         self.context.forward(record, "left")
         self.context.forward(record.with_value(self.context.record_metadata))
@@ -35,7 +35,7 @@ class Busy(Processor):
 
 @pytest.fixture
 def context(tmp_path):
-    """A context with a store."""
+    """Return a context with a store."""
     context = MockProcessorContext(state_dir=tmp_path)
     supplier = Stores.persistent_key_value_store("s")
     context.add_state_store(Stores.key_value_store_builder(supplier, Serdes.string(), Serdes.string()).build())
@@ -44,7 +44,7 @@ def context(tmp_path):
 
 
 def test_forwards_commits_and_stores_are_seen(context):
-    """Forwards are kept with their child, commits are flagged, stores work."""
+    """Forwards are recorded with their child, commits set a flag, and stores work."""
     processor = Busy()
     processor.init(context)
     context.set_record_metadata("in", 1, 2)
@@ -61,7 +61,7 @@ def test_forwards_commits_and_stores_are_seen(context):
 
 
 def test_punctuators_are_captured_for_the_test_to_call(context):
-    """A schedule is kept with all it was given, and can be called and cancelled."""
+    """A schedule is recorded with all its arguments, and can be called and cancelled."""
     processor = Busy()
     processor.init(context)
     (captured,) = context.scheduled_punctuators
@@ -72,14 +72,14 @@ def test_punctuators_are_captured_for_the_test_to_call(context):
 
 
 def test_times_are_what_the_test_sets(context):
-    """The processor sees the clocks the test sets."""
+    """The processor sees the times that the test sets."""
     context.set_current_system_time_ms(5)
     context.set_current_stream_time_ms(6)
     assert (context.current_system_time_ms(), context.current_stream_time_ms()) == (5, 6)
 
 
 def test_missing_store_and_serde_are_explained(context):
-    """Anything missing is named, with the way to provide it."""
+    """The error for anything missing names it, and says how to provide it."""
     with pytest.raises(TopologyError, match="add_state_store"):
         context.get_state_store("other")
     with pytest.raises(ConfigError, match=r"default\.key\.serde"):

@@ -1,4 +1,4 @@
-"""Input topics give records their times; output topics hand back what was sent."""
+"""Input topics give records their timestamps; output topics return what was sent."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ S = Serdes.string()
 
 @pytest.fixture
 def piped():
-    """What an input topic piped."""
+    """Return what an input topic has piped."""
     return []
 
 
 def topic(piped, **times):
-    """Return an input topic that starts at 100."""
+    """Return an input topic that starts at time 100."""
     return TestInputTopic("in", S, S, lambda *record: piped.append(record), start_ms=100, **times)
 
 
 def test_timestamps_advance_by_themselves_or_not(piped):
-    """Records without a timestamp get the topic's time, which moves by auto_advance_ms."""
+    """Records without a timestamp get the topic's time, which auto_advance_ms moves."""
     topic(piped, auto_advance_ms=10).pipe_values(["a", "b", None])
     topic(piped).pipe_values(["c", "d"])
     assert [record[3] for record in piped] == [100, 110, 120, 100, 100]
@@ -42,7 +42,7 @@ def test_given_timestamp_leaves_the_topics_time(piped):
 
 
 def test_pairs_and_records(piped):
-    """Lists of pairs may have a time of their own; records bring theirs, and headers."""
+    """A list of pairs may have its own time; records have their own, and headers."""
     source = topic(piped)
     source.pipe_list([("a", "1"), (None, None)], start_ms=7, advance_ms=3)
     source.pipe_records([Record("r", "v", 1, Headers([("h", b"x")]))])
@@ -68,7 +68,7 @@ def output(*values):
 
 
 def test_reading_takes_records_in_order():
-    """Each read takes the next record; the size counts down."""
+    """Each read takes the next record, and the size goes down by one."""
     out = output((b"a", b"1"), (b"b", None), (None, b"3"))
     assert out.queue_size() == 3
     assert out.read_value() == "1"
@@ -78,13 +78,13 @@ def test_reading_takes_records_in_order():
 
 
 def test_reading_nothing_is_an_error():
-    """Reading an empty topic says which one."""
+    """The error for reading an empty topic names the topic."""
     with pytest.raises(LookupError, match="topic out"):
         output().read_value()
 
 
 def test_everything_at_once():
-    """Lists keep order and duplicates; a map keeps the last value per key."""
+    """Lists keep order and duplicates; a map keeps the last value of each key."""
     rows = ((b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
     assert output(*rows).read_values_to_list() == ["1", "2", "3"]
     assert output(*rows).read_key_values_to_map() == {"a": "3", "b": "2"}
@@ -92,13 +92,13 @@ def test_everything_at_once():
 
 
 def test_record_without_timestamp_is_stamped_with_the_wall_clock():
-    """Where the producer would stamp its own time, the driver's clock is read."""
+    """Where the producer would use its own time, the driver's clock is used."""
     queue = deque([ProducedRecord("out", None, b"v", None, NO_HEADERS, None)])
     assert TestOutputTopic("out", S, S, queue, lambda: 42).read_record().timestamp == 42
 
 
 def test_repr_shows_records_and_survives_unreadable_ones():
-    """The first records are shown, and bytes where the serde cannot read them."""
+    """The first records are shown, as bytes if the serde cannot read them."""
     queue = deque([ProducedRecord("out", b"k", b"\xff", 1, NO_HEADERS, None)] * 7)
     text = repr(TestOutputTopic("out", S, Serdes.long(), queue, lambda: 0))
     assert "7 records" in text

@@ -1,16 +1,16 @@
 """The built-in task assignors, and which of them `task.assignor.class` selects.
 
 *High availability* (KIP-441) is Kafka Streams' default: tasks move only to clients whose state is warm. It first draws up the
-balanced assignment that is wanted in the end. Then each task whose wanted client would have to restore much stays where its state
-is, while a *warm-up* copy grows on the wanted client; the group looks again (probing rebalance) until no task has to wait. The
-draft depends only on process ids and tasks, so every probing rebalance wants the same.
+balanced assignment to reach in the end. Then each task whose target client would have to restore much stays where its state
+is, while a *warm-up* copy grows on the target client; the group checks again (probing rebalance) until no task has to wait. The
+draft depends only on process ids and tasks, so it is the same in every probing rebalance.
 
 *Sticky* leaves tasks where they are as far as balance allows, and moves them at once where it does not. It is used where members
 cannot host warm-ups. A client's share is its part of all threads, rounded down or up. A task goes, in this order, to the client
 that runs it, to the one with the least to restore, to the least loaded one.
 
 *Fallback prior* gives every task back to its previous owner. It is used when offsets cannot be read, so that how much each client
-would have to restore is unknown; the group is asked to look again soon.
+would have to restore is unknown; another rebalance follows soon.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Movement:
         }
 
     def move_actives(self) -> int:
-        """Give active tasks back to clients that are further ahead than the wanted ones; return how many."""
+        """Give active tasks back to clients that are further ahead than the target clients; return how many."""
         placement = self._placement
         waiting = [
             (len(self._caught_up[task]), task, target)

@@ -66,7 +66,7 @@ class GroupMembers:
 
     @property
     def shutdown_requested(self) -> bool:
-        """Whether a member has asked for the whole application to stop."""
+        """Whether a member has requested that the whole application stop."""
         return any(info.error_code == AssignorError.SHUTDOWN_REQUESTED for info in self.infos.values())
 
 

@@ -73,7 +73,7 @@ class GroupLeader:
         self.error: StreamsError | None = None
 
     def __call__(self, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
-        """Assign tasks to all members; an error becomes an answer that ends them."""
+        """Assign tasks to all members; if that fails, send them an error code that ends them."""
         self.error = None
         group = read_group(members)
         if group.shutdown_requested:

@@ -1,4 +1,4 @@
-"""The values that task assignors work with: an application's tasks, the clients that may run them, and the decision.
+"""The data that task assignors work with: an application's tasks, the clients that may run them, and the decision.
 
 A *client* is a process, with as many threads as it has group members. Assignors place tasks on clients; `threads` then places a
 client's tasks on its threads.

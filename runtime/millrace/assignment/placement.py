@@ -89,8 +89,8 @@ def assign_standbys(
 ) -> None:
     """Add `num.standby.replicas` copies of each stateful task, each on another client.
 
-    With `rack.aware.assignment.tags` (KIP-708) a copy goes to the client whose tag values differ from those of the task's other
-    copies in as many tags as possible; otherwise, and among equals, to the least loaded client.
+    With `rack.aware.assignment.tags` (KIP-708) a copy goes to the client whose tag values differ from those of the clients with
+    the task's other copies in as many tags as possible; otherwise, and among equals, to the least loaded client.
 
     Args:
         placement: The draft, with the active tasks.

@@ -67,7 +67,7 @@ class Application:
     app_config: Mapping[str, object]
     args: tuple[str, ...]
     folders: tuple[Path, ...] = ()
-    """Where to look for the program, besides the working directory."""
+    """Where to look for the program, in addition to the working directory."""
     manifest: Path | None = None
     """The file that the settings come from."""
     manifest_config: Mapping[str, object] = field(default_factory=dict)

@@ -1,10 +1,10 @@
 """Diagrams of a topology, as Mermaid or SVG, with one graph per sub-topology.
 
-Topics and stores are drawn as nodes of their own. A repartition topic appears twice, below the sub-topology that writes it
+Topics and stores are drawn as separate nodes. A repartition topic appears twice, below the sub-topology that writes it
 and above the one that reads it, so that each graph can be read alone.
 
 In SVG a box is one layer below the lowest of its parents, and each layer is ordered by where the parents are, which for graphs
-of this size leaves few crossings. No library is needed to make it, and none to show it.
+of this size leaves few crossings. No library is needed to draw it or to show it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The graph of one sub-topology. Edges go from box to box, by key; those to and from stores have no direction."""
+    """The graph of one sub-topology. Edges go from box to box, by key; edges to and from stores have no direction."""
 
     title: str
     boxes: tuple[Box, ...]

@@ -81,5 +81,5 @@ def hint_for(error: errors.StreamsError) -> str | None:
 
 
 def exit_code(error: errors.StreamsError) -> int:
-    """Return 2 for errors in what the user wrote, where trying again does not help, else 1."""
+    """Return 2 for errors in the user's input, which a retry does not fix, else 1."""
     return WRONG_INPUT if isinstance(error, _WRONG_INPUT) else FAILED

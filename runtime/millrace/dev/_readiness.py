@@ -33,7 +33,7 @@ def accepts_connections(host: str, port: int) -> bool:
 
 
 def serves(admin: AdminClient, cluster_id: str, brokers: int) -> bool:
-    """Return whether this very cluster has that many live brokers and could create a topic with a replica on each.
+    """Return whether this cluster, and no other, has this many live brokers and could create a topic with a replica on each.
 
     The controller checks the request against its unfenced brokers but creates nothing.
     """
@@ -50,7 +50,7 @@ def serves(admin: AdminClient, cluster_id: str, brokers: int) -> bool:
 
 
 def has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
-    """Return whether that many partitions of a topic have leaders."""
+    """Return whether this many partitions of a topic have leaders."""
     try:
         described = admin.list_topics(topic, timeout=_REQUEST_TIMEOUT_S).topics[topic].partitions
     except KafkaException:

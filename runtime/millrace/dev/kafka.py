@@ -105,7 +105,7 @@ class EmbeddedKafka:
             start_timeout_s: How long the cluster may take to start, and a topic to be created.
 
         Raises:
-            DevKafkaError: The number of ports, or of advertised ports, differs from that of the brokers.
+            DevKafkaError: The number of ports, or of advertised ports, differs from the number of brokers.
         """
         if brokers < 1 or (ports != "free" and len(ports) != brokers):
             message = f"{brokers} brokers cannot listen on ports {ports}: give one port per broker, for at least one"

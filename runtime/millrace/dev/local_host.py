@@ -5,7 +5,7 @@ Validate, ask the program for its plan, start Kafka, create topics, run the repl
 here ends with `stop` or with this process, and the data is kept.
 
 The program is asked for its plan in a separate process (`millrace plan --json`): neither this host nor the operator ever imports
-user code. Internal topics are created from the plan; the user's own topics are created only if that is asked for.
+user code. Internal topics are created from the plan; the user's own topics are created only on request.
 """
 
 from __future__ import annotations

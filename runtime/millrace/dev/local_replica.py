@@ -1,7 +1,7 @@
 """One replica of the local host: a process that is restarted with a growing delay when it ends unexpectedly.
 
 States: `WAITING` (for its start time) → `RUNNING` → back to `WAITING` when it dies, or `FAILED` if a restart cannot help (exit
-code 2: what the user wrote is wrong); `STOPPING` and `STOPPED` once it has been told to stop.
+code 2: what the user wrote is wrong); `STOPPING` and `STOPPED` after `stop`.
 
 A replica's standard input is a pipe from the host to which nothing is ever written: its end tells the replica that the host is
 gone, however it ended, so that no replica is left behind.

@@ -1,1 +1,1 @@
-"""One task, deterministic: time, input and output are handed in."""
+"""One task, deterministic: time, input and output are passed in."""

@@ -42,7 +42,7 @@ class CompileEnv:
     default_key_serde: AnySerde | None
     default_value_serde: AnySerde | None
     metadata: dict[str, int] = field(default_factory=dict)
-    """The present processor metadata, committed with the offsets."""
+    """The current processor metadata, committed with the offsets."""
     sensors: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
     """(node, sensor) → (number of events, sum)."""
 

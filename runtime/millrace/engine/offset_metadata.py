@@ -25,7 +25,7 @@ _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class PartitionMetadata(NamedTuple):
-    """What a commit stores about an input partition besides its offset."""
+    """What a commit stores about an input partition in addition to its offset."""
 
     partition_time: int = UNKNOWN_TIMESTAMP
     processor_metadata: Mapping[str, int] = _NOTHING

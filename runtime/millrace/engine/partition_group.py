@@ -4,7 +4,7 @@ Order across partitions is best effort (KIP-695): when an input partition is emp
 -1: nothing. 0: records known to be on the broker but not fetched yet. More: in addition, that long for records yet to be
 produced. The host reports each partition's lag; a partition whose lag is unknown is waited for.
 
-Among heads with the same timestamp the one is taken that Java would take: the partitions that have records are kept in a heap
+Among heads with the same timestamp, the one that Java would take is taken: the partitions that have records are kept in a heap
 that moves its elements as `java.util.PriorityQueue` does. The head of every queue in the heap has been read.
 """
 
@@ -70,7 +70,7 @@ class PartitionGroup:
         return any(map(len, self._list)) and self._may_process(now_ms)
 
     def process(self, now_ms: int, max_records: int) -> int:
-        """Process up to that many records in timestamp order; return how many were taken."""
+        """Process at most this many records in timestamp order; return how many were taken."""
         queues = self._list
         if len(queues) == 1:
             return queues[0].drain(max_records)

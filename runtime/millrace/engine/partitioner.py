@@ -35,5 +35,5 @@ def murmur2(data: bytes) -> int:
 
 @lru_cache(maxsize=16_384)  # the hash costs ten times as much as finding it again
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """Return the partition of a serialised key in a topic of that many partitions."""
+    """Return the partition of a serialised key in a topic with this many partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

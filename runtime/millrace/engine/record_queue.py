@@ -151,7 +151,7 @@ class RecordQueue:
         self.position = raw.offset + 1
 
     def drain(self, max_records: int, until: int | None = None) -> int:  # noqa: C901, PLR0912, PLR0915 (one loop, unrolled)
-        """Process up to that many records, including the head; return how many were taken from the queue.
+        """Process at most this many records, including the head; return how many were taken from the queue.
 
         Args:
             max_records: how many at most.

@@ -1,6 +1,6 @@
 """Compiles sink nodes: they serialise a record, choose its topic and partition, and hand it to the collector.
 
-Each kind of sink is a closure of its own, so that the plain sink (fixed topic, default partitioner) pays for nothing else. A
+Each kind of sink has its own closure, so that the plain sink (fixed topic, default partitioner) pays for nothing else. A
 windowed key goes to the partition of its inner key; a custom partitioner may return one partition, several (multicast), an empty
 collection (the record is dropped), or None for the default (KIP-837).
 """

@@ -1,6 +1,6 @@
 """`StreamTask`: one sub-topology over one partition of its inputs, with its state.
 
-It is deterministic: records, time and the collector of its output are passed in, and nothing here knows a broker, a thread or a
+It is deterministic: records, time and the output's collector are passed in, and nothing here depends on a broker, a thread or a
 clock. A standby is a task that stays in RESTORING; its first `initialize` makes it active without closing a store (recycling).
 
 A host calls `open_stores` → `restore` until caught up → `initialize` → (`add_records`, `process`, punctuate)* →
@@ -80,7 +80,7 @@ class StreamTask:
         self._worked = False
         """Whether something has happened since the last commit that positions do not show: `init`, a punctuation, a failure."""
         self.commit_requested = False
-        """Whether a processor has asked for a commit."""
+        """Whether a processor has requested a commit."""
         self.counters = TaskCounters()
         self.record = RecordContext()
         self.times = TaskTimes(system_time=clock())
@@ -210,7 +210,7 @@ class StreamTask:
         return self._running_group().ready(now_ms)
 
     def process(self, now_ms: int, max_records: int = 1) -> int:
-        """Process up to that many records; return how many were taken from the input.
+        """Process at most this many records; return how many were taken from the input.
 
         Raises:
             FailedProcessingError: a node failed and the processing handler said so.

@@ -145,7 +145,7 @@ NODE_METRICS: Final[Mapping[str, str]] = {
 
 
 def task_metrics(task: StreamTask) -> dict[MetricName, float]:
-    """Return the present values of all metrics of a task and of its nodes' sensors."""
+    """Return the current values of all metrics of a task and of its nodes' sensors."""
     read = {MetricName(metric.group, metric.name): metric.read(task) for metric in TASK_METRICS}
     found: dict[MetricName, float] = {name: value for name, value in read.items() if value is not None}
     for (node, sensor), (events, _) in task.sensors.items():

@@ -10,7 +10,7 @@ from millrace.records import UNKNOWN_TIMESTAMP
 
 
 class TaskState(Enum):
-    """Where a task is in its life."""
+    """The state of a task."""
 
     CREATED = "CREATED"
     RESTORING = "RESTORING"

@@ -111,7 +111,7 @@ class Activity:
         return min(1.0, max(0.0, 1.0 - waited / lived))
 
     def eta_s(self, remaining: int | None) -> float | None:
-        """Return how many seconds it takes to restore this many changelog records at the present speed; None = unknown."""
+        """Return how many seconds it takes to restore this many changelog records at the current speed; None = unknown."""
         if remaining == 0:
             return 0.0
         speed = self._restored.per_second
@@ -146,8 +146,8 @@ def _size(folder: Path) -> int:
 class LoopProgress:
     """The progress of one thread's loop; written by that thread only, except for when it gives up.
 
-    A loop that makes no progress is stuck in user code, unless it waits for a broker: every such wait has a limit of its own
-    (`task.timeout.ms`), and restarting the process would not end it. So the two are told apart. The thread writes plain
+    A loop that makes no progress is stuck in user code, unless it waits for a broker: every such wait has its own limit
+    (`task.timeout.ms`), and restarting the process would not end it. So the two are distinguished. The thread writes plain
     attributes and others read them, without a lock. Whoever ends the thread limits all that it still waits for (`give_up_in`):
     closing takes no longer because brokers are away.
 

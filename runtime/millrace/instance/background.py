@@ -1,9 +1,9 @@
 """Waiting for brokers in background threads.
 
-*Queries* ask about tasks without waiting, so that an unreachable partition delays its own task only. A query about many tasks is
+*Queries* ask about tasks without waiting, so that an unreachable partition only delays its own task. A query about many tasks is
 answered in one go; if that takes long, one of them may be the reason, so each is then asked about separately.
 
-A client's *start* waits for brokers, too, and must end when the client is closed from another thread.
+A client's *start* also waits for brokers, and must end when the client is closed from another thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Answer = TypeVar("_Answer")
 
 
 def in_background(name: str, call: Callable[[], _Answer]) -> Future[_Answer]:
-    """Call a function in a daemon thread of its own, and return the future of what it returns or raises."""
+    """Call a function in its own daemon thread, and return a future for its result or exception."""
     outcome: Future[_Answer] = Future()
 
     def run() -> None:
@@ -51,7 +51,7 @@ class BackgroundQueries(Generic[_Item, _Answer]):
     """Queries in flight; used by one thread only.
 
     Args:
-        ask: asks about some items and waits for the given number of seconds at most; called in a thread of its own.
+        ask: requests the answers for some items and waits for the given number of seconds at most; called in its own thread.
         timeout_s: how long to keep asking about an item.
 
     >>> lengths = BackgroundQueries(lambda words, _timeout_s: {word: len(word) for word in words}, timeout_s=60)

@@ -55,7 +55,7 @@ class ChangelogReader:
         open_consumer: opens the restore consumer when the first changelog is to be read.
         admin: used for the changelogs' first and last offsets.
         config: the application's.
-        listener: told of the progress of restoration.
+        listener: notified of restoration progress.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class ChangelogReader:
         """Whether the offsets of some changelogs have been requested and are not yet known."""
         return bool(self._asked)
 
-    # Tasks come and go
+    # Adding and removing tasks
 
     def begin(self, added: Collection[tuple[StreamTask, Mapping[TopicPartition, int]]]) -> None:
-        """Begin to restore tasks, each with where to stop before the end, for changelogs that are source topics."""
+        """Begin to restore tasks, each with the offsets at which to stop early in changelogs that are source topics."""
         logged = {task.task_id: (task, limits) for task, limits in added if task.changelogs}
         self.restored.extend(task for task, _ in added if not task.changelogs)
         if logged:
@@ -112,7 +112,7 @@ class ChangelogReader:
             self._offsets.add(logged)
 
     def _read_offsets(self, task_ids: list[TaskId], timeout_s: float) -> dict[TopicPartition, range]:
-        """Return the offsets that the changelogs of tasks have; called in a thread of its own."""
+        """Return the offsets in the changelogs of tasks; called in a separate thread."""
         asked = self._asked.copy()
         partitions = [
             partition for task_id in task_ids if task_id in asked for partition in asked[task_id][0].changelogs

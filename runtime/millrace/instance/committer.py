@@ -1,4 +1,4 @@
-"""Committing the tasks of one stream thread, giving up what they have not committed, and purging what nobody needs any more.
+"""Committing the tasks of one stream thread, discarding what they have not committed, and purging records no longer needed.
 
 All tasks of a thread commit together: they share one producer, so one flush, one ListOffsets and one commit serve all. The order
 is the guarantee: what was sent is acknowledged, then input offsets are committed, then state is put on disk with the changelog
@@ -42,7 +42,7 @@ class Committer:
         self.commits_total = 0
 
     def is_wanted(self, tasks: Iterable[StreamTask]) -> bool:
-        """Whether a processor asked for a commit, or uncommitted state takes too much memory."""
+        """Whether a processor requested a commit, or uncommitted state takes too much memory."""
         limit = self._resources.context.config.uncommitted_max_bytes
         return any(
             task.commit_needed and (task.commit_requested or task.uncommitted_bytes() >= limit) for task in tasks
@@ -116,7 +116,7 @@ class Committer:
             _log.debug("The metadata of committed offsets keeps its zero byte: %s", error)
 
     def abort(self) -> None:
-        """Give up what was sent since the last commit."""
+        """Discard what was sent since the last commit."""
         self._resources.producer.abort()
         self._resources.collector.discard()  # afterwards, because aborting reports the records that were discarded
 

@@ -4,7 +4,7 @@
 from their first record on. Global stores have no changelog and no group: every instance reads the whole of each topic,
 from the offset that it has on disk, or from the beginning.
 
-A store on disk is used only if it is a copy of the present topic. If the topic was recreated, or has lost records that the store
+A store on disk is used only if it is a copy of the current topic. If the topic was recreated, or has lost records that the store
 has not read, the store is emptied and filled from the beginning. Offsets alone cannot tell a topic from another one of the same
 name, so the ids of the topics are stored in a file in the state directory.
 """
@@ -37,7 +37,7 @@ from millrace.topology.model import Subtopology
 __all__ = ["GLOBAL_TOPICS_FILE", "GlobalStreamThread"]
 
 GLOBAL_TOPICS_FILE = "millrace-global-topics"
-"""Has the ids of the topics that the stores on disk are copies of."""
+"""Contains the ids of the topics that the stores on disk are copies of."""
 
 _log = logging.getLogger(__name__)
 _BATCH = 2_000
@@ -242,7 +242,7 @@ class GlobalStreamThread:
             while not self._stop.is_set():
                 self._poll_once()
             self._task.commit()
-        except BaseException as error:  # the brokers, a store or a user's processor failed: the client fails, too
+        except BaseException as error:  # the brokers, a store or a user's processor failed, so the client fails too
             _log.exception("The global stores cannot be kept up to date")
             self._on_failure(of_thread(error))
         finally:

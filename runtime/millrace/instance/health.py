@@ -1,12 +1,12 @@
 """Probes: whether an instance is alive, has started and is ready, and the HTTP server that answers them.
 
-* *Live*: every loop makes progress. What a restart would not help is not unhealthy: restoring, rebalancing, waiting for a broker
-  (which has a limit of its own, `task.timeout.ms`), closing.
+* *Live*: every loop makes progress. What a restart would not fix does not count: restoring, rebalancing, waiting for a broker
+  (which has its own limit, `task.timeout.ms`), closing.
 * *Started*: every thread has been given an assignment, if only an empty one.
 * *Ready*: the instance is live, and every task assigned to it runs.
 
 The server has `/livez`, `/startedz`, `/readyz`, `/status` for people and the operator and, with `health.metrics`, `/metrics` for
-Prometheus. Each request is answered in a thread of its own from a snapshot that never blocks, so the answer also comes while
+Prometheus. Each request is answered in its own thread from a snapshot that never blocks, so the answer also comes while
 stream threads are stuck or brokers are away. The server is the standard library's: a few small requests a minute need no more. It
 has no authentication, so it changes nothing and exposes names and numbers only, never keys, values or settings.
 """
@@ -85,7 +85,7 @@ def check_started(status: StreamsStatus) -> ProbeResult:
 
 
 def check_ready(status: StreamsStatus, max_poll_interval_ms: int) -> ProbeResult:
-    """Return whether every task of the instance is running, so that a roll may continue with the next one.
+    """Return whether every task of the instance is running, so that a rolling update may continue with the next one.
 
     Args:
         status: a snapshot of it.

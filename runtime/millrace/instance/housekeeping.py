@@ -59,7 +59,7 @@ class Housekeeping:
         self._stop.set()
 
     def write_status(self, end: State | None = None) -> None:
-        """Write the status file; for the last time if `end`, the state in which the instance is about to end, is given."""
+        """Write the status file; pass `end`, the instance's final state, when writing it for the last time."""
         with self._writing:
             if not self._status_file or self._ended:
                 return

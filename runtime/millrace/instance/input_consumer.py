@@ -1,12 +1,12 @@
 """The consumer that feeds a stream thread: given partitions and offsets, it never joins the group and never resets itself.
 
 `poll` is the path of every input record, so records are converted with as few calls as possible, in runs per partition.
-`Consumer.consume(n, timeout)` waits for the whole time-out unless it gets n records; so `poll` takes what is there without
-waiting, and waits, for one record, only if there is nothing.
+`Consumer.consume(n, timeout)` waits for the whole timeout unless it gets n records, so `poll` takes available records without
+waiting, and waits for a single record only if there are none.
 
 All partitions share one first-in, first-out queue inside the client. So a thread that does not poll gets nothing from any
-partition, and has to take what is in front before what is behind it. `pause` takes a partition out of the queue, at a price:
-librdkafka discards what it has fetched of it, and fetches that again after `resume`.
+partition, and must take the records in front before those behind them. `pause` takes a partition out of the queue, at a price:
+librdkafka discards what it has fetched from it, and fetches that again after `resume`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class InputConsumer:
 
     Args:
         client: opened with `enable.partition.eof` and `auto.offset.reset=error`.
-        reset: returns the offset to continue from when a partition no longer has the one asked for.
+        reset: returns the offset to continue from when a partition no longer has the requested one.
     """
 
     def __init__(self, client: Consumer, reset: Callable[[TopicPartition], int]) -> None:
@@ -74,7 +74,7 @@ class InputConsumer:
                 self._ends.pop(partition, None)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop fetching partitions until `resume`, when what was fetched but not polled is fetched again."""
+        """Stop fetching partitions until `resume`; records that were fetched but not polled are discarded and fetched again."""
         new = [partition for partition in partitions if partition not in self._paused and partition in self._partitions]
         if new:
             self._client.pause([ClientTopicPartition(*partition) for partition in new])
@@ -219,5 +219,5 @@ class InputConsumer:
             error.str(),
             offset,
         )
-        self.unassign([partition])  # which also forgets the end: it was that of a log that is gone
+        self.unassign([partition])  # which also forgets the end, as that log no longer exists
         self.assign({partition: offset})

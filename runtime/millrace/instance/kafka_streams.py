@@ -4,7 +4,7 @@ The client owns what its threads share (state directory, admin client) and decid
 follows from theirs: RUNNING when all of them are, REBALANCING while any is on its way there.
 
 Closing waits for `start` to end, then for the stream threads and the thread of the global stores; a caller in one of these
-threads only begins it. No lock is held while user code runs, so user code may call any method.
+threads only starts it. No lock is held while user code runs, so user code may call any method.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = ["KafkaStreams"]
 
 _log = logging.getLogger(__name__)
 _LOCAL_CLOSE_S = 5.0
-"""How much of the time-out of `close` is reserved for what needs no broker."""
+"""How much of the timeout of `close` is reserved for steps that need no broker."""
 
 
 class KafkaStreams:
@@ -143,7 +143,7 @@ class KafkaStreams:
         self._exception_handler = handler
 
     def set_restore_listener(self, listener: RestoreListener | None) -> None:
-        """Set the object that is told of the progress of restoration (Java: setGlobalStateRestoreListener)."""
+        """Set the object that is notified of restoration progress (Java: setGlobalStateRestoreListener)."""
         self._require_created("set a restore listener")
         self._restore_listener = listener
 
@@ -151,7 +151,7 @@ class KafkaStreams:
 
     @property
     def state(self) -> State:
-        """Where the client is in its life."""
+        """The client's current state."""
         return self._lifecycle.state
 
     def start(self) -> None:
@@ -222,7 +222,7 @@ class KafkaStreams:
     def close(self, timeout_s: float | None = None, *, leave_group: bool | None = None) -> bool:
         """Commit, close all tasks and stop; may be called from any thread, and more than once.
 
-        It waits for brokers that do not answer for 20 seconds in all or, with a time-out, until 5 seconds before it (half of
+        It waits for brokers that do not answer for 20 seconds in all or, with a timeout, until 5 seconds before it (half of
         it, if it is shorter than 10 seconds). After that it closes tasks without a commit. This loses nothing: what was
         processed since the last commit is processed again, and an open transaction is aborted.
 
@@ -361,7 +361,7 @@ class KafkaStreams:
             return self._pool.add().name if self.state.is_running_or_rebalancing else None
 
     def remove_stream_thread(self, timeout_s: float | None = None) -> str | None:
-        """End one stream thread and return its name (KIP-663); None if there is none, or the client is not running.
+        """Stop one stream thread and return its name (KIP-663); None if there is none, or the client is not running.
 
         It commits and leaves the group, static or not, so that other threads get its tasks.
 

@@ -1,4 +1,4 @@
-"""A stream thread's membership in its group: joining it, reporting what state is here, and reading its assignment.
+"""A stream thread's membership in its group: joining it, reporting local state, and reading the assignment.
 
 Combines the group client (`millrace.kafka.membership`) and the assignment protocol (`millrace.assignment`) into one object for
 the thread. Warm-ups are not supported yet, so tasks move at once and restore where they arrive. What a revocation does to tasks
@@ -37,9 +37,9 @@ TaskOffsetSums = Callable[[], Mapping[TaskId, int]]
 """Returns, for each task with state here, the sum of its changelog offsets or one of the sentinels (formats §10)."""
 
 _SHUTDOWN_ANSWER_S = 10.0
-"""How long the answer may take once the others have rejoined, or have had the time to."""
+"""How long the answer may take once the other members have rejoined, or their time to do so is over."""
 _UNFIT_AGAIN_MS = 10_000
-"""How long to wait before asking a leader of another version again; a roll continues only when the group has come to rest."""
+"""How long to wait before asking a leader of another version again; a rolling update continues only once the group is stable."""
 _log = logging.getLogger(__name__)
 
 
@@ -108,7 +108,7 @@ class GroupMembership:
 
     @property
     def state(self) -> MemberState:
-        """Where the member is in its life."""
+        """The member's current state."""
         return self._member.state
 
     def start(self) -> None:
@@ -226,7 +226,7 @@ class MembershipFactory:
 
         Args:
             thread: its number, from 1.
-            offset_sums: returns what state is here; called each time the member joins.
+            offset_sums: returns the local state; called each time the member joins.
             progress: the thread's; records waits for a broker.
         """
         config = self._config
@@ -260,9 +260,9 @@ INPUT_TOPICS_FILE = "millrace-reads"
 class InputTopics:
     """The topics that each sub-topology reads, and those it read when this instance was last given tasks.
 
-    A static member that returns is given what it had, without a rebalance, even if its program now reads other topics: brokers do
-    not look into subscriptions. So the instance keeps in its state directory what it read, and asks for a rebalance when that has
-    changed. It does not take partitions that its topology does not read, given by a leader of another version.
+    A returning static member gets its old assignment without a rebalance, even if its program now reads other topics: brokers do
+    not look into subscriptions. So the instance stores the topics in its state directory, and asks for a rebalance when they have
+    changed. It ignores partitions that its topology does not read, which a leader of another version may assign.
 
     Args:
         topology: The topology.

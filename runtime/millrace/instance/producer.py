@@ -140,7 +140,7 @@ class StreamsProducer:
         self._batch_limit: int | None = None
         self._to_be_replaced = False
         self.one_by_one = False
-        """Whether each record is a batch of its own; takes effect with the next producer."""
+        """Whether each record is sent in its own batch; takes effect with the next producer."""
         self.on_failure: Callable[[KafkaError, Message], None] | None = None
         """Called, in `poll` or `flush`, for each record that could not be delivered."""
         self._task_timeout_s = task_timeout_ms / 1000
@@ -278,7 +278,7 @@ class StreamsProducer:
         """Abort the transaction if one is open; a producer that cannot do so is replaced by a new one with the same id.
 
         librdkafka may not reconnect to a coordinator that was unavailable for a moment, so there is no second attempt: the start
-        of a new producer ends the transaction, too.
+        of a new producer also ends the transaction.
 
         Raises:
             StreamsTimeoutError: no coordinator answered the new producer within `task.timeout.ms`.
@@ -332,7 +332,7 @@ class StreamsProducer:
         """Call a function of librdkafka that may never return, in a thread that is abandoned in that case.
 
         librdkafka's cache of group coordinators may have a broker that was missing from the cluster's metadata for a moment, as
-        when it restarts; `send_offsets_to_transaction` then waits, beyond its time-out, for a connection that is never made.
+        when it restarts; `send_offsets_to_transaction` then waits, beyond its timeout, for a connection that is never made.
         """
         outcome = in_background(f"{threading.current_thread().name}-offsets", call)
         try:

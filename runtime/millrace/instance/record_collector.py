@@ -5,10 +5,10 @@
 committed.
 
 **Refused records.** A broker refuses whole batches, and librdkafka's report of a record in one lacks its headers and timestamp.
-Under at-least-once, if just one record was reported, the production exception handler is asked with what is known, and a record
+Under at-least-once, if just one record was reported, the production exception handler gets what is known, and a record
 for which it says RESUME is skipped. Otherwise it is unknown which record is at fault, or the transaction has failed, so
-everything since the last commit is processed again. That is done *carefully*: each record is a batch of its own with a callback
-that knows the whole record, the handler is asked about those that are refused, and under EOS the ones it lets go are left out
+everything since the last commit is processed again. That is done *carefully*: each record gets its own batch and a callback
+that knows the whole record, the handler is asked about those that are refused, and under EOS the ones it skips are left out
 when they come up again, with their dead letters in their place. They are recognised by topic, partition, key, value and
 timestamp. Output that differs each time it is produced cannot be recognised, so the thread ends after several aborts in which
 none was. There may be commits before the record comes up again, so being careful ends with the commit after it was found, or
@@ -128,7 +128,7 @@ class KafkaRecordCollector:
         self._failure: StreamsError | None = None
         """The error to raise until `discard`."""
         self._careful = False
-        """Whether each record is sent with a callback of its own, because one was refused recently."""
+        """Whether each record is sent with its own callback, because one was refused recently."""
         self._careful_until = 0.0
         self._found = False
         """Whether a refused record has been found since then."""
@@ -314,7 +314,7 @@ class KafkaRecordCollector:
         raise TransactionAbortedError(f"{cause}. The records since the last commit are processed again")
 
     def _be_careful(self, refused: list[_Undelivered]) -> None:
-        """Send each record in a batch of its own, starting after the next abort."""
+        """Send each record in its own batch, starting after the next abort."""
         for topic in {report.record.topic for report in refused if report.code == KafkaError.MSG_SIZE_TOO_LARGE}:
             self._limit_batches(topic)
         self._careful = self._producer.one_by_one = True

@@ -1,4 +1,4 @@
-"""What a stream thread works with: what it shares with the client's other threads, and the clients of its own."""
+"""What a stream thread works with: what it shares with the client's other threads, and its own Kafka clients."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class ThreadContext:
     new_membership: Callable[[int, TaskOffsetSums, LoopProgress], GroupMembership]
     """Creates the membership of a thread, given its number."""
     on_shutdown_requested: Callable[[], None]
-    """Called, in a stream thread, when a member has asked for the whole application to stop."""
+    """Called, in a stream thread, when a member has requested that the whole application stop."""
     cache_max_bytes: Callable[[], int]
-    """Returns a thread's present share of `statestore.cache.max.bytes`."""
+    """Returns a thread's current share of `statestore.cache.max.bytes`."""
     on_joined: Callable[[int], None] = lambda _generation: None
     """Called, in a stream thread, with the generation of each assignment."""
     instrumentation: Instrumentation | None = None
@@ -81,7 +81,7 @@ def open_resources(
         number: the thread's, from 1.
         context: what it shares with the client's other threads.
         progress: the thread's; records waits for a broker.
-        offset_sums: returns what state is here; called each time the member joins.
+        offset_sums: returns the local state; called each time the member joins.
 
     Raises:
         ConfigError: a client does not take its settings.

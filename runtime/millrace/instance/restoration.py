@@ -1,8 +1,8 @@
-"""Restoring one task's stores from their changelogs: where restoration begins and ends, what is applied, and who is told.
+"""Restoring one task's stores from their changelogs: where it begins and ends, what is applied, and who is notified.
 
 Restoration begins after the offset that the store has on disk. If the changelog does not have that offset (it was truncated or
 recreated), the store cannot be completed: `TaskCorruptedError`, upon which the state is wiped and restored from the beginning.
-Nothing here reads or waits: records are handed in.
+Nothing here reads or waits: records are passed in.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class RestoreListener(Protocol):
-    """Told of the progress of restoration (Kafka Streams' StateRestoreListener); called in the updater's thread."""
+    """Notified of restoration progress (Kafka Streams' StateRestoreListener); called in the updater's thread."""
 
     def on_restore_start(self, partition: TopicPartition, store: str, start_offset: int, end_offset: int) -> None:
         """Restoration of a store begins at `start_offset` and will end before `end_offset`."""
@@ -122,7 +122,7 @@ def begin_changelog(
         partition: The partition of one of its changelogs.
         offsets: The offsets that the changelog has.
         end: Where to stop: the end of `offsets`, or before it.
-        listener: Told of the beginning, and of the end at once if there is nothing to do.
+        listener: Notified of the beginning and, if there is nothing to do, immediately of the end.
 
     Raises:
         TaskCorruptedError: The store is at an offset that the changelog does not have.
@@ -139,7 +139,7 @@ def begin_changelog(
     if listener is not None:
         listener.on_restore_start(partition, store.name, start, end)
     if start >= end:
-        if listener is not None:  # as Java does for complete stores, too
+        if listener is not None:  # as Java also does for complete stores
             listener.on_restore_end(partition, store.name, 0)
         return None
     _log.info(

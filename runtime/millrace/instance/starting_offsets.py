@@ -1,7 +1,7 @@
 """Where a task starts reading a partition: at the committed offset, or else where the source's reset policy says (KIP-1106).
 
 Policies are always resolved to offsets, so the consumer never resets by itself. Repartition topics start at the earliest record
-whatever the default is, because a record that was written to one must be processed.
+regardless of the default, because a record that was written to one must be processed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StartingOffsets:
     """The reset policies of one topology.
 
     Args:
-        topology: the topology, whose sources may have policies of their own.
+        topology: the topology, whose sources may have their own policies.
         admin: asked for offsets.
         default_policy: the consumer's `auto.offset.reset`.
         timeout_s: how long to keep asking.

@@ -4,7 +4,7 @@ One process at a time owns `<state.dir>/<application.id>`: it holds a lock on `.
 kind of file lock that Java takes, so the two also exclude each other. Within the process a map says which thread owns which
 task directory. A directory that nobody owns is kept for `state.cleanup.delay.ms`, because the task may come back.
 
-The age of a task's state is that of its directory's modification time. Stores write in subdirectories, which does not change
+The age of a task's state is counted from its directory's modification time. Stores write in subdirectories, which does not change
 it; so it is set when a task comes or goes, and now and then while the task stays, in case of a crash (`touch_owned`).
 
 Every failure of the file system becomes a `StateDirectoryError` that says what to do, since the cause is always the machine
@@ -174,11 +174,11 @@ class StateDirectory:
             return path
 
     def disown_task(self, task_id: TaskId, owner: str) -> None:
-        """Give a task's directory back; does nothing if the thread does not own it."""
+        """Release a task's directory; does nothing if the thread does not own it."""
         with self._guard:
             if self._owners.get(task_id) == owner:
                 del self._owners[task_id]
-                with contextlib.suppress(OSError):  # it only makes the clean-up wait from now on
+                with contextlib.suppress(OSError):  # only so that the clean-up delay starts now
                     os.utime(self.task_path(task_id))
 
     def touch_owned(self) -> None:
@@ -194,7 +194,7 @@ class StateDirectory:
         return _TOUCH_EVERY_S if age_ms < 0 else min(_TOUCH_EVERY_S, age_ms / 4000)
 
     def disown_all(self, owner: str) -> None:
-        """Give back every task directory that a thread owns, when the thread has ended."""
+        """Release every task directory that a thread owns, when the thread has ended."""
         for task_id in [task for task, name in list(self._owners.items()) if name == owner]:
             self.disown_task(task_id, owner)
 
@@ -298,7 +298,7 @@ class StateDirectory:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise LockError(self._locked_message(int(holder) if holder.isdigit() else None)) from None
             raise explain(error, path, "lock") from error
-        with contextlib.suppress(OSError):  # the pid is a courtesy to whoever finds the lock taken
+        with contextlib.suppress(OSError):  # the pid is only a hint for other processes that find the directory locked
             os.ftruncate(fd, 0)
             os.pwrite(fd, str(os.getpid()).encode(), 0)
         return fd

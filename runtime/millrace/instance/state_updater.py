@@ -29,7 +29,7 @@ __all__ = ["StateUpdater"]
 _log = logging.getLogger(__name__)
 _PAUSE_S = 0.1
 _ANSWER_S = 0.01
-"""How long to wait before looking again whether the offsets of changelogs are known."""
+"""How long to wait before checking again whether the offsets of changelogs are known."""
 
 
 class StateUpdater:
@@ -40,7 +40,7 @@ class StateUpdater:
         open_consumer: opens the restore consumer; called in the updater's thread.
         admin: used for the changelogs' first and last offsets.
         config: the application's.
-        listener: told of the progress of restoration.
+        listener: notified of restoration progress.
         paused: set while restoration is paused.
     """
 

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class ThreadState(Enum):
-    """Where a stream thread is in its life."""
+    """The state of a stream thread."""
 
     CREATED = "CREATED"
     STARTING = "STARTING"
@@ -41,7 +41,7 @@ class ThreadState(Enum):
 
 
 class State(Enum):
-    """Where a `KafkaStreams` client is in its life."""
+    """The state of a `KafkaStreams` client."""
 
     CREATED = "CREATED"
     REBALANCING = "REBALANCING"
@@ -71,7 +71,7 @@ StateListener = Callable[[State, State], None]
 
 
 class UncaughtExceptionResponse(Enum):
-    """What to do when a stream thread died (KIP-671)."""
+    """What to do when a stream thread has died (KIP-671)."""
 
     REPLACE_THREAD = "replace thread"
     SHUTDOWN_CLIENT = "shut down client"
@@ -107,7 +107,7 @@ _CLIENT_TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
 
 
 class ClientLifecycle:
-    """The state of one client: changes it, tells the listener, and lets others wait for the end.
+    """The state of one client: changes it, notifies the listener, and lets others wait for the end.
 
     Args:
         application_id: named in the log.

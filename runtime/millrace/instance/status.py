@@ -3,8 +3,8 @@
 As JSON (`/status`) the names are those of the fields; docs/operations.md describes them. Fields are never removed or renamed, as
 the operator may be older or newer than the application's image.
 
-Taking a status asks no broker and takes no lock, so it may be done every second, and also while a thread is stuck. What it
-says of two threads need not be of the same instant.
+Taking a status asks no broker and takes no lock, so it may be done every second, even while a thread is stuck. What it
+says about two threads may be from slightly different moments.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TaskStatus:
     records: int
     stores: tuple[str, ...] = ()
     role: str = "active"
-    """active, standby or warmup; always active, as there are no others yet."""
+    """active, standby or warmup; currently always active, as the others do not exist yet."""
     remaining: int | None = 0
     """Changelog offsets left to restore before it runs; None = not yet known."""
 

@@ -183,7 +183,7 @@ class StreamThread:
             self._loop.run()
         except (
             BaseException
-        ) as raised:  # whatever it is: the uncaught exception handler decides, and everything is closed
+        ) as raised:  # any exception: the uncaught exception handler decides, and everything is closed
             clean = False
             error = of_thread(raised)
             if isinstance(error, StreamsTimeoutError) and self.progress.given_up:
@@ -324,7 +324,7 @@ class ThreadLoop:
             self._thread.set_state(ThreadState.RUNNING)
 
     def _rest(self) -> None:
-        """Wait for a moment of the pause. Nothing is polled, so what is in the consumer's queue stays there."""
+        """Wait for a moment while paused. Nothing is polled, so what is in the consumer's queue stays there."""
         self._settle_state()
         self._busy = False
         began = time.monotonic()
@@ -449,7 +449,7 @@ class ThreadLoop:
             _log.info("%s: %s", self._name, error)
 
     def close(self, *, clean: bool) -> None:
-        """Close the tasks and then the clients, whatever fails on the way.
+        """Close the tasks and then the clients, even if some steps fail.
 
         Args:
             clean: whether to commit first.

@@ -2,13 +2,13 @@
 
 The group's events only change the *target*: the tasks that this thread should have, with their input partitions. `reconcile`,
 called every round, brings the actual tasks closer to it. So no event is ever half done: when a commit fails in the middle, the
-next round continues from what is really there.
+next round continues from the actual state.
 
 A task moves through three stages: *pending* (its directory is still owned by another thread of this process, or its committed
 offsets are not known yet), *restoring* (owned by the state updater until it gives the task back) and *running*. Input partitions
 are read only while their task is running. Closing is *clean* after a commit, or else *dirty*, which loses nothing: what was not
 committed is not on disk, and is processed again by the task's next owner. A task that has left the target is closed in the same
-round, before the group is told that others may have it; if it cannot be committed then, it never will be.
+round, before the group learns that others may have it; if it cannot be committed then, it never will be.
 
 Order matters under EOS: committed offsets are read (waiting for pending transactions) before changelog ends, so that state and
 offsets match, or state is ahead by aborted records only.
@@ -53,7 +53,7 @@ class TaskManager:
         self._asked: dict[TaskId, CommittedOffsets] = {}
         """Pending tasks whose committed offsets have been requested."""
         self._restored: set[TaskId] = set()
-        """Tasks among `restoring` that the state updater has given back."""
+        """Tasks among `restoring` that the state updater has returned."""
         self._starts: BackgroundQueries[TopicPartition, Mapping[TopicPartition, int]] = BackgroundQueries(
             resources.starting_offsets.resolve, resources.context.config.task_timeout_ms / 1000
         )
@@ -79,7 +79,7 @@ class TaskManager:
     # What the group says
 
     def offset_sums(self) -> dict[TaskId, int]:
-        """Return, for the assignor, what state is here: of running tasks, and of those that only have a directory."""
+        """Return the local state for the assignor: of running tasks, and of tasks that only have a directory."""
         directory = self._resources.context.directory
         sums = dict.fromkeys(directory.unowned_tasks_on_disk(self._thread), UNKNOWN_OFFSET_SUM)
         sums.update(dict.fromkeys(self.restoring, UNKNOWN_OFFSET_SUM))
@@ -123,7 +123,7 @@ class TaskManager:
         tasks = {**self.restoring, **self.running}
         return self.pending | {task_id: task.input_partitions for task_id, task in tasks.items()}
 
-    # From the tasks that are there to the target
+    # From the actual tasks to the target
 
     def reconcile(self) -> None:
         """Bring this thread's tasks closer to the target; call it every round, after the group's events.
@@ -300,7 +300,7 @@ class TaskManager:
         return {partition: committed[partition] for partition in self._by_partition if partition in committed}
 
     def needs_commit(self) -> bool:
-        """Whether a processor asked for a commit, or uncommitted state takes too much memory."""
+        """Whether a processor requested a commit, or uncommitted state takes too much memory."""
         return self._committer.is_wanted(self.running.values())
 
     def commit(self) -> int:
@@ -344,7 +344,7 @@ class TaskManager:
             try:
                 self.commit()
                 self._commit_clean_metadata(self.task_ids)
-            except Exception as error:  # whatever it is: every store must still be closed
+            except Exception as error:  # any exception: every store must still be closed
                 failure = error
                 clean = False
         try:
@@ -353,7 +353,7 @@ class TaskManager:
             failure = failure or error
         try:
             self._committer.abort()  # even after a commit: a processor may have sent something in its `close`
-        except StreamsError as error:  # the brokers do not answer; they will time the transaction out by themselves
+        except StreamsError as error:  # the brokers do not answer; they will time out the transaction
             _log.info("%s could not abort its transaction while closing: %s", self._thread, error)
         if failure is not None:
             raise failure

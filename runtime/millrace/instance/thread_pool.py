@@ -58,7 +58,7 @@ class ThreadPool:
         return all(thread.state is ThreadState.RUNNING for thread in self.threads if thread not in self._to_remove)
 
     def cache_share(self) -> int:
-        """Return how many bytes of the record cache each thread may use at present."""
+        """Return how many bytes of the record cache each thread may currently use."""
         return self._cache_max_bytes // max(1, len(self._threads))
 
     def start(self, count: int) -> None:
@@ -106,7 +106,7 @@ class ThreadPool:
             self._to_replace.add(thread)
 
     def ended(self, thread: StreamThread, *, replace: bool) -> None:
-        """Remove or replace a thread that is dead, if that was asked for.
+        """Remove or replace a dead thread, if that was requested.
 
         Args:
             thread: which one.

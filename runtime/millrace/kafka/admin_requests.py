@@ -5,9 +5,9 @@ controller is elected) and for permanent ones. `ask` retries the former until th
 name.
 
 librdkafka's admin client keeps using the leaders and leader epochs it has cached; after an error, only a new metadata request
-makes it look again. `ask_leaders` sends that request and is for everything that partition leaders answer.
+makes it look again. `ask_leaders` sends that request, and is for everything that partition leaders answer.
 
-A thread that has been told to end need not wait for a deadline that may be minutes away: see `give_up_when`.
+A thread that is shutting down need not wait for a deadline that may be minutes away: see `give_up_when`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _patience = _Patience()
 
 
 def give_up_when(given_up: Callable[[], bool]) -> None:
-    """Make requests of the calling thread fail with a StreamsTimeoutError once this returns true, whatever their deadlines."""
+    """Make requests of the calling thread fail with a StreamsTimeoutError once this returns true, before their deadlines."""
     _patience.given_up = given_up
 
 

@@ -53,7 +53,7 @@ class DescribedGroup:
 
 
 class GroupAdmin:
-    """Administers one group over a connection of its own; a context manager that threads may share.
+    """Administers one group over its own connection; a context manager that threads may share.
 
     Args:
         settings: The client settings of the application whose group it is.

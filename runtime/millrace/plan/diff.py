@@ -2,7 +2,7 @@
 
 State is found by names (changelog and repartition topics) and by task ids (sub-topology number and partition), and is read by
 kind and format. A change to any of these leaves state behind or misreads it, so it needs a reset; so does a change that alters
-the number of partitions by which state is distributed. A plan has no partition counts of its own, so any change that *may*
+the number of partitions by which state is distributed. A plan does not contain partition counts, so any change that *may*
 alter them counts. Pure: nothing is asked of brokers or disks.
 """
 
@@ -147,7 +147,7 @@ def _moved_subtopologies(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanC
 
 
 def _store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
-    """Yield the changes to stores that tasks own; global stores are compared apart."""
+    """Yield the changes to stores that tasks own; global stores are compared separately."""
     before, after = _stores_of(old), _stores_of(new)
     renamed = _renamed(old, new, before.keys() - after.keys(), after.keys() - before.keys())
     for name in sorted(before.keys() - after.keys()):

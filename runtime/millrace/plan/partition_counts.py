@@ -2,7 +2,7 @@
 
 A repartition topic without a count gets the largest count of the topics that its writers read, through other repartition topics
 if necessary; then the topics of each co-partition group get the same count; then each sub-topology gets as many tasks, and its
-changelogs as many partitions, as its largest source topic has. The order is that of Kafka Streams, and it affects the result.
+changelogs as many partitions, as its largest source topic has. The order is Kafka Streams' own, and it affects the result.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Planning a reset: what has to be done to run an application from scratch, given what was observed on the cluster.
 
-Nothing is asked or done here. Offsets are set before anything is deleted, because the brokers refuse that while the group has
+Nothing is changed here. Offsets are set before anything is deleted, because the brokers refuse that while the group has
 members: an application that starts between observation and execution loses nothing. Repeating a reset that failed half-way
 completes it.
 """

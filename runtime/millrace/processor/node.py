@@ -41,7 +41,7 @@ class NodeContext(Protocol):
     """Calls every child in order; does nothing for a node without children."""
     children: Mapping[str, ProcessFn]
     processing_failed: Callable[[Exception, Any, Any, int, Headers], None]
-    """Hands a failed record to the processing exception handler: returns to skip it, or raises FailedProcessingError."""
+    """Passes a failed record to the processing exception handler: returns to skip it, or raises FailedProcessingError."""
     drop_record: Callable[[], None]
     """Counts one dropped record (null key, late, expired)."""
     stream_time: Callable[[], int]

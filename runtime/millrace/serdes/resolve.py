@@ -69,7 +69,7 @@ _WINDOWED_INNER: Final = (
     "windowed.inner.serializer.class",
     "windowed.inner.deserializer.class",
 )
-"""The first one is for everything; plain clients are given the others (KIP-1020), and a serde here is both."""
+"""The first one is for everything; plain clients use the others (KIP-1020), and a serde here is both."""
 _NEEDS_INNER: Final[Mapping[str, type[AnySerde]]] = {
     "ListSerde": ListSerde,
     "TimeWindowedSerde": TimeWindowedSerde,

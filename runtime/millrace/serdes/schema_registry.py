@@ -6,7 +6,7 @@ file. Schemas are registered under the subject `<topic>-key` or `<topic>-value`,
 The registry is asked once per schema and topic, never per record: the client caches what it learns. confluent-kafka's
 serialisers do the work; here they become serdes with Millrace's errors. Needs `millrace[schema-registry]`.
 
-A serde uses the registry it was given, or that of the application (`schema.registry.url`). The application's is known when the
+A serde uses the registry it was given, or the application's (`schema.registry.url`). The application's is known when the
 topology is built for a configuration, and contacted when the first record needs it, because a topology that is only planned has
 neither network nor secrets. Credentials in files are read at that moment, and again when the registry refuses them, so that
 they may change while the application runs.
@@ -180,7 +180,7 @@ class ProtobufSerde(_RegistrySerde[T]):
     """Protobuf messages of one generated class.
 
     Args:
-        registry: where the schemas are, as for `AvroSerde`; the schema is that of the class.
+        registry: where the schemas are, as for `AvroSerde`; the schema is the class's own.
         message_type: the class that protoc generated.
         is_key: whether this serde is for keys, which have their own subject.
         settings: for confluent-kafka's `ProtobufSerializer`.
@@ -216,7 +216,7 @@ class ProtobufSerde(_RegistrySerde[T]):
 
 
 def _split(settings: Mapping[str, object] | None) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the settings of the serialiser, and those of them that the deserialiser knows too."""
+    """Return the settings of the serialiser, and the ones among them that the deserialiser also knows."""
     writing = {**_COMMON, **(settings or {})}
     return writing, {name: value for name, value in writing.items() if name in _READING}
 

@@ -109,7 +109,7 @@ class StoreContext:
 class StateStore(Protocol):
     """A store as its task sees it (KIP-1035: offsets live in the store).
 
-    Implement it for a store of your own; which methods processors call is up to you. Its life cycle: `init`; `restore`, as
+    Implement it for your own store; which methods processors call is up to you. Its life cycle: `init`; `restore`, as
     often as needed, with the records of the changelog after `committed_offset`; then writes, each of which the store logs
     itself; at every commit `flush`, and `commit` with the offset of the last record that it logged, if any; finally `close`.
     After a failure, `close` is called without a commit, and everything written since the last one must be gone when the next

@@ -12,7 +12,7 @@
 | outer join | timestamp(8) ‖ side(1: `01` left, `00` right) ‖ key |
 | foreign-key subscription | length(4) ‖ foreign key ‖ primary key |
 
-Changelogs always have the first two, whatever the layout on disk.
+Changelogs always have the first two, regardless of the layout on disk.
 """
 
 from __future__ import annotations

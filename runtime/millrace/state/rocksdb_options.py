@@ -6,7 +6,7 @@ and every larger deployment writes the same config setter to bound it. Here memo
 
 The budget is a number of bytes, or a fraction of the memory that the process may use. In a container that is the limit of its
 control group (version 1 or 2), which Kubernetes sets from `resources.limits.memory`. Processes outside containers may be
-limited too, and every parent group has a limit of its own, so the smallest one counts.
+limited too, and every parent group has its own limit, so the smallest one counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Store suppliers: which bytes store a builder puts at the bottom of its layers.
 
-To bring a store of your own, implement one of the supplier protocols here and the bytes store it makes.
+To use your own store, implement one of the supplier protocols here and the bytes store it creates.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StoreSupplier(Protocol):
 
 
 class KeyValueBytesStoreSupplier(StoreSupplier, Protocol):
-    """Creates the bytes store below a key-value store; implement it to bring a store of your own."""
+    """Creates the bytes store below a key-value store; implement it to use your own store."""
 
     def get(self) -> KeyValueBytesStore:
         """Return a new store."""

@@ -309,12 +309,12 @@ class TopologyTestDriver:
 
     @property
     def dropped_records(self) -> int:
-        """Records dropped so far (`dropped-records-total`), those of global stores included."""
+        """Records dropped so far (`dropped-records-total`), including those of global stores."""
         of_global_stores = 0 if self._global is None else self._global.counters.dropped_records
         return self._running_task().dropped_records + of_global_stores
 
     def metrics(self) -> Mapping[MetricName, float]:
-        """Return the totals of the task and its nodes, by group, name and node (None for those of the task).
+        """Return the totals of the task and its nodes, by group, name and node (None for the task's own).
 
         Example:
             >>> from millrace.topology import Topology

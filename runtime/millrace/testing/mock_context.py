@@ -1,4 +1,4 @@
-"""`MockProcessorContext`: a context for unit tests of one processor, which records what the processor asks for."""
+"""`MockProcessorContext`: a context for unit tests of one processor, which records the processor's requests."""
 
 from __future__ import annotations
 
@@ -175,11 +175,11 @@ class MockProcessorContext:
         self._forwards.clear()
 
     def commit(self) -> None:
-        """Record that a commit was asked for."""
+        """Record that a commit was requested."""
         self.committed = True
 
     def reset_commit(self) -> None:
-        """Forget that a commit was asked for."""
+        """Forget that a commit was requested."""
         self.committed = False
 
     def __repr__(self) -> str:

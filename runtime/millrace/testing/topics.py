@@ -23,7 +23,7 @@ class TestInputTopic(Generic[K, V]):
     Timestamps that are not given start at `start_ms` and increase by `auto_advance_ms` with each record.
     """
 
-    __test__ = False  # not a test class, whatever pytest concludes from its name
+    __test__ = False  # keeps pytest from taking it for a test class because of its name
 
     def __init__(
         self,

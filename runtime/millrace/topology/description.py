@@ -1,6 +1,6 @@
 """`Topology.describe()`: the text that Kafka Streams prints, byte for byte, and the same information as values.
 
-People keep these texts beside their applications and diff them on every upgrade, and tools draw them. The text is made from the
+People keep these texts with their applications and diff them on every upgrade, and tools draw them. The text is made from the
 values, so the two always agree. Nodes are ordered by the number of paths below them; inside brackets and after
 arrows, names are in the order of Java's collections (see `java_order`).
 """

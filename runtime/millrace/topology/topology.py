@@ -26,7 +26,7 @@ class Topology:
     """The processing graph of an application.
 
     Every `add_*` returns the topology, so that calls can be chained. Add parents before their children: the order
-    determines the numbers of sub-topologies, and so those of tasks and their state.
+    determines the numbers of sub-topologies, and so the ids of tasks and their state.
 
     Example:
         >>> topology = Topology().add_source("lines", "in").add_sink("copy", "out", "lines")

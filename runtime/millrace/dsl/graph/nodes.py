@@ -138,7 +138,7 @@ class ProcessorStep(GraphNode):
         self.value_changing = value_changing
         self.is_merge = is_merge
         self.versioned_output: bool | None = None
-        """Whether its output is kept in a versioned store; None if it has no store of its own."""
+        """Whether its output is kept in a versioned store; None if it does not have its own store."""
 
     @property
     def output_versioned(self) -> bool | None:

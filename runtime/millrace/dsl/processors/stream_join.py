@@ -1,4 +1,4 @@
-"""Joins of two streams: each side keeps its records in a window store and looks up those of the other side.
+"""Joins of two streams: each side keeps its records in a window store and looks up the other side's records.
 
 The timestamp of a result is the later one of the two records. Records without a key or a value are dropped, except that an outer
 side joins those without a key with None (KIP-962).

@@ -267,7 +267,7 @@ class Transformer(Protocol):
 class TableTransformValues(_ComputedTable):
     """Replaces the values of a table with the results of a stateful transformer.
 
-    Without a store of its own, its results are not kept, so a look-up transforms the parent's current value again.
+    Without its own store, its results are not kept, so a look-up transforms the parent's current value again.
     """
 
     def __init__(

@@ -87,7 +87,7 @@ class GroupMember:
         check_group_metadata()
         check_connection(self._clients, timeout_s)
         self._connection = Connection(self._clients.kafka_python(self._thread))
-        self._connected = True  # before it is used: `close` has to close it, whatever fails
+        self._connected = True  # before it is used: `close` has to close it even if a step fails
         try:
             self._connection.manager.bootstrap(int(timeout_s * 1000))
         except (kafka_errors.KafkaError, OSError) as error:
@@ -141,7 +141,7 @@ class GroupMember:
 
     @property
     def state(self) -> MemberState:
-        """Where the member is in its life."""
+        """The member's current state."""
         return self._shared.state
 
     @property

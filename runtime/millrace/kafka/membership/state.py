@@ -1,4 +1,4 @@
-"""The state that a member's two threads share: where it is in its life, its generation and id, and the partitions it owns.
+"""The state that a member's two threads share: its membership state, generation and id, and the partitions it owns.
 
 Both threads change it under its lock. The stream thread makes all transitions but three, in `poll`; the IO thread, which sends
 requests and heartbeats, may only `request_rejoin`, `reset` the membership (the broker has removed the member) or `fail`. Every
@@ -26,7 +26,7 @@ NO_GENERATION: Final = -1
 
 
 class MemberState(Enum):
-    """Where a member is in its life."""
+    """The state of a membership."""
 
     UNJOINED = "unjoined"
     JOINING = "joining"
