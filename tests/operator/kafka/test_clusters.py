@@ -149,7 +149,7 @@ def test_nothing_is_begun_too_late(clusters, app, plan):
     clusters.act(app, Credentials(), SetOffsets((), {partition: 0}))
     give_up_when(lambda: True)
     try:
-        with pytest.raises(StreamsTimeoutError, match="too late"):
+        with pytest.raises(StreamsTimeoutError, match="may no longer change anything"):
             clusters.act(app, Credentials(), SetOffsets((), {partition: 5}))
     finally:
         give_up_when(lambda: False)
