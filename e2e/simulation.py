@@ -165,7 +165,11 @@ class Kubelet:
         self._begin()
 
     def close(self) -> None:
-        """Stop."""
+        """Stop, and take the node away: another test may simulate one on the same API server."""
+        self._pause()
+        self._core.delete_node(NODE)
+
+    def _pause(self) -> None:
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -177,7 +181,7 @@ class Kubelet:
         `ssl` leaves a socket open whose peer resets it between connecting and the handshake (Python 3.11 at least), and an
         open socket that is garbage fails whichever test runs when it is collected.
         """
-        self.close()
+        self._pause()
         try:
             yield
         finally:
