@@ -314,7 +314,7 @@ def records_done(streams: KafkaStreams, kind: str) -> int:
     found = [thread.resources for thread in streams._pool.threads if thread.resources]
     if kind == "restore":
         return sum(resources.updater.restored_total for resources in found)
-    return sum(resources.tasks.records_total for resources in found)
+    return sum(thread.tasks.records_total for thread in streams._pool.threads if thread.tasks)
 
 
 def peak_mib() -> float:
