@@ -274,10 +274,10 @@ class DeleteTopics:
 
 @dataclass(frozen=True, slots=True)
 class RemoveMembers:
-    """Remove static members whose pods are gone for good from the group."""
+    """Remove members from the group whose processes are gone."""
 
-    instance_ids: tuple[str, ...]
-    """The pods."""
+    names: tuple[str, ...]
+    """The pods; of dynamic members, the client ids."""
     member_ids: tuple[str, ...]
     """The exact members that were seen: whoever has replaced one stays."""
 

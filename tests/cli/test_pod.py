@@ -17,6 +17,7 @@ import yaml
 from tests.waiting import wait_until
 
 from millrace.dev.kafka import EmbeddedKafka, SaslPlain
+from millrace.manifest.pods import parse_last_message
 
 pytestmark = pytest.mark.broker
 
@@ -99,11 +100,17 @@ def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
     arguments += ["--http", f"127.0.0.1:{port}", "--secrets-dir", str(tmp_path / "secrets")]
     annotation = tmp_path / "drain"
     annotation.touch()
+    last_message = tmp_path / "termination-log"
+    last_message.touch()
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "millrace.cli", *arguments],
             cwd=tmp_path,
-            env={**os.environ, "MILLRACE_DRAIN_FILE": str(annotation)},
+            env={
+                **os.environ,
+                "MILLRACE_DRAIN_FILE": str(annotation),
+                "MILLRACE_LAST_MESSAGE_FILE": str(last_message),
+            },
             stdout=output,
             stderr=subprocess.STDOUT,
         )
@@ -112,6 +119,8 @@ def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
         status = answer(port, "/status")[1]
         assert status["threads"][0]["instance_id"] == "shop-0-1"
         assert status["ready"]
+        wait_for(lambda: parse_last_message(last_message.read_text())[0], process, log)
+        assert parse_last_message(last_message.read_text()) == ({status["threads"][0]["member_id"]}, "")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
             metrics = page.read().decode()
         assert 'client_id="shop-0"' in metrics
@@ -121,6 +130,7 @@ def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
         assert answer(port, "/livez")[0] == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+        assert last_message.read_text() == ""
     finally:
         process.kill()
         process.wait()

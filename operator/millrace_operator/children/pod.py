@@ -38,6 +38,10 @@ DRAIN_FILE_VARIABLE: Final = "MILLRACE_DRAIN_FILE"
 """Names the file that makes a pod drain. It is a variable and not an option, because an image with an older Millrace would refuse
 an option that it does not know, and so never start. Such a pod is stopped without being drained, which loses nothing."""
 
+_LAST_MESSAGE_VARIABLE: Final = "MILLRACE_LAST_MESSAGE_FILE"
+_TERMINATION_LOG: Final = "/dev/termination-log"
+"""Kubernetes' default: it keeps the file's content in the pod's status when the container has ended."""
+
 _DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 _ATTRIBUTES: Final = "OTEL_RESOURCE_ATTRIBUTES"
 _DRAIN_VOLUME: Final = "millrace-drain"
@@ -142,6 +146,7 @@ def environment(app: AppRevision) -> list[Variable]:
         _field("POD_INDEX", f"metadata.labels['{POD_INDEX_LABEL}']"),
         _field("POD_NODE_NAME", "spec.nodeName"),
         {"name": DRAIN_FILE_VARIABLE, "value": naming.DRAIN_PATH},
+        {"name": _LAST_MESSAGE_VARIABLE, "value": _TERMINATION_LOG},
         _service_name(app),
         _attributes(app, users.pop(_ATTRIBUTES, None)),
         *users.values(),

@@ -217,7 +217,7 @@ def perform(connection: AdminConnection, config: StreamsConfig, action: KafkaAct
             log.info("Deleted topics of %s: %s", config.application_id, ", ".join(names))
         case RemoveMembers(_, member_ids):
             group = connection.groups.of_group(config.application_id, ACTION_TIMEOUT_S)
-            gone = [member for member in group.members() if member.instance_id and member.member_id in member_ids]
+            gone = [member for member in group.members() if member.member_id in member_ids]
             _check_may_go_on(config)
             if gone:
                 group.remove(gone)

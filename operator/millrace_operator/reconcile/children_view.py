@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
+from millrace.manifest.pods import parse_last_message
 from millrace.plan.model import TopologyPlan
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import PLAN_KEY
@@ -73,6 +74,8 @@ class Pod:
     trouble: Trouble | None = None
     last_words: str = ""
     """Its message when it last crashed, even if it is running again; empty if it never did."""
+    dead_members: frozenset[str] = frozenset()
+    """The ids of group members whose process has ended: those of its previous container, or of one that has just ended."""
     drains_since: int | None = None
     """Since when it is supposed to hand over its tasks."""
     reads_drain: bool = True
@@ -286,7 +289,7 @@ def _ended(container: Object) -> float | None:
 
 def _last_words(container: Object) -> str:
     ended = container.get("lastState", {}).get("terminated") or container.get("state", {}).get("terminated") or {}
-    words = ended.get("message", "").strip()
+    words = parse_last_message(ended.get("message", ""))[1].strip()
     code = f"exit code {ended['exitCode']}" if "exitCode" in ended else ""
     cause = ended.get("reason", "")
     first = ", ".join(part for part in (code, cause if cause not in {"", "Error"} else "") if part)
@@ -314,6 +317,13 @@ def _pod(item: Object, index: int) -> Pod:
         trouble=trouble_of(item),
         drains_since=int(since) if since.isdecimal() else None,
         reads_drain=any(variable["name"] == DRAIN_FILE_VARIABLE for variable in variables),
+        dead_members=frozenset().union(
+            *(
+                parse_last_message(((each.get(state) or {}).get("terminated") or {}).get("message", ""))[0]
+                for each in containers
+                for state in ("state", "lastState")
+            )
+        ),
         last_words=next((_last_words(each) for each in containers if each.get("lastState", {}).get("terminated")), ""),
     )
 

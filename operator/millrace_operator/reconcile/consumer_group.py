@@ -231,12 +231,9 @@ def listed_members(found: Collection[object]) -> str:
 
 
 def removal_of(members: Iterable[ConsumerGroupMember]) -> list[RemoveMembers]:
-    """Return the action that removes the static members among these; none if there are none."""
-    static = [(item.instance_id, item.member_id) for item in members if item.instance_id is not None]
-    if not static:
-        return []
-    pods, ids = {pod for pod, _ in static}, {member_id for _, member_id in static}
-    return [RemoveMembers(tuple(sorted(pods)), tuple(sorted(ids)))]
+    """Return the action that removes these members; none if there are none."""
+    ids = {item.member_id: item.instance_id or item.client_id for item in members}
+    return [RemoveMembers(tuple(sorted(set(ids.values()))), tuple(sorted(ids)))] if ids else []
 
 
 def _all_members(context: ReconcileContext) -> tuple[ConsumerGroupMember, ...]:

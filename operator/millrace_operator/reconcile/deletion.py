@@ -153,7 +153,9 @@ def _kafka_actions(context: ReconcileContext) -> list[Action]:
     taken = consumer_group.claimants(context) or consumer_group.foreign_members(context)
     topics = () if taken else _topics_to_delete(context)
     purges_group = policy_of(context) == "Purge" and group is not None and group.state != "Dead" and not taken
-    actions: list[Action] = [*consumer_group.removal_of(consumer_group.own_members(context))]
+    actions: list[Action] = [
+        *consumer_group.removal_of(item for item in consumer_group.own_members(context) if item.instance_id is not None)
+    ]
     if topics:
         actions.append(DeleteTopics(topics))
     if purges_group:

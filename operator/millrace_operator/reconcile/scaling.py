@@ -109,13 +109,16 @@ def _ordinal(context: ReconcileContext, instance_id: str | None) -> int | None:
 
 
 def remove_members(context: ReconcileContext) -> None:
-    """Remove static members whose pods are gone for good: of higher ordinals, and of earlier StreamsApps of this name.
+    """Remove members that will not come back: of higher ordinals, of earlier StreamsApps of this name, and of dead processes.
 
-    This comes last, so that brokers refusing it block nothing else.
+    A process that dies does not leave the group, which would wait for it until its session times out. If the application has
+    standbys, these take over as soon as it is removed; otherwise it is left to its successor in the same pod, which needs no
+    rebalance. This comes last, so that brokers refusing it block nothing else.
     """
     if not context.brokers_answer:
         return
-    gone, replicas = consumer_group.former_members(context), context.view.replicas
+    former, replicas = consumer_group.former_members(context), context.view.replicas
+    gone = [item for item in former if item.instance_id is not None]  # others leave when their session is over
     if replicas is not None:
         gone += [
             item
@@ -124,4 +127,7 @@ def remove_members(context: ReconcileContext) -> None:
             and index >= replicas
             and index not in context.view.pods
         ]
+    if context.spec.standby.replicas:
+        dead = frozenset().union(*(pod.dead_members for pod in context.view.pods.values()))
+        gone += [item for item in consumer_group.own_members(context) if item.member_id in dead]
     context.actions.extend(consumer_group.removal_of(gone))

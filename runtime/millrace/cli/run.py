@@ -76,6 +76,15 @@ def run(
             show_default=False,
         ),
     ] = None,
+    last_message_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--last-message-file",
+            envvar="MILLRACE_LAST_MESSAGE_FILE",
+            help="Write the ids of the instance's group members to this file, and why it failed.",
+            show_default=False,
+        ),
+    ] = None,
     drain_endpoint: Annotated[
         bool, typer.Option("--drain-endpoint", hidden=True, help="Ignored: older operators use it.")
     ] = False,
@@ -119,6 +128,7 @@ def run(
         app.config,
         status_file=status_file,
         drain_file=drain_file,
+        last_message_file=last_message_file,
         stop_with_parent=stop_with_parent,
         verbose=verbose,
     )

@@ -6,6 +6,7 @@ context that the Restricted standard requires. Values of Kubernetes' own types a
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -34,6 +35,10 @@ OWN_VOLUMES = frozenset(
 OWN_PATHS = ("/etc/millrace", "/var/lib/millrace")
 """Where the operator mounts them; users' volumes must be mounted elsewhere."""
 
+_MEMBERS = "group members: "
+_LONGEST_MESSAGE = 4096
+"""In bytes: what Kubernetes keeps of a termination message."""
+
 ENV_NAME_PATTERN = "^[A-Za-z_][A-Za-z0-9_.-]*$"
 _OWN_ENV_PREFIXES = ("POD_", "MILLRACE_")
 _OWN_LABELS = ("streams.millrace.dev/", "app.kubernetes.io/")
@@ -43,6 +48,34 @@ _BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IP_PATTERN = rf"^({_BYTE}([.]{_BYTE}){{3}}|[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f]*)$"
 _SEARCH_PATTERN = r"^(\.|[a-z0-9_]([-a-z0-9_]*[a-z0-9])?(\.[a-z0-9_]([-a-z0-9_]*[a-z0-9])?)*\.?)$"
 _ABSOLUTE_PATTERN = "^(/[^/:]+)+$"
+
+
+def format_last_message(members: Collection[str], error: str = "") -> str:
+    r"""Return what a program leaves behind for the case that it dies: its members of the consumer group, and why it failed.
+
+    In a pod it is the container's termination message. As each container has its own, the members named in it are certainly dead
+    once the container has ended, even if a new one has joined the group in their place.
+
+    >>> format_last_message(["words-0-1-7d0f", "words-0-2-91ac"], "StreamsError: disk full")
+    'group members: words-0-1-7d0f words-0-2-91ac\nStreamsError: disk full'
+    """
+    line = _MEMBERS
+    for member in members:
+        if len(line) + len(member) < _LONGEST_MESSAGE // 2:
+            line += f"{member} "
+    return "\n".join(filter(None, (line.strip(), error[: _LONGEST_MESSAGE // 4])))
+
+
+def parse_last_message(message: str) -> tuple[frozenset[str], str]:
+    """Return the members and the rest of a termination message, which may not be from `format_last_message`.
+
+    >>> parse_last_message("Traceback (most recent call last): ...")
+    (frozenset(), 'Traceback (most recent call last): ...')
+    """
+    if not message.startswith(_MEMBERS):
+        return frozenset(), message
+    line, _, rest = message.partition("\n")
+    return frozenset(line.removeprefix(_MEMBERS).split()), rest
 
 
 PodLabels = Annotated[

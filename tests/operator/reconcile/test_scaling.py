@@ -5,6 +5,7 @@ import itertools
 import pytest
 from tests.operator.reconcile.world import APP, SMALL, Program, World, is_ready
 
+from millrace.manifest.pods import format_last_message
 from millrace_operator import model
 from millrace_operator.children.naming import DRAIN_ANNOTATION
 from millrace_operator.model import ConsumerGroupMember
@@ -57,6 +58,41 @@ def test_a_pod_that_does_not_drain_holds_nothing_up_for_long(world):
     assert len(world.pods()) == 1
     assert world.done(model.RemoveMembers) == [model.RemoveMembers((f"{APP}-1",), (f"m-{APP}-1-1",))]
     assert world.members == {f"{APP}-0"}
+
+
+def end_process(world, pod, *, state="lastState", members=None):
+    """End a pod's process: its termination message names the members that it had, by default those that are in the group."""
+    message = format_last_message(members or [f"m-{pod}-1"], "killed")
+    container = world.objects[model.Key("Pod", pod)]["status"]["containerStatuses"][0]
+    container[state] = {"terminated": {"exitCode": 137, "message": message, "finishedAt": "2026-01-02T00:00:00Z"}}
+
+
+@pytest.mark.parametrize("state", ["state", "lastState"])
+def test_members_of_a_dead_process_are_removed_where_standbys_can_take_over(world, state):
+    """The brokers would wait for them until their session times out; all others stay."""
+    world.change(standby={"replicas": 1})
+    world.run(600)
+    world.log.clear()
+    end_process(world, f"{APP}-1", state=state)
+    world.run_pass()
+    assert world.done(model.RemoveMembers) == [model.RemoveMembers((f"{APP}-1",), (f"m-{APP}-1-1",))]
+
+
+def test_successor_of_a_dead_process_stays_in_the_group(world):
+    """It has the same name, but its own member id: the message of the container that has ended names another one."""
+    world.change(standby={"replicas": 1})
+    world.run(600)
+    world.log.clear()
+    end_process(world, f"{APP}-1", members=[f"m-{APP}-1-0"])
+    world.run_pass()
+    assert world.done(model.RemoveMembers) == []
+
+
+def test_dead_process_keeps_its_place_without_standbys(world):
+    """Its successor in the same pod has its state, and others would have to restore it."""
+    end_process(world, f"{APP}-1")
+    world.run_pass()
+    assert world.done(model.RemoveMembers) == []
 
 
 def test_a_namesake_in_the_group_stays_when_pods_are_removed(world):

@@ -510,7 +510,7 @@ class World:
 
     def _remove_members(self, action: model.RemoveMembers) -> None:
         if self.brokers_up:
-            self.members -= {name for name in action.instance_ids if f"m-{name}-1" in action.member_ids}
+            self.members -= {name for name in action.names if f"m-{name}-1" in action.member_ids}
             self.strangers = [item for item in self.strangers if item.member_id not in action.member_ids]
 
     def _delete_group(self, _: model.DeleteGroup) -> None:
