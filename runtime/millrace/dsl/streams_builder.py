@@ -20,7 +20,7 @@ from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.processors.tables import store_view
 from millrace.dsl.stores import table_options
 from millrace.errors import TopologyError
-from millrace.processor.adapter import processor_node
+from millrace.processor.adapter import ProcessorFactory
 from millrace.processor.api import ProcessorSupplier
 from millrace.state.api import StoreBuilder
 from millrace.topology import Topology
@@ -202,7 +202,7 @@ class StreamsBuilder:
             consume.timestamp_extractor,
             offset_reset_policy(consume.offset_reset),
         )
-        self._graph.add(self._graph.root, GlobalStoreStep(store, source, name, processor_node(supplier)))
+        self._graph.add(self._graph.root, GlobalStoreStep(store, source, name, ProcessorFactory(supplier)))
         return self
 
     def add_state_store(self, store: StoreBuilder) -> StreamsBuilder:
