@@ -42,14 +42,6 @@ class GroupProtocol(StrEnum):
     STREAMS = "streams"
 
 
-def _lower(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
-
-
-def _comma_list(value: object) -> object:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
 def _listener(value: str) -> str:
     host, colon, port = value.rpartition(":")
     plain = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
@@ -65,13 +57,14 @@ _T = TypeVar("_T", int, float, str)
 ClientConfig: TypeAlias = Mapping[str, Any]
 """Settings of Kafka clients as given, by their dotted names: text, numbers, booleans, functions, classes."""
 
-CommaList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
+CommaList = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda v: [part.strip() for part in v.split(",") if part.strip()] if isinstance(v, str) else v),
+]
+LOWER = BeforeValidator(lambda v: v.lower() if isinstance(v, str) else v)
+UPPER = BeforeValidator(lambda v: v.upper() if isinstance(v, str) else v)
 Bytes = Annotated[int, Field(ge=0)]
 Millis = Annotated[int, Field(ge=0)]
-
-
-def _dotted(name: str) -> str:
-    return name.replace("_", ".")
 
 
 class StreamsConfig(BaseModel):
@@ -83,7 +76,11 @@ class StreamsConfig(BaseModel):
     """
 
     model_config = ConfigDict(
-        alias_generator=_dotted, populate_by_name=True, frozen=True, extra="forbid", arbitrary_types_allowed=True
+        alias_generator=lambda name: name.replace("_", "."),
+        populate_by_name=True,
+        frozen=True,
+        extra="forbid",
+        arbitrary_types_allowed=True,
     )
 
     application_id: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._-]+$")]
@@ -98,7 +95,7 @@ class StreamsConfig(BaseModel):
     acceptable_recovery_lag: Annotated[int, Field(ge=0)] = 10_000
     probing_rebalance_interval_ms: Annotated[int, Field(ge=60_000)] = 600_000
     task_assignor_class: object = None
-    group_protocol: Annotated[GroupProtocol, BeforeValidator(_lower)] = GroupProtocol.CLASSIC
+    group_protocol: Annotated[GroupProtocol, LOWER] = GroupProtocol.CLASSIC
     group_instance_id: str | None = None
     """A consumer setting in Java; static members are so common here that it has its own field."""
     session_timeout_ms: Annotated[int, Field(ge=1)] = 45_000
@@ -111,7 +108,7 @@ class StreamsConfig(BaseModel):
     rack_aware_assignment_tags: CommaList = ()
     rack_aware_assignment_traffic_cost: int | None = Field(default=None, alias="rack.aware.assignment.traffic_cost")
 
-    processing_guarantee: Annotated[ProcessingGuarantee, BeforeValidator(_lower)] = ProcessingGuarantee.AT_LEAST_ONCE
+    processing_guarantee: Annotated[ProcessingGuarantee, LOWER] = ProcessingGuarantee.AT_LEAST_ONCE
     commit_interval_ms: Millis = 30_000
     poll_ms: Millis = 100
     max_poll_records: Annotated[int, Field(ge=1)] = 1_000
@@ -142,7 +139,7 @@ class StreamsConfig(BaseModel):
     cache_max_bytes_buffering: Bytes | None = None
     default_dsl_store: Annotated[str, Field(pattern="^(rocksDB|in_memory)$")] = "rocksDB"
     dsl_store_suppliers_class: object = None
-    dsl_store_format: Annotated[str, BeforeValidator(_lower), Field(pattern="^(default|headers)$")] = "default"
+    dsl_store_format: Annotated[str, LOWER, Field(pattern="^(default|headers)$")] = "default"
     rocksdb_config_setter: object = None
     rocksdb_memory_max_bytes: Annotated[int, Field(ge=1)] = 268_435_456
     """Millrace's own: block cache and write buffers of all RocksDB stores of a process together."""
@@ -160,11 +157,7 @@ class StreamsConfig(BaseModel):
     windowstore_changelog_additional_retention_ms: Millis = 86_400_000
     upgrade_from: str | None = None
 
-    security_protocol: Annotated[
-        str,
-        BeforeValidator(lambda v: v.upper() if isinstance(v, str) else v),
-        Field(pattern="^(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)$"),
-    ] = "PLAINTEXT"
+    security_protocol: Annotated[str, UPPER, Field(pattern="^(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)$")] = "PLAINTEXT"
     request_timeout_ms: Millis = 40_000
     retry_backoff_ms: Millis = 100
     reconnect_backoff_ms: Millis = 50
@@ -172,17 +165,13 @@ class StreamsConfig(BaseModel):
     connections_max_idle_ms: int = 540_000
     metadata_max_age_ms: Millis = 300_000
     metadata_recovery_rebootstrap_trigger_ms: Millis = 300_000
-    metadata_recovery_strategy: Annotated[str, BeforeValidator(_lower), Field(pattern="^(rebootstrap|none)$")] = (
-        "rebootstrap"
-    )
+    metadata_recovery_strategy: Annotated[str, LOWER, Field(pattern="^(rebootstrap|none)$")] = "rebootstrap"
     receive_buffer_bytes: Annotated[int, Field(ge=-1)] = 32_768
     send_buffer_bytes: Annotated[int, Field(ge=-1)] = 131_072
     config_providers: CommaList = ()
     default_client_supplier: object = None
 
-    metrics_recording_level: Annotated[
-        str, BeforeValidator(lambda v: v.upper() if isinstance(v, str) else v), Field(pattern="^(INFO|DEBUG|TRACE)$")
-    ] = "INFO"
+    metrics_recording_level: Annotated[str, UPPER, Field(pattern="^(INFO|DEBUG|TRACE)$")] = "INFO"
     metrics_num_samples: Annotated[int, Field(ge=1)] = 2
     metrics_sample_window_ms: Millis = 30_000
     metric_reporters: object = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar, overload
+from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -182,12 +182,3 @@ class RecordContext:
         return RecordContext(
             self.topic, self.partition, self.offset, self.timestamp, self.headers, self.raw_key, self.raw_value
         )
-
-
-@overload
-def value_or_none(pair: ValueAndTimestamp[V]) -> V: ...
-@overload
-def value_or_none(pair: None) -> None: ...
-def value_or_none(pair: ValueAndTimestamp[V] | None) -> V | None:
-    """Return the value of a pair, or None for None."""
-    return None if pair is None else pair.value

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from mypy import api
+
+README_EXAMPLES = re.findall(
+    r"```python\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8"), re.DOTALL
+)
 
 PROGRAM = """
 from millrace.dsl import Consumed, JoinWindows, Produced, StreamsBuilder, TimeWindows
@@ -22,13 +29,47 @@ stream.to("out", Produced.with_(Serdes.string(), Serdes.string()))
 """
 
 
+WITHOUT_SERDES = """
+from millrace import Consumed, Materialized, Produced, Serdes, StreamsBuilder
+from millrace.dsl import JoinWindows
+
+text, number = Serdes.string(), Serdes.long()
+builder = StreamsBuilder()
+words = builder.stream("words")
+words.group_by(lambda _, word: word).count().to_stream().to("counts", Produced.with_(text, number))
+words.join(builder.table("table"), lambda left, right: left + right).to("joined", Produced.with_(text, text))
+words.join(words, lambda left, right: left + right, JoinWindows.of_time_difference_with_no_grace(5)).to("twice")
+builder.table("named", "store").filter(lambda key, value: len(value) > 3).to_stream().to("long", Produced.with_(text, text))
+names = builder.global_table("names")
+words.join(names, lambda word, name: name + word, key_selector=lambda _, word: word).to("named", Produced.with_(text, text))
+orders = builder.stream("orders", Consumed.with_(text, number))
+totals = orders.group_by_key().reduce(lambda total, amount: total + amount, Materialized.as_("totals"))
+totals.to_stream().to("totals", Produced.with_(text, number))
+"""
+
+
+def mypy(tmp_path_factory, program, *options):
+    """Check a program as a user would, and return mypy's lines; the runs share a cache."""
+    folder = tmp_path_factory.getbasetemp() / "mypy"
+    folder.mkdir(exist_ok=True)
+    file = folder / "program.py"
+    file.write_text(program)
+    output, _, _ = api.run([*options, "--no-error-summary", "--cache-dir", str(folder / "cache"), str(file)])
+    return [line for line in output.splitlines() if str(file) in line]
+
+
 @pytest.mark.slow
-def test_types_flow_through_operators(tmp_path):
+@pytest.mark.parametrize("program", [*README_EXAMPLES, WITHOUT_SERDES], ids=["README 1", "README 2", "without serdes"])
+def test_ordinary_programs_have_no_type_errors(tmp_path_factory, program):
+    """Topics that are read without serdes have keys and values of any type, so that programs need no annotations."""
+    assert mypy(tmp_path_factory, program, "--strict", "--allow-untyped-defs") == []
+
+
+@pytest.mark.slow
+def test_types_flow_through_operators(tmp_path_factory):
     """Keys, values and results have the types of serdes, functions and joiners; what does not fit is an error."""
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    output, _, _ = api.run(["--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "cache"), str(program)])
-    revealed = [line.partition("Revealed type is ")[2].strip('"') for line in output.splitlines() if "Revealed" in line]
+    output = mypy(tmp_path_factory, PROGRAM, "--strict")
+    revealed = [line.partition("Revealed type is ")[2].strip('"') for line in output if "Revealed" in line]
     assert [text.replace("millrace.dsl.kstream.", "").replace("millrace.dsl.ktable.", "") for text in revealed] == [
         "KStream[str, int]",
         "KStream[str, str]",
@@ -36,5 +77,5 @@ def test_types_flow_through_operators(tmp_path):
         "KStream[str, str]",
         "KStream[str, tuple[int, int | None]]",
     ]
-    errors = [line for line in output.splitlines() if ": error:" in line and str(program) in line]
+    errors = [line for line in output if ": error:" in line]
     assert [line.rpartition("[")[2] for line in errors] == ["attr-defined]", "arg-type]"], output

@@ -62,6 +62,26 @@ def test_windowed_key_goes_by_its_inner_key(tmp_path, vector):
     assert [sent[0].partition] == json.loads(vector["partitions"])
 
 
+class Forwarding:
+    """A serde around another one, whose methods and attributes it forwards."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+@pytest.mark.parametrize("topic", ["out", lambda *_record: "out"], ids=["fixed topic", "topic by record"])
+def test_windowed_key_behind_a_proxy_goes_by_its_inner_key(tmp_path, topic):
+    """The windowed serde may be behind a proxy that forwards its methods; on no Python does the window affect the partition."""
+    vector = WINDOWED[0]
+    serde = Forwarding(TimeWindowedSerde(Serdes.string(), vector["end"] - vector["start"]))
+    key = Windowed(vector["key"], Window(vector["start"], vector["end"]))
+    sent, _ = send(tmp_path, Record(key, "v", 1), partitions=vector["numPartitions"], key_serde=serde, topic=topic)
+    assert [sent[0].partition] == json.loads(vector["partitions"])
+
+
 def test_null_windowed_key_has_no_partition(tmp_path):
     """For a null key the sink does not choose a partition."""
     sent, _ = send(tmp_path, Record(None, "v", 1), key_serde=TimeWindowedSerde(Serdes.string(), 10))

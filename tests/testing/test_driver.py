@@ -152,6 +152,8 @@ def test_unknown_or_other_store_is_explained():
             driver.get_key_value_store("nope")
         with pytest.raises(InvalidStateStoreError, match="not a session store"):
             driver.get_session_store("counts")
+        with pytest.raises(InvalidStateStoreError, match=r"'counts' is a .*KeyValueStore, not a versioned store"):
+            driver.get_versioned_key_value_store("counts")
 
 
 def test_failure_surfaces_from_pipe():

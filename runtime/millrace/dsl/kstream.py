@@ -20,7 +20,7 @@ from millrace.dsl.options.produced import Printed, Produced
 from millrace.dsl.processors import stateless
 from millrace.dsl.stores import table_options
 from millrace.dsl.stream_joins import StreamJoins
-from millrace.processor.adapter import fixed_key_processor_node, processor_node, stores_of
+from millrace.processor.adapter import FixedKeyProcessorFactory, ProcessorFactory, stores_of
 from millrace.processor.api import FixedKeyProcessorSupplier, ProcessorSupplier, TopicNameExtractor
 from millrace.processor.node import NodeFactory
 from millrace.serdes.base import Serde
@@ -385,7 +385,7 @@ class KStream(StreamJoins[K, V]):
             [('v', 'k')]
         """
         node = self._user_code(
-            "KSTREAM-PROCESSOR-", processor_node(supplier), supplier, store_names, named, key_changing=True
+            "KSTREAM-PROCESSOR-", ProcessorFactory(supplier), supplier, store_names, named, key_changing=True
         )
         return KStream(self._graph, node.name, node, sources=self._sources, repartition_required=True)
 
@@ -412,7 +412,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.process_values(Twice), ("k", "v"))
             [('k', 'v'), ('k', 'V')]
         """
-        factory = fixed_key_processor_node(supplier)
+        factory = FixedKeyProcessorFactory(supplier)
         node = self._user_code("KSTREAM-PROCESSVALUES-", factory, supplier, store_names, named, key_changing=False)
         return self._with_values(node)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from millrace.config import StreamsConfig
 from millrace.dsl.global_table import GlobalKTable
@@ -20,7 +20,7 @@ from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.processors.tables import store_view
 from millrace.dsl.stores import table_options
 from millrace.errors import TopologyError
-from millrace.processor.adapter import processor_node
+from millrace.processor.adapter import ProcessorFactory
 from millrace.processor.api import ProcessorSupplier
 from millrace.state.api import StoreBuilder
 from millrace.topology import Topology
@@ -40,9 +40,13 @@ class StreamsBuilder:
     def __init__(self) -> None:
         self._graph = GraphBuilder(KStream)
 
+    @overload
+    def stream(self, topics: str | Iterable[str] | re.Pattern[str], consumed: None = None) -> KStream[Any, Any]: ...
+    @overload
+    def stream(self, topics: str | Iterable[str] | re.Pattern[str], consumed: Consumed[K, V]) -> KStream[K, V]: ...
     def stream(
-        self, topics: str | Iterable[str] | re.Pattern[str], consumed: Consumed[K, V] | None = None
-    ) -> KStream[K, V]:
+        self, topics: str | Iterable[str] | re.Pattern[str], consumed: Consumed[Any, Any] | None = None
+    ) -> KStream[Any, Any]:
         """Read topics, or all that match a pattern, as a stream.
 
         Args:
@@ -80,13 +84,23 @@ class StreamsBuilder:
             value_serde=options.value_serde,
         )
 
+    @overload
+    def table(self, topic: str, materialized: str | None = None, *, consumed: None = None) -> KTable[Any, Any]: ...
+    @overload
     def table(
         self,
         topic: str,
         materialized: Materialized[K, V] | str | None = None,
         *,
         consumed: Consumed[K, V] | None = None,
-    ) -> KTable[K, V]:
+    ) -> KTable[K, V]: ...
+    def table(
+        self,
+        topic: str,
+        materialized: Materialized[Any, Any] | str | None = None,
+        *,
+        consumed: Consumed[Any, Any] | None = None,
+    ) -> KTable[Any, Any]:
         """Read a topic as a table: each record is the new value of its key, and one without a value deletes it.
 
         Args:
@@ -119,13 +133,25 @@ class StreamsBuilder:
         self._graph.add(self._graph.root, node)
         return KTable._from_node(self._graph, node, node.processor, options, sources=(source_name,))  # noqa: SLF001 (one facade)
 
+    @overload
+    def global_table(
+        self, topic: str, materialized: str | None = None, *, consumed: None = None
+    ) -> GlobalKTable[Any, Any]: ...
+    @overload
     def global_table(
         self,
         topic: str,
         materialized: Materialized[K, V] | str | None = None,
         *,
         consumed: Consumed[K, V] | None = None,
-    ) -> GlobalKTable[K, V]:
+    ) -> GlobalKTable[K, V]: ...
+    def global_table(
+        self,
+        topic: str,
+        materialized: Materialized[Any, Any] | str | None = None,
+        *,
+        consumed: Consumed[Any, Any] | None = None,
+    ) -> GlobalKTable[Any, Any]:
         """Read all partitions of a topic as a table in every instance; streams can be joined with it by any key.
 
         Args:
@@ -202,7 +228,7 @@ class StreamsBuilder:
             consume.timestamp_extractor,
             offset_reset_policy(consume.offset_reset),
         )
-        self._graph.add(self._graph.root, GlobalStoreStep(store, source, name, processor_node(supplier)))
+        self._graph.add(self._graph.root, GlobalStoreStep(store, source, name, ProcessorFactory(supplier)))
         return self
 
     def add_state_store(self, store: StoreBuilder) -> StreamsBuilder:

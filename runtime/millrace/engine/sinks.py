@@ -8,7 +8,7 @@ collection (the record is dropped), or None for the default (KIP-837).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from millrace.engine.node_runtime import CompileEnv
 from millrace.engine.partitioner import partition_for_key
@@ -22,21 +22,8 @@ from millrace.topology.model import SinkNode
 _T = TypeVar("_T")
 SendFn = Callable[[str, object, object, bytes | None, bytes | None, int, Headers], None]
 """topic, key, value, key bytes, value bytes, timestamp ms, headers."""
-
-
-@runtime_checkable
-class _WindowedSerde(Protocol):
-    """A serde of windowed keys, which are partitioned by the inner key."""
-
-    def serialize_base_key(self, topic: str, data: Any, headers: Headers) -> bytes:
-        """Return the inner key's bytes."""
-
-
-@runtime_checkable
-class _FixedSuffix(Protocol):
-    """A serde of windowed keys that ends with the window, in this number of bytes."""
-
-    suffix_size: int
+BaseKeyFn = Callable[[str, Any, Headers], bytes]
+"""topic, windowed key, headers; returns the bytes of the inner key, by which windowed keys are partitioned."""
 
 
 def required_serde(serde: Serde[_T] | None, default: Serde[_T] | None, node: str, which: str) -> Serde[_T]:
@@ -57,14 +44,15 @@ def compile_sink(node: SinkNode, env: CompileEnv) -> ProcessFn:
         raise TopologyError(f"Sink {node.name} cannot be part of a global store's nodes: those have no producer")
     key_serde = required_serde(node.key_serde, env.default_key_serde, node.name, "key")
     value_serde = required_serde(node.value_serde, env.default_value_serde, node.name, "value")
-    windowed = isinstance(key_serde, _WindowedSerde)
-    fixed_suffix = key_serde.suffix_size if windowed and isinstance(key_serde, _FixedSuffix) else None
-    if node.topic is not None and node.partitioner is None and (fixed_suffix is not None or not windowed):
-        return _plain_sink(node, node.topic, key_serde, value_serde, env, fixed_suffix or 0)
+    # Asked for by name: from Python 3.12 on, isinstance with a protocol does not see what a proxy forwards by __getattr__.
+    base_key: BaseKeyFn | None = getattr(key_serde, "serialize_base_key", None)
+    suffix_size: int | None = 0 if base_key is None else getattr(key_serde, "suffix_size", None)
+    if node.topic is not None and node.partitioner is None and suffix_size is not None:
+        return _plain_sink(node, node.topic, key_serde, value_serde, env, suffix_size)
     if node.partitioner is not None:
         send = _send_by_partitioner(node, env)
-    elif isinstance(key_serde, _WindowedSerde):
-        send = _send_by_inner_key(key_serde, env.collector)
+    elif base_key is not None:
+        send = _send_by_inner_key(base_key, env.collector)
     else:
         send = _send_by_key(env.collector)
     return _general_sink(node, key_serde, value_serde, env, send)
@@ -149,8 +137,8 @@ def _send_by_key(collector: RecordCollector) -> SendFn:
     return by_key
 
 
-def _send_by_inner_key(key_serde: _WindowedSerde, collector: RecordCollector) -> SendFn:
-    send, partition_count, base_key = collector.send, collector.partition_count, key_serde.serialize_base_key
+def _send_by_inner_key(base_key: BaseKeyFn, collector: RecordCollector) -> SendFn:
+    send, partition_count = collector.send, collector.partition_count
 
     def by_inner_key(
         topic: str,

@@ -105,8 +105,7 @@ def diff_plans(old: TopologyPlan, new: TopologyPlan) -> PlanDiff:
         reasons = [
             *_moved_subtopologies(old, new),
             *_store_changes(old, new),
-            *_repartition_topic_changes(old, new),
-            *_changelog_config_changes(old, new),
+            *_internal_topic_changes(old, new),
             *_inputs_and_outputs(old, new),
             *_dead_letters(old, new),
             *_global_store_changes(old, new),
@@ -126,12 +125,10 @@ def _contents(item: PlannedSubtopology) -> set[tuple[str, str]]:
     }
 
 
-def _homes(plan: TopologyPlan) -> dict[tuple[str, str], int]:
-    return {thing: item.id for item in plan.subtopologies for thing in _contents(item)}
-
-
 def _moved_subtopologies(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
-    before, after = _homes(old), _homes(new)
+    before, after = (
+        {thing: item.id for item in plan.subtopologies for thing in _contents(item)} for plan in (old, new)
+    )
     moves = Counter((home, after[thing]) for thing, home in before.items() if after.get(thing, home) != home)
     for start, end in sorted(moves):
         things = sorted(thing for thing, home in before.items() if home == start and after.get(thing) == end)
@@ -148,7 +145,7 @@ def _moved_subtopologies(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanC
 
 def _store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
     """Yield the changes to stores that tasks own; global stores are compared separately."""
-    before, after = _stores_of(old), _stores_of(new)
+    before, after = ({store.name: store for item in plan.subtopologies for store in item.stores} for plan in (old, new))
     renamed = _renamed(old, new, before.keys() - after.keys(), after.keys() - before.keys())
     for name in sorted(before.keys() - after.keys()):
         if name in renamed:
@@ -167,10 +164,6 @@ def _store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]
         yield PlanChange("store", name, "was added", why, needs_reset=False)
     for name in sorted(before.keys() & after.keys()):
         yield from _changes_of_store(before[name], after[name])
-
-
-def _stores_of(plan: TopologyPlan) -> dict[str, PlannedStore]:
-    return {store.name: store for item in plan.subtopologies for store in item.stores}
 
 
 def _renamed(old: TopologyPlan, new: TopologyPlan, gone: Iterable[str], come: Iterable[str]) -> dict[str, str]:
@@ -219,7 +212,7 @@ def _backing(store: PlannedStore) -> str:
 # Internal topics
 
 
-def _repartition_topic_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
+def _internal_topic_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
     before, after = repartition_topics(old), repartition_topics(new)
     gone, come = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
     renamed = {gone[0]: come[0]} if len(gone) == len(come) == 1 else {}
@@ -237,18 +230,16 @@ def _repartition_topic_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator
             change = f"had {_count(was)} and has {_count(now)}"
             yield PlanChange("repartition topic", name, change, why, needs_reset=True)
         yield from _config_change("repartition topic", name, was.config, now.config)
+    changelogs_before, changelogs_after = changelog_topics(old), changelog_topics(new)
+    for name in sorted(changelogs_before.keys() & changelogs_after.keys()):
+        configs = changelogs_before[name].config, changelogs_after[name].config
+        yield from _config_change("changelog topic", name, *configs)
 
 
 def _count(topic: PlannedRepartitionTopic) -> str:
     if topic.partitions is None:
         return f"as many partitions as its writers' inputs{' (enforced)' if topic.enforced else ''}"
     return f"{topic.partitions} partitions{' (enforced)' if topic.enforced else ''}"
-
-
-def _changelog_config_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
-    before, after = changelog_topics(old), changelog_topics(new)
-    for name in sorted(before.keys() & after.keys()):
-        yield from _config_change("changelog topic", name, before[name].config, after[name].config)
 
 
 def _config_change(resource: str, name: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[PlanChange]:
@@ -292,44 +283,32 @@ def _global_store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[Plan
 
 def _inputs_and_outputs(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
     internal = frozenset(repartition_topics(old).keys() | repartition_topics(new).keys())
-    before, after = _read_topics(old, internal), _read_topics(new, internal)
-    kept = _layout(old, internal) & _layout(new, internal)
+    before, after = (
+        {thing for item in plan.subtopologies for thing in _inputs_of(item, internal)} for plan in (old, new)
+    )
+    layouts = ({name for item in plan.subtopologies for name in _laid_out(item, internal)} for plan in (old, new))
+    kept = set.intersection(*layouts)
     for item in old.subtopologies:
-        gone = [thing for thing in before[item.id] if not _contains(after, thing)]
+        gone = sorted(_inputs_of(item, internal) - after)
         yield from _inputs(item, gone, "is no longer read", "state keeps what came from it", kept, internal)
     for item in new.subtopologies:
-        come = [thing for thing in after[item.id] if not _contains(before, thing)]
+        come = sorted(_inputs_of(item, internal) - before)
         consequence = "a larger one would not fit the existing topics"
         yield from _inputs(item, come, "is newly read", consequence, kept, internal)
-    pairs_before, pairs_after = _by_id(old), _by_id(new)
-    for number in sorted(pairs_before.keys() | pairs_after.keys()):
-        was, now = pairs_before.get(number), pairs_after.get(number)
+    by_id_before, by_id_after = ({item.id: item for item in plan.subtopologies} for plan in (old, new))
+    for number in sorted(by_id_before.keys() | by_id_after.keys()):
+        was, now = by_id_before.get(number), by_id_after.get(number)
         yield from _outputs(number, was, now, internal)
         if was and now:
             yield from _copartitioning(was, now)
 
 
-def _by_id(plan: TopologyPlan) -> dict[int, PlannedSubtopology]:
-    return {item.id: item for item in plan.subtopologies}
-
-
-def _read_topics(plan: TopologyPlan, internal: frozenset[str]) -> dict[int, list[tuple[str, str]]]:
-    return {
-        item.id: sorted(thing for thing in _contents(item) if thing[0] != "store" and thing[1] not in internal)
-        for item in plan.subtopologies
-    }
-
-
-def _contains(things: Mapping[int, list[tuple[str, str]]], wanted: tuple[str, str]) -> bool:
-    return any(wanted in owned for owned in things.values())
-
-
-def _layout(plan: TopologyPlan, internal: frozenset[str]) -> set[str]:
-    """Return the stores and repartition topics whose number of partitions depends on the inputs."""
-    return {name for item in plan.subtopologies for name in _laid_out(item, internal)}
+def _inputs_of(item: PlannedSubtopology, internal: frozenset[str]) -> set[tuple[str, str]]:
+    return {(kind, name) for kind, name in _contents(item) if kind != "store" and name not in internal}
 
 
 def _laid_out(item: PlannedSubtopology, internal: frozenset[str]) -> set[str]:
+    """Return the stores and repartition topics whose number of partitions depends on the sub-topology's inputs."""
     return {f"store {store.name}" for store in item.stores} | {f"topic {n}" for n in internal & set(item.sink_topics)}
 
 

@@ -119,16 +119,13 @@ def plan_hash(
     application_id: str, subtopologies: tuple[PlannedSubtopology, ...], stores: tuple[PlannedGlobalStore, ...]
 ) -> str:
     """Return the hash of a plan's ids, topics, stores and formats."""
+    parts = [item.model_dump(mode="json", by_alias=True) for item in subtopologies]
+    for topic in (topic for part in parts for topic in (*part["repartitionTopics"], *part["changelogTopics"])):
+        del topic["config"]
     content: dict[str, Any] = {
         "applicationId": application_id,
-        "subtopologies": [_without_config(item.model_dump(mode="json", by_alias=True)) for item in subtopologies],
+        "subtopologies": parts,
         "globalStores": [item.model_dump(mode="json", by_alias=True) for item in stores],
     }
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _without_config(subtopology: dict[str, Any]) -> dict[str, Any]:
-    for topic in (*subtopology["repartitionTopics"], *subtopology["changelogTopics"]):
-        topic.pop("config")
-    return subtopology

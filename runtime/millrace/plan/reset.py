@@ -164,9 +164,12 @@ def plan_reset(
         ActiveGroupError: The group has members, and `force` is False.
     """
     if observed.members and not force:
+        shown = sorted(map(str, observed.members))
+        more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
         raise ActiveGroupError(
-            f"Application {application_id} is still running: {_listed(observed.members)}. Stop it first; members that were "
-            "killed leave after their session.timeout.ms, or at once with --force (force: true in a StreamsReset)"
+            f"Application {application_id} is still running: its group has {len(shown)} active "
+            f"member{'s' if len(shown) > 1 else ''}, {', '.join(shown[:5])}{more}. Stop it first; members that were killed "
+            "leave after their session.timeout.ms, or at once with --force (force: true in a StreamsReset)"
         )
     topics = input_topics(application_id, observed, plan, inputs)
     offsets = _offsets(topics, observed, target or OffsetTarget())
@@ -222,9 +225,3 @@ def _notes(
             yield f"Not deleted: {topic}, as it belongs to application {owner}"
         elif plan is not None:
             yield f"Not deleted: {topic}, which is not in this topology but may be from an older one"
-
-
-def _listed(members: Collection[ActiveMember]) -> str:
-    shown = sorted(map(str, members))
-    more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
-    return f"its group has {len(shown)} active member{'s' if len(shown) > 1 else ''}, {', '.join(shown[:5])}{more}"

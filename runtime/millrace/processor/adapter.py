@@ -262,20 +262,6 @@ class FixedKeyProcessorFactory:
         return process_record
 
 
-def processor_node(supplier: Callable[[], AnyProcessor]) -> NodeFactory:
-    """Return the factory of a node that runs a user's processor.
-
-    Args:
-        supplier: called once per task; must return a new object each time.
-    """
-    return ProcessorFactory(supplier)
-
-
-def fixed_key_processor_node(supplier: Callable[[], AnyFixedKeyProcessor]) -> NodeFactory:
-    """Return the factory of a node that runs a user's fixed-key processor."""
-    return FixedKeyProcessorFactory(supplier)
-
-
 def stores_of(supplier: object) -> tuple[StoreBuilder, ...]:
     """Return the stores of a supplier."""
     return tuple(supplier.stores() or ()) if isinstance(supplier, ConnectedStoreProvider) else ()
@@ -289,22 +275,6 @@ def _new(supplier: Callable[[], object], node: NodeContext) -> Any:
             "give the processor's class, or a function that returns a new processor"
         )
     return processor
-
-
-@dataclass(frozen=True, slots=True)
-class NodeProcessorSupplier:
-    """Supplies processors that run a node of the DSL."""
-
-    name: str
-    factory: NodeFactory
-
-    def __call__(self) -> NodeProcessor:
-        """Return a new processor."""
-        return NodeProcessor(self.name, self.factory)
-
-    def stores(self) -> tuple[StoreBuilder, ...]:
-        """Return nothing: the stores of operators are already connected."""
-        return ()
 
 
 class NodeProcessor(AnyProcessor):

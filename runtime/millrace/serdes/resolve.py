@@ -113,27 +113,22 @@ def _default(config: StreamsConfig, which: str) -> AnySerde | None:
     value = config.default_key_serde if which == "key" else config.default_value_serde
     if value is None:
         return None
-    serde = _resolve_default(config, value, which)
-    serde.configure(config)
-    return serde
-
-
-def _resolve_default(config: StreamsConfig, value: object, which: str) -> AnySerde:
     key = f"default.{which}.serde"
     found = _find(value, key)
+    windowed_inner = next((name for name in _WINDOWED_INNER if _setting(config, name)), _WINDOWED_INNER[0])
+    serde: AnySerde
     if found is ListSerde:
-        inner_key = f"default.list.{which}.serde.inner"
         kind = config.default_list_key_serde_type if which == "key" else config.default_list_value_serde_type
-        return ListSerde(_inner(config, inner_key), container=_list_type(kind, f"default.list.{which}.serde.type"))
-    if found is TimeWindowedSerde:
-        return TimeWindowedSerde(_windowed_inner(config), config.window_size_ms)
-    if found is SessionWindowedSerde:
-        return SessionWindowedSerde(_windowed_inner(config))
-    return resolve(value, key=key)
-
-
-def _windowed_inner(config: StreamsConfig) -> AnySerde:
-    return _inner(config, next((key for key in _WINDOWED_INNER if _setting(config, key)), _WINDOWED_INNER[0]))
+        container = _list_type(kind, f"default.list.{which}.serde.type")
+        serde = ListSerde(_inner(config, f"default.list.{which}.serde.inner"), container)
+    elif found is TimeWindowedSerde:
+        serde = TimeWindowedSerde(_inner(config, windowed_inner), config.window_size_ms)
+    elif found is SessionWindowedSerde:
+        serde = SessionWindowedSerde(_inner(config, windowed_inner))
+    else:
+        serde = resolve(value, key=key)
+    serde.configure(config)
+    return serde
 
 
 def _inner(config: StreamsConfig, key: str) -> AnySerde:

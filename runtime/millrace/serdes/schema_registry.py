@@ -15,7 +15,7 @@ they may change while the application runs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -259,7 +259,10 @@ class RegistryConnection:
 
     def configure(self, config: StreamsConfig) -> None:
         """Take the application's registry, unless another one was given."""
-        settings = _settings_of(config)
+        given = config.client_settings
+        settings = {key.removeprefix(_PREFIX): value for key, value in given.items() if key.startswith(_PREFIX)}
+        if _LOGIN in given:
+            settings[_LOGIN] = given[_LOGIN]
         with self._lock:
             if self._of_application and settings != self._settings:
                 self._settings, self._opened = settings, None
@@ -308,17 +311,9 @@ class RegistryConnection:
         return _Opened(client, *self._make(client), settings)
 
 
-def _settings_of(config: StreamsConfig) -> dict[str, object]:
-    given = config.client_settings
-    settings = {key.removeprefix(_PREFIX): value for key, value in given.items() if key.startswith(_PREFIX)}
-    return settings | ({_LOGIN: given[_LOGIN]} if _LOGIN in given else {})
-
-
-def _is_refusal(error: BaseException) -> bool:
-    return any(isinstance(item, SchemaRegistryError) and item.http_status_code in _REFUSED for item in _chain(error))
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _is_refusal(error: BaseException | None) -> bool:
     while error is not None:
-        yield error
+        if isinstance(error, SchemaRegistryError) and error.http_status_code in _REFUSED:
+            return True
         error = error.__cause__ or error.__context__
+    return False

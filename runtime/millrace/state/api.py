@@ -277,17 +277,6 @@ class ReadOnlySessionStore(Protocol):
         """Iterate over a key's sessions that end at `earliest_end` or later and start at `latest_start` or earlier."""
 
 
-@runtime_checkable
-class VersionedLookup(Protocol):
-    """What makes a store a versioned one: look-ups and deletions by key."""
-
-    def get(self, key: object) -> object:
-        """Return the latest version of a key, or None."""
-
-    def delete(self, key: object, timestamp: int) -> object:
-        """Delete a key from a time (ms)."""
-
-
 def close_all(stores: Iterable[StateStore]) -> None:
     """Close all stores, and raise the first failure after trying all of them."""
     failure: Exception | None = None

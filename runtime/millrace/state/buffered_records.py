@@ -57,14 +57,6 @@ def encode_context(context: RecordContext) -> bytes:
     return b"".join(parts)
 
 
-def context_size(context: RecordContext) -> int:
-    """Return Java's estimate of the bytes that a context takes in memory."""
-    size = 20 + len(context.topic or "")
-    for name, value in context.headers:
-        size += len(name) + len(value or b"")
-    return size
-
-
 def encode_change(change: BufferedChange) -> bytes:
     """Return the bytes of a change with its context."""
     prior, old = change.prior, change.old
@@ -104,12 +96,12 @@ def decode_logged_change(
     try:
         match version:
             case b"\x03":
-                return _version_3(data)
+                return _Reader(data).version_3()
             case b"\x02":
                 try:
-                    return _version_2(data)
+                    return _Reader(data).version_2()
                 except (StructError, ValueError):
-                    return _version_3(data)
+                    return _Reader(data).version_3()
             case b"\x01":
                 reader = _Reader(data)
                 time = reader.long()
@@ -127,20 +119,6 @@ def decode_logged_change(
     raise ProcessorStateError(
         f"The suppression changelog record at offset {context.offset} of {context.topic} has the unknown version {version!r}"
     )
-
-
-def _version_3(data: bytes) -> tuple[int, BufferedChange]:
-    reader = _Reader(data)
-    change = reader.change()
-    return reader.last_long(), change
-
-
-def _version_2(data: bytes) -> tuple[int, BufferedChange]:
-    reader = _Reader(data)
-    context = reader.context()
-    change = reader.sized_change(context, None)
-    change.prior = reader.sized()
-    return reader.last_long(), change
 
 
 def _sized(data: bytes | None) -> bytes:
@@ -204,6 +182,17 @@ class _Reader:
         length = self.number()
         old = prior if length == _SAME_AS_PRIOR else None if length == _NULL else self.take(length)
         return BufferedChange(context, prior, old, self.sized())
+
+    def version_3(self) -> tuple[int, BufferedChange]:
+        """Read a change and its time, and nothing else."""
+        change = self.change()
+        return self.last_long(), change
+
+    def version_2(self) -> tuple[int, BufferedChange]:
+        """Read a change in the layout of version 2 and its time, and nothing else."""
+        change = self.sized_change(self.context(), None)
+        change.prior = self.sized()
+        return self.last_long(), change
 
     def old_and_new(self, context: RecordContext, prior: tuple[bytes | None] | None) -> BufferedChange:
         """Read the old and the new value; if nothing is waiting, the old value is also the prior one."""

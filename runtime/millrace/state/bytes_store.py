@@ -149,10 +149,3 @@ def decode_position(data: bytes) -> Position:
             position[topic, partition] = offset
             at += 12
     return position
-
-
-def merge_position(into: Position, other: Mapping[tuple[str, int], int]) -> None:
-    """Raise every offset of `into` to at least that of `other`."""
-    for partition, offset in other.items():
-        if into.get(partition, -1) < offset:
-            into[partition] = offset

@@ -16,7 +16,6 @@ from millrace.state.bytes_store import (
     Position,
     decode_position,
     encode_position,
-    merge_position,
 )
 from millrace.state.value_formats import ValueFormat
 
@@ -77,7 +76,9 @@ def note_position(bytes_store: BytesStore, headers: Headers) -> None:
     if headers and _VERSION_HEADER in headers:
         vector = headers.last("c")
         if vector is not None:
-            merge_position(bytes_store.position, decode_position(vector))
+            position = bytes_store.position
+            for partition, offset in decode_position(vector).items():
+                position[partition] = max(offset, position.get(partition, -1))
 
 
 def disk_rows(

@@ -21,7 +21,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from rocksdict import Rdict, WriteBatch
+from rocksdict import Rdict, WriteBatch, WriteOptions
 
 from millrace.errors import LockError, ProcessorStateError, StateDirectoryError, TaskCorruptedError
 from millrace.records import TopicPartition
@@ -34,7 +34,6 @@ from millrace.state.rocksdb_options import (
     config_setter,
     offsets_options,
     store_options,
-    without_wal,
 )
 from millrace.state.value_formats import PLAIN, ValueFormat, convert_from_family, pack_long, unpack_long
 
@@ -91,9 +90,11 @@ class RocksDatabase:
         self._offsets: Rdict | None = None
         self._older_families: list[str] = []
         self._older: list[tuple[Rdict, Callable[[bytes], bytes]]] = []
-        self._read: Callable[[bytes], bytes | None] = _nothing
+        self._read: Callable[[bytes], bytes | None] = lambda _key: None
         self._handles: dict[str, Any] = {}
-        self._write_options = without_wal()
+        self._write_options = WriteOptions()
+        # Changes since the last flush are restored from the changelog. The stubs call this property a method.
+        setattr(self._write_options, "disable_wal", True)  # noqa: B010
         self._opened_with: RocksDBOptions | None = None
         self._setter: Any = None
 
@@ -216,10 +217,11 @@ class RocksDatabase:
         pending = [(key, waiting[key]) for key in self._pending.keys(lower, upper, reverse=reverse)]
         if not upper_inclusive and pending and pending[0 if reverse else -1][0] == upper:
             del pending[0 if reverse else -1]
-        sources = [
-            _bounded(source, lower, upper, reverse=reverse, upper_inclusive=upper_inclusive, convert=convert)
-            for source, convert in self._sources()
-        ]
+        first, last = (upper, lower) if reverse else (lower, upper)
+        sources = []
+        for source, convert in self._sources():
+            rows: Any = source.items(backwards=reverse, from_key=first)  # takes the snapshot
+            sources.append(_until(rows, last, upper, reverse, upper_inclusive, convert))
         if not pending and len(sources) == 1:
             return sources[0]
         return _merge([iter(pending), *sources], reverse=reverse)
@@ -338,7 +340,7 @@ class RocksDatabase:
     def _release(self) -> None:
         """Drop every reference to the database: RocksDB shuts down with the last one."""
         opened = self._opened_with
-        self._read = _nothing
+        self._read = lambda _key: None
         self._handles.clear()
         families = {
             id(rows): rows for rows in (*(rows for rows, _ in self._older), self._data, self._offsets, self._db)
@@ -351,24 +353,6 @@ class RocksDatabase:
         self._data = self._offsets = self._db = self._opened_with = None
         if self._setter is not None and opened is not None:
             self._setter.close(self._store_name, opened)
-
-
-def _nothing(_key: bytes) -> bytes | None:
-    return None
-
-
-def _bounded(
-    source: Rdict,
-    lower: bytes | None,
-    upper: bytes | None,
-    *,
-    reverse: bool,
-    upper_inclusive: bool,
-    convert: Callable[[bytes], bytes] | None,
-) -> Rows:
-    """Iterate one column family between bounds. The iterator, and so the snapshot, is created at once."""
-    rows: Any = source.items(backwards=reverse, from_key=upper if reverse else lower)
-    return _until(rows, lower if reverse else upper, upper, reverse, upper_inclusive, convert)
 
 
 def _until(

@@ -27,7 +27,6 @@ from rocksdict import (
     Options,
     UniversalCompactOptions,
     WriteBufferManager,
-    WriteOptions,
 )
 
 from millrace.config import StreamsConfig
@@ -124,13 +123,6 @@ def offsets_options() -> Options:
     return options
 
 
-def without_wal() -> WriteOptions:
-    """Return write options without write-ahead log: changes since the last flush are restored from the changelog."""
-    options = WriteOptions()
-    setattr(options, "disable_wal", True)  # noqa: B010 (the stubs call this property a method)
-    return options
-
-
 _log = logging.getLogger(__name__)
 _UNLIMITED: Final = 1 << 60
 """Version 1 shows a very large number if there is no limit."""
@@ -173,7 +165,12 @@ def memory_limit(root: Path = Path("/")) -> int | None:
 
 def _limit_files(root: Path) -> Iterator[Path]:
     mounted = root / "sys" / "fs" / "cgroup"
-    for controllers, path in _groups(root):
+    try:
+        lines = (root / "proc" / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
             folder, name = mounted / "memory", "memory.limit_in_bytes"
         elif not controllers:
@@ -183,16 +180,6 @@ def _limit_files(root: Path) -> Iterator[Path]:
         # In a container, its own group may be the root, while the path is the host's: then only the root exists.
         group = Path(path.lstrip("/"))
         yield from (folder / part / name for part in (group, *group.parents))
-
-
-def _groups(root: Path) -> Iterator[tuple[str, str]]:
-    try:
-        lines = (root / "proc" / "self" / "cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        yield controllers, path
 
 
 def _read(file: Path) -> int | None:

@@ -251,8 +251,12 @@ class AggregationWithHeaders(NamedTuple, Generic[A]):
     headers: Headers = NO_HEADERS
 
 
-class HeaderAggregates(Values):
-    """`AggregationWithHeaders`; changelog records have the timestamp of the record being processed."""
+class SessionStoreWithHeaders(TypedSessionStore[K, AggregationWithHeaders[A]]):
+    """A session store of aggregates with headers; changelog records have the timestamp of the record being processed."""
+
+    def put(self, session: Windowed[K], aggregate: AggregationWithHeaders[A] | None) -> None:
+        """Set a session's aggregate; None, or an aggregate that is None, deletes it."""
+        super().put(session, None if aggregate is None or aggregate[0] is None else aggregate)
 
     def _split(self, value: Any) -> Parts:
         return self._value_bytes(self._topic, value[0]), self._record.timestamp, value[1]
@@ -268,11 +272,3 @@ class HeaderAggregates(Values):
 
     def _tombstone_headers(self) -> Headers:
         return self._record.headers
-
-
-class SessionStoreWithHeaders(HeaderAggregates, TypedSessionStore[K, AggregationWithHeaders[A]]):
-    """A session store of aggregates with headers."""
-
-    def put(self, session: Windowed[K], aggregate: AggregationWithHeaders[A] | None) -> None:
-        """Set a session's aggregate; None, or an aggregate that is None, deletes it."""
-        super().put(session, None if aggregate is None or aggregate[0] is None else aggregate)

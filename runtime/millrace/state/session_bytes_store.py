@@ -195,7 +195,8 @@ class RocksTimeOrderedSessionStore(_SegmentedSessions):
             return iter(())
         upper = INDEX if latest_end == MAX_LONG else BASE + pack_long(latest_end + 1)
         rows = self.scan_segments(earliest_end, latest_end, BASE + pack_long(earliest_end), upper)
-        return (pair for pair in _base_rows(rows) if pair[0].end <= latest_end)
+        sessions = ((decode_time_ordered_session_key(row), value) for row, value in rows)
+        return (pair for pair in sessions if pair[0].end <= latest_end)
 
 
 class MemorySessionStore(MemoryStore):
@@ -288,10 +289,6 @@ class MemorySessionStore(MemoryStore):
         super().close()
         self._ends.clear()
         self.observed_stream_time = -1
-
-
-def _base_rows(rows: Iterator[tuple[bytes, bytes]]) -> SessionRows:
-    return ((decode_time_ordered_session_key(row), value) for row, value in rows if row[:1] == BASE)
 
 
 def _within(key: bytes, key_from: bytes | None, key_to: bytes | None) -> bool:

@@ -19,7 +19,6 @@ from millrace.state.buffered_records import (
     VERSION_HEADERS,
     BufferedChange,
     BufferKey,
-    context_size,
     decode_logged_change,
     encode_change,
 )
@@ -225,7 +224,10 @@ def java_hash(data: bytes) -> int:
 
 
 def _size(raw: bytes, change: BufferedChange) -> int:
-    size = 8 + len(raw) + context_size(change.context)
+    """Return Java's estimate of the bytes that a change takes in memory."""
+    context = change.context
+    size = 28 + len(raw) + len(context.topic or "")
+    size += sum(len(name) + len(value or b"") for name, value in context.headers)
     for part in (change.prior, None if change.old == change.prior else change.old, change.new):
         if part is not None:
             size += len(part)

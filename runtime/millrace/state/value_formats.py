@@ -13,7 +13,7 @@ The timestamp prefix exists only on disk: in the changelog it is the record's ti
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import NamedTuple
 
@@ -68,22 +68,6 @@ class StoredValue(NamedTuple):
     headers: Headers
 
 
-def _plain_to_disk(value: bytes, _timestamp: int, _headers: Headers) -> bytes:
-    return value
-
-
-def _plain_from_disk(data: bytes) -> StoredValue:
-    return StoredValue(data, UNKNOWN_TIMESTAMP, NO_HEADERS)
-
-
-def _timestamped_to_disk(value: bytes, timestamp: int, _headers: Headers) -> bytes:
-    return pack_long(timestamp) + value
-
-
-def _timestamped_from_disk(data: bytes) -> StoredValue:
-    return StoredValue(data[8:], unpack_long(data), NO_HEADERS)
-
-
 def _headers_to_disk(value: bytes, timestamp: int, headers: Headers) -> bytes:
     if not headers:
         return b"\0" + pack_long(timestamp) + value
@@ -122,9 +106,18 @@ class ValueFormat:
     """Column families of older layouts that may still hold rows, newest first; they are moved when they are written."""
 
 
-PLAIN = ValueFormat("plain", "default", _plain_to_disk, _plain_from_disk)
+PLAIN = ValueFormat(
+    "plain",
+    "default",
+    lambda value, _timestamp, _headers: value,
+    lambda data: StoredValue(data, UNKNOWN_TIMESTAMP, NO_HEADERS),
+)
 TIMESTAMPED = ValueFormat(
-    "timestamped", "keyValueWithTimestamp", _timestamped_to_disk, _timestamped_from_disk, ("default",)
+    "timestamped",
+    "keyValueWithTimestamp",
+    lambda value, timestamp, _headers: pack_long(timestamp) + value,
+    lambda data: StoredValue(data[8:], unpack_long(data), NO_HEADERS),
+    ("default",),
 )
 HEADERS = ValueFormat(
     "headers",
@@ -136,13 +129,11 @@ HEADERS = ValueFormat(
 SESSION_HEADERS = ValueFormat(
     "headers", "sessionKeyValueWithHeaders", _session_headers_to_disk, _session_headers_from_disk, ("default",)
 )
-TIME_ORDERED_SESSION_HEADERS = ValueFormat("headers", "sessionKeyValueWithHeaders", _plain_to_disk, _plain_from_disk)
+TIME_ORDERED_SESSION_HEADERS = replace(PLAIN, name="headers", family="sessionKeyValueWithHeaders")
 """Java 4.3.1 puts emit-on-close sessions into the header-aware family without giving them headers."""
-TIME_ORDERED_TIMESTAMPED = ValueFormat("timestamped", "default", _timestamped_to_disk, _timestamped_from_disk)
+TIME_ORDERED_TIMESTAMPED = replace(TIMESTAMPED, family="default", older=())
 """Emit-on-close window stores keep timestamped values in the default family."""
-TIME_ORDERED_HEADERS = ValueFormat(
-    "headers", "windowKeyValueWithHeaders", _headers_to_disk, _headers_from_disk, ("default",)
-)
+TIME_ORDERED_HEADERS = replace(HEADERS, family="windowKeyValueWithHeaders", older=("default",))
 
 _FORMATS = {"plain": PLAIN, "timestamped": TIMESTAMPED, "headers": HEADERS}
 

@@ -150,16 +150,6 @@ class PlainValues(Values):
         return value_size(value)
 
 
-class PlainValuesLoggedWithHeaders(PlainValues):
-    """Plain values whose changelog records carry the headers of the record being processed (joins, since 4.3)."""
-
-    def _split(self, value: object) -> Parts:
-        return self._value_bytes(self._topic, value), self._record.timestamp, self._record.headers
-
-    def _tombstone_headers(self) -> Headers:
-        return self._record.headers
-
-
 class TimestampedValues(Values):
     """Pairs of value and timestamp; changelog records have the value's timestamp.
 

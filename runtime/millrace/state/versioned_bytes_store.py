@@ -40,16 +40,6 @@ Version = tuple[int, "bytes | None"]
 """Valid-from timestamp (ms) and value (None = tombstone)."""
 
 
-def encode_latest(value: bytes, timestamp: int) -> bytes:
-    """Return timestamp(8) ‖ value."""
-    return pack_long(timestamp) + value
-
-
-def decode_latest(data: bytes) -> tuple[bytes, int]:
-    """Return (value, timestamp)."""
-    return data[8:], unpack_long(data)
-
-
 @dataclass(slots=True)
 class VersionRow:
     """The versions of one key in one segment."""
@@ -182,7 +172,7 @@ class RocksVersionedStore(RocksKeyValueStore):
     def latest(self, key: bytes) -> FoundVersion | None:
         """Return the latest version of a key; it never expires."""
         data = self.get(encode_segment_key(_LATEST, key))
-        return None if data is None else (*decode_latest(data), None)
+        return None if data is None else (data[8:], unpack_long(data), None)
 
     def as_of(self, key: bytes, timestamp: int) -> FoundVersion | None:
         """Return the version valid at a time; also None if that time is older than the history retention."""
@@ -282,7 +272,7 @@ class RocksVersionedStore(RocksKeyValueStore):
         return self._put_at_edge(key, value, timestamp, valid_to, oldest_live)
 
     def _put_latest(self, key: bytes, value: bytes | None, timestamp: int) -> None:
-        self.put(encode_segment_key(_LATEST, key), None if value is None else encode_latest(value, timestamp))
+        self.put(encode_segment_key(_LATEST, key), None if value is None else pack_long(timestamp) + value)
 
     def _put_row(self, segment: int, key: bytes, row: VersionRow) -> None:
         self._segments.add(segment)

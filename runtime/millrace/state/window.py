@@ -28,8 +28,8 @@ from millrace.state.layered_store import LayeredStore
 from millrace.state.value_formats import ValueFormat
 from millrace.state.values import (
     HeaderValues,
+    Parts,
     PlainValues,
-    PlainValuesLoggedWithHeaders,
     TimestampedValues,
     Values,
 )
@@ -311,8 +311,14 @@ class WindowStore(PlainValues, TypedWindowStore[K, V]):
     """A window store of plain values."""
 
 
-class JoinWindowStore(PlainValuesLoggedWithHeaders, TypedWindowStore[K, V]):
-    """The window store of one side of a stream-stream join: every record is kept, and logged with its headers."""
+class JoinWindowStore(PlainValues, TypedWindowStore[K, V]):
+    """The window store of one side of a stream-stream join: every record is kept, and logged with its headers (since 4.3)."""
+
+    def _split(self, value: object) -> Parts:
+        return self._value_bytes(self._topic, value), self._record.timestamp, self._record.headers
+
+    def _tombstone_headers(self) -> Headers:
+        return self._record.headers
 
 
 class TimestampedWindowStore(TimestampedValues, TypedWindowStore[K, ValueAndTimestamp[V]]):

@@ -158,6 +158,7 @@ class RocksTimeOrderedWindowStore(SegmentedDatabase):
         time_to = min(time_to, MAX_LONG)
         if time_to < time_from:
             return iter(())
+        bounds = key_from, key_to, time_from, time_to
         if self.with_index and not (key_from is None and key_to is None):
             if key_from is not None and key_from == key_to:
                 lower = INDEX + encode_window_key(key_from, time_from, 0)
@@ -170,11 +171,11 @@ class RocksTimeOrderedWindowStore(SegmentedDatabase):
                     else INDEX + upper_range(key_to, pack_window_suffix(time_to, MAX_INT))
                 )
             index = self.scan_segments(time_from, time_to, lower, upper, reverse=reverse)
-            return self._through_index(_matching(index, _decode_index_row, key_from, key_to, time_from, time_to))
+            return self._through_index(_matching(index, lambda row: decode_window_key(row[1:]), *bounds))
         lower = BASE + pack_long(time_from)
         upper = INDEX if time_to == MAX_LONG else BASE + pack_long(time_to + 1)
         rows = self.scan_segments(time_from, time_to, lower, upper, reverse=reverse)
-        return _matching(rows, _decode_base_row, key_from, key_to, time_from, time_to)
+        return _matching(rows, decode_time_ordered_window_key, *bounds)
 
     def _through_index(self, index: WindowRows) -> WindowRows:
         for key, start, _ in index:
@@ -289,14 +290,6 @@ class MemoryWindowStore(MemoryStore):
         super().close()
         self._starts.clear()
         self.observed_stream_time = -1
-
-
-def _decode_index_row(row: bytes) -> tuple[bytes, int, int]:
-    return decode_window_key(row[1:])
-
-
-def _decode_base_row(row: bytes) -> tuple[bytes, int, int]:
-    return (b"", -1, 0) if row[:1] != BASE else decode_time_ordered_window_key(row)
 
 
 def _matching(

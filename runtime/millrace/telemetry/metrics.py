@@ -43,10 +43,6 @@ Client = tuple[State, tuple[StreamThread, ...]]
 """What a client's metrics are read from: its state and its threads."""
 
 
-def _alive(threads: Iterable[StreamThread]) -> int:
-    return sum(thread.state not in (ThreadState.CREATED, ThreadState.DEAD) for thread in threads)
-
-
 CLIENT_METRICS: Final[tuple[Metric[Client], ...]] = (
     Metric(
         _CLIENT,
@@ -58,7 +54,13 @@ CLIENT_METRICS: Final[tuple[Metric[Client], ...]] = (
         lambda client: _STATES[client[0]],
     ),
     Metric(
-        _CLIENT, "alive-stream-threads", _GAUGE, _INFO, "{thread}", "Stream threads that run", lambda c: _alive(c[1])
+        _CLIENT,
+        "alive-stream-threads",
+        _GAUGE,
+        _INFO,
+        "{thread}",
+        "Stream threads that run",
+        lambda client: sum(thread.state not in (ThreadState.CREATED, ThreadState.DEAD) for thread in client[1]),
     ),
     Metric(
         _CLIENT,
@@ -170,7 +172,8 @@ def observe(
         return [
             (task, {**attributes, "task_id": str(task.task_id)})
             for thread, attributes in all_threads()
-            for task in _tasks(thread)
+            if (tasks := thread.tasks) is not None
+            for task in (*tasks.running.values(), *tasks.restoring.values())
         ]
 
     _register(meter, CLIENT_METRICS, client, level)
@@ -181,11 +184,6 @@ def observe(
             meter.create_observable_counter(
                 exported_name(NODE_GROUP, f"{sensor}-total"), [_sensor_callback(sensor, all_tasks)], "1", description
             )
-
-
-def _tasks(thread: StreamThread) -> list[StreamTask]:
-    tasks = thread.tasks
-    return [] if tasks is None else [*tasks.running.values(), *tasks.restoring.values()]
 
 
 def _register(

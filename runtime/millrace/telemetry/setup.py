@@ -33,7 +33,7 @@ from urllib.parse import unquote
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
-from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -116,10 +116,13 @@ def configure(config: StreamsConfig, environ: Mapping[str, str] | None = None) -
     variables = os.environ if environ is None else environ
     if variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
-    resource = _resource(config)
+    instance_id = config.group_instance_id
+    ours = {SERVICE_NAME: config.application_id, **({SERVICE_INSTANCE_ID: instance_id} if instance_id else {})}
+    resource = Resource.create().merge(Resource(ours)).merge(OTELResourceDetector().detect())
     owned: list[SdkTracerProvider | SdkMeterProvider] = []
-    tracer_provider: TracerProvider | None = _existing_tracer_provider()
-    if tracer_provider is None:
+    tracer_provider: TracerProvider | None = trace.get_tracer_provider()
+    if not isinstance(tracer_provider, SdkTracerProvider):  # the application has not installed one
+        tracer_provider = None
         exporters = [_exporter("traces", name, variables, config) for name in _exporter_names("traces", variables)]
         if exporters:
             made = SdkTracerProvider(resource=resource, shutdown_on_exit=False)
@@ -128,10 +131,13 @@ def configure(config: StreamsConfig, environ: Mapping[str, str] | None = None) -
             owned.append(made)
             tracer_provider = made
     page = PrometheusPage() if config.health_metrics else None
-    meter_provider = _existing_meter_provider()
+    existing = metrics.get_meter_provider()
+    meter_provider = existing if isinstance(existing, SdkMeterProvider) else None
     if meter_provider is None:
-        names = _exporter_names("metrics", variables)
-        readers = [_reader(_exporter("metrics", name, variables, config)) for name in names]
+        made_readers = (_exporter("metrics", name, variables, config) for name in _exporter_names("metrics", variables))
+        readers: list[MetricReader] = [
+            item if isinstance(item, MetricReader) else PeriodicExportingMetricReader(item) for item in made_readers
+        ]
         if page is not None:
             readers.append(page.reader)
         if readers:
@@ -147,23 +153,6 @@ def configure(config: StreamsConfig, environ: Mapping[str, str] | None = None) -
         else Tracing(tracer_provider.get_tracer(INSTRUMENTATION_NAME), config.application_id)
     )
     return Telemetry(tracing, tracer_provider, meter_provider, tuple(owned), page)
-
-
-def _existing_tracer_provider() -> TracerProvider | None:
-    provider = trace.get_tracer_provider()
-    return provider if isinstance(provider, SdkTracerProvider) else None
-
-
-def _existing_meter_provider() -> SdkMeterProvider | None:
-    provider = metrics.get_meter_provider()
-    return provider if isinstance(provider, SdkMeterProvider) else None
-
-
-def _resource(config: StreamsConfig) -> Resource:
-    ours = {SERVICE_NAME: config.application_id}
-    if config.group_instance_id:
-        ours[SERVICE_INSTANCE_ID] = config.group_instance_id
-    return Resource.create().merge(Resource(ours)).merge(OTELResourceDetector().detect())
 
 
 def _exporter_names(signal: str, variables: Mapping[str, str]) -> list[str]:
@@ -183,7 +172,9 @@ def _exporter(signal: str, name: str, variables: Mapping[str, str], config: Stre
         return make()
     if _protocol(signal, variables) == "grpc":
         return make(headers=dict(read_headers(file)))
-    return make(session=session_with_headers(file))
+    session = Session()
+    session.auth = _FileHeaders(file)
+    return make(session=session)
 
 
 def _protocol(signal: str, variables: Mapping[str, str]) -> str:
@@ -214,10 +205,6 @@ def _load(signal: str, name: str, variables: Mapping[str, str]) -> Any:
     return found.load()
 
 
-def _reader(exporter: MetricExporter | MetricReader) -> MetricReader:
-    return exporter if isinstance(exporter, MetricReader) else PeriodicExportingMetricReader(exporter)
-
-
 def read_headers(file: Path) -> Mapping[str, str]:
     """Return the headers in a file: `name=value`, separated by commas or lines; values are URL-encoded.
 
@@ -242,7 +229,11 @@ def read_headers(file: Path) -> Mapping[str, str]:
 
 
 class _FileHeaders(AuthBase):
-    """Adds the headers that a file currently contains; while it cannot be read, those it contained last."""
+    """Adds the headers that a file currently contains; while it cannot be read, those it contained last.
+
+    Raises:
+        ConfigError: the file cannot be read now.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -255,17 +246,6 @@ class _FileHeaders(AuthBase):
             _log.warning("%s; the previous headers are sent", error)
         request.headers.update(self._last)
         return request
-
-
-def session_with_headers(file: Path) -> Session:
-    """Return an HTTP session that adds the headers in a file to every request.
-
-    Raises:
-        ConfigError: the file cannot be read now.
-    """
-    session = Session()
-    session.auth = _FileHeaders(file)
-    return session
 
 
 class PrometheusPage:

@@ -17,14 +17,14 @@ headers, in the format of the propagators that `OTEL_PROPAGATORS` names (W3C tra
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Final, Self
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context, attach, detach, get_current
-from opentelemetry.propagators.textmap import Getter, Setter
+from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.util.types import AttributeValue
 
@@ -61,38 +61,7 @@ class _HeadersGetter(Getter[Headers]):
         return [name for name, _ in carrier]
 
 
-class _PairsSetter(Setter[dict[str, str]]):
-    def set(self, carrier: dict[str, str], key: str, value: str) -> None:
-        carrier[key] = value
-
-
 _getter = _HeadersGetter()
-_setter = _PairsSetter()
-
-
-def extract_context(headers: Headers) -> Context:
-    """Return the context that a record's producer put into its headers; empty if there is none."""
-    return propagate.extract(headers, context=Context(), getter=_getter)
-
-
-def inject_context(headers: Headers, context: Context) -> Headers:
-    """Return headers with a context, which replaces one that may come from the input record.
-
-    The headers are returned unchanged if there is nothing to add.
-    """
-    added: dict[str, str] = {}
-    propagate.inject(added, context=context, setter=_setter)
-    if not added:
-        return headers
-    return Headers((*_without(headers, propagate.get_global_textmap().fields), *_encoded(added)))
-
-
-def _without(headers: Headers, fields: set[str]) -> Iterable[tuple[str, bytes | None]]:
-    return (pair for pair in headers if pair[0] not in fields)
-
-
-def _encoded(added: dict[str, str]) -> Iterable[tuple[str, bytes]]:
-    return ((name, value.encode()) for name, value in added.items())
 
 
 class FetchSpan:
@@ -190,7 +159,7 @@ class Tracing:
         """Bracket the processing of one record, in its producer's trace if the headers contain one."""
         current_round = _round.get()
         round_span = None if current_round is None else current_round.started()
-        context = extract_context(headers)
+        context = propagate.extract(headers, context=Context(), getter=_getter)
         producer = trace.get_current_span(context).get_span_context()
         links = []
         if producer.is_valid:
@@ -221,7 +190,10 @@ class Tracing:
             span.end()
 
     def inject(self, topic: str, headers: Headers) -> Headers:
-        """Return the headers to send, with the context of a span for sending."""
+        """Return the headers to send, with the context of a span for sending.
+
+        It replaces a context that may come from the input record. The headers are unchanged if there is nothing to add.
+        """
         context = get_current()
         attributes: dict[str, AttributeValue] = {
             SYSTEM: "kafka",
@@ -230,10 +202,16 @@ class Tracing:
             DESTINATION_NAME: topic,
         }
         span = self._tracer.start_span(f"send {topic}", context, SpanKind.PRODUCER, attributes)
+        added: dict[str, str] = {}
         try:
-            return inject_context(headers, trace.set_span_in_context(span, context))
+            propagate.inject(added, context=trace.set_span_in_context(span, context))
         finally:
             span.end()
+        if not added:
+            return headers
+        fields = propagate.get_global_textmap().fields
+        kept = (pair for pair in headers if pair[0] not in fields)
+        return Headers((*kept, *((name, value.encode()) for name, value in added.items())))
 
     def send(self, thread: str) -> AbstractContextManager[object]:
         """Bracket waiting until everything sent is acknowledged."""

@@ -24,14 +24,9 @@ from millrace.errors import ConfigError, InvalidStateStoreError, TopologyError
 from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TaskId, TopicPartition
 from millrace.serdes.base import AnySerde, Serde
 from millrace.serdes.resolve import default_key_serde, default_value_serde
-from millrace.state.api import (
-    ReadOnlyKeyValueStore,
-    ReadOnlySessionStore,
-    ReadOnlyWindowStore,
-    StateStore,
-    VersionedLookup,
-)
+from millrace.state.api import ReadOnlyKeyValueStore, ReadOnlySessionStore, ReadOnlyWindowStore, StateStore
 from millrace.state.cache import RecordCache
+from millrace.state.versioned import VersionedKeyValueStore
 from millrace.testing.collector import CapturingCollector, ProducedRecord
 from millrace.testing.topics import TestInputTopic, TestOutputTopic
 from millrace.topology.java_order import hash_ordered
@@ -297,8 +292,12 @@ class TopologyTestDriver:
         return self._store_with(name, "session", ReadOnlySessionStore)
 
     def get_versioned_key_value_store(self, name: str) -> Any:
-        """Return a versioned key-value store."""
-        return self._store_with(name, "versioned", VersionedLookup)
+        """Return a versioned key-value store.
+
+        Raises:
+            InvalidStateStoreError: there is no store of that name, or it is of another kind, such as a plain key-value store.
+        """
+        return self._store_with(name, "versioned", VersionedKeyValueStore)
 
     # Looking inside
 

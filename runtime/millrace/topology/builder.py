@@ -12,9 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from millrace.config import StreamsConfig
 from millrace.errors import TopologyError
-from millrace.processor.api import TimestampExtractor
 from millrace.processor.node import NodeFactory
-from millrace.serdes.base import Serde
 from millrace.topology.description import NodeGroup, TopologyDescription, describe
 from millrace.topology.java_order import hash_ordered
 from millrace.topology.model import (
@@ -434,17 +432,3 @@ class TopologyBuilder:
                 f"({listing}); name the stores with Materialized and the repartition topics with Grouped, Joined, "
                 "StreamJoined, TableJoined or Repartitioned"
             )
-
-
-def global_source(
-    name: str,
-    topic: str,
-    *,
-    key_serde: Serde[object] | None = None,
-    value_serde: Serde[object] | None = None,
-    timestamp_extractor: TimestampExtractor | None = None,
-) -> SourceNode:
-    """Return the source node of a global store."""
-    return SourceNode(
-        name, (topic,), key_serde=key_serde, value_serde=value_serde, timestamp_extractor=timestamp_extractor
-    )

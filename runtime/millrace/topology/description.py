@@ -64,9 +64,9 @@ class SinkDescription:
         return ()
 
     def __str__(self) -> str:
-        to = (
-            f"extractor class: {_callable_name(self.topic_extractor)}" if self.topic is None else f"topic: {self.topic}"
-        )
+        extractor = self.topic_extractor
+        name = getattr(extractor, "__name__", type(extractor).__name__)
+        to = f"extractor class: {name}" if self.topic is None else f"topic: {self.topic}"
         return f"Sink: {self.name} ({to})\n      <-- {_names(self.predecessors)}"
 
 
@@ -142,11 +142,6 @@ def _bracketed(names: Sequence[str]) -> str:
 
 def _names(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
-
-
-def _callable_name(function: object) -> str:
-    name: str = getattr(function, "__name__", type(function).__name__)
-    return name
 
 
 class _Described:

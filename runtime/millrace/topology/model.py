@@ -138,6 +138,37 @@ class Subtopology:
     source_changelogs: frozenset[str] = frozenset()
     """Stores restored from a source topic: their changes are not logged, and standbys stop at committed offsets."""
 
+    def plan(self) -> PlannedSubtopology:
+        """Return what this sub-topology needs from a cluster, as data."""
+        return PlannedSubtopology(
+            id=self.id,
+            source_topics=self.source_topics,
+            source_patterns=tuple(pattern.pattern for pattern in self.source_patterns),
+            sink_topics=self.sink_topics,
+            stores=tuple(
+                PlannedStore(
+                    name=builder.name,
+                    kind=builder.kind,
+                    value_format=builder.value_format,
+                    persistent=builder.persistent,
+                    changelog_topic=self.changelog_topics.get(builder.name),
+                    changelog_is_source=builder.name in self.source_changelogs,
+                )
+                for builder in self.store_builders
+            ),
+            repartition_topics=tuple(
+                PlannedRepartitionTopic(
+                    name=name, partitions=topic.partitions, enforced=topic.enforced, config=topic.config
+                )
+                for name, topic in sorted(self.repartition_topics.items())
+            ),
+            changelog_topics=tuple(
+                PlannedChangelogTopic(name=name, config=config)
+                for name, config in sorted(self.changelog_configs.items())
+            ),
+            copartition_groups=tuple(tuple(sorted(group)) for group in self.copartition_groups),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class BuiltTopology:
@@ -171,8 +202,22 @@ class BuiltTopology:
 
     def plan(self) -> TopologyPlan:
         """Return what this topology needs from a cluster, as data."""
-        subtopologies = tuple(_planned(subtopology) for subtopology in self.subtopologies)
-        stores = _planned_global_stores(self.global_subtopology)
+        subtopologies = tuple(subtopology.plan() for subtopology in self.subtopologies)
+        instances = self.global_subtopology
+        stores = (
+            ()
+            if instances is None
+            else tuple(
+                PlannedGlobalStore(
+                    name=builder.name,
+                    topic=instances.changelog_topics[builder.name],
+                    kind=builder.kind,
+                    value_format=builder.value_format,
+                    persistent=builder.persistent,
+                )
+                for builder in instances.store_builders
+            )
+        )
         return TopologyPlan(
             application_id=self.application_id,
             hash=plan_hash(self.application_id, subtopologies, stores),
@@ -180,49 +225,3 @@ class BuiltTopology:
             global_stores=stores,
             dead_letter_topic=self.dead_letter_topic,
         )
-
-
-def _planned(subtopology: Subtopology) -> PlannedSubtopology:
-    return PlannedSubtopology(
-        id=subtopology.id,
-        source_topics=subtopology.source_topics,
-        source_patterns=tuple(pattern.pattern for pattern in subtopology.source_patterns),
-        sink_topics=subtopology.sink_topics,
-        stores=tuple(
-            PlannedStore(
-                name=builder.name,
-                kind=builder.kind,
-                value_format=builder.value_format,
-                persistent=builder.persistent,
-                changelog_topic=subtopology.changelog_topics.get(builder.name),
-                changelog_is_source=builder.name in subtopology.source_changelogs,
-            )
-            for builder in subtopology.store_builders
-        ),
-        repartition_topics=tuple(
-            PlannedRepartitionTopic(
-                name=name, partitions=topic.partitions, enforced=topic.enforced, config=topic.config
-            )
-            for name, topic in sorted(subtopology.repartition_topics.items())
-        ),
-        changelog_topics=tuple(
-            PlannedChangelogTopic(name=name, config=config)
-            for name, config in sorted(subtopology.changelog_configs.items())
-        ),
-        copartition_groups=tuple(tuple(sorted(group)) for group in subtopology.copartition_groups),
-    )
-
-
-def _planned_global_stores(subtopology: Subtopology | None) -> tuple[PlannedGlobalStore, ...]:
-    if subtopology is None:
-        return ()
-    return tuple(
-        PlannedGlobalStore(
-            name=builder.name,
-            topic=subtopology.changelog_topics[builder.name],
-            kind=builder.kind,
-            value_format=builder.value_format,
-            persistent=builder.persistent,
-        )
-        for builder in subtopology.store_builders
-    )

@@ -6,18 +6,16 @@ none of this runs. With one, operators of the DSL, which are otherwise plain fun
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol, cast, runtime_checkable
+from functools import partial
+from typing import Any, cast
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.loading import load_instance
 from millrace.processor.adapter import (
     FixedKeyProcessorFactory,
-    NodeProcessorSupplier,
+    NodeProcessor,
     ProcessorFactory,
-    fixed_key_processor_node,
-    processor_node,
     stores_of,
 )
 from millrace.processor.api import FixedKeyProcessorSupplier, ProcessorSupplier
@@ -90,14 +88,6 @@ class ProcessorWrapper:
         return supplier
 
 
-@runtime_checkable
-class _Wraps(Protocol):
-    """The methods of a `ProcessorWrapper`, which a user's class may have without being derived from it."""
-
-    wrap_processor_supplier: Callable[..., object]
-    wrap_fixed_key_processor_supplier: Callable[..., object]
-
-
 def configured_wrapper(config: StreamsConfig) -> ProcessorWrapper | None:
     """Return the wrapper of a configuration, configured.
 
@@ -108,7 +98,8 @@ def configured_wrapper(config: StreamsConfig) -> ProcessorWrapper | None:
     if given is None or (isinstance(given, str) and given.endswith("NoOpProcessorWrapper")):
         return None
     wrapper = load_instance(given, "processor.wrapper.class", config=config)
-    if not isinstance(wrapper, _Wraps):
+    # A user's class may have the methods without being derived from ProcessorWrapper.
+    if not all(hasattr(wrapper, name) for name in ("wrap_processor_supplier", "wrap_fixed_key_processor_supplier")):
         raise ConfigError(
             f"processor.wrapper.class: {given!r} is not a processor wrapper; derive it from ProcessorWrapper, which has the "
             "methods wrap_processor_supplier and wrap_fixed_key_processor_supplier"
@@ -129,7 +120,9 @@ def wrapped(node: ProcessorNode, wrapper: ProcessorWrapper) -> tuple[NodeFactory
         given = factory.supplier
         result = wrapper.wrap_fixed_key_processor_supplier(node.name, given)
     else:
-        given = factory.supplier if isinstance(factory, ProcessorFactory) else NodeProcessorSupplier(node.name, factory)
+        given = (
+            factory.supplier if isinstance(factory, ProcessorFactory) else partial(NodeProcessor, node.name, factory)
+        )
         result = wrapper.wrap_processor_supplier(node.name, given)
     if result is given:
         return factory, ()
@@ -139,5 +132,5 @@ def wrapped(node: ProcessorNode, wrapper: ProcessorWrapper) -> tuple[NodeFactory
             "which is the given one or a function that returns a processor"
         )
     stores = tuple(builder for builder in stores_of(result) if builder.name not in node.stores)
-    make = fixed_key_processor_node if isinstance(factory, FixedKeyProcessorFactory) else processor_node
+    make = FixedKeyProcessorFactory if isinstance(factory, FixedKeyProcessorFactory) else ProcessorFactory
     return make(result), stores

@@ -33,19 +33,17 @@ def changelog_topic_config(builder: StoreBuilder, config: StreamsConfig) -> dict
     store's own log configuration. The same is true of the compaction lag of versioned stores.
     """
     own: Mapping[str, str] = builder.log_config
-    result = {**_COMMON, "cleanup.policy": _cleanup_policy(builder), **_application_defaults(config), **own}
+    expires = builder.kind in ("window", "session")
+    policy = "compact,delete" if expires else "compact"
+    result = {**_COMMON, "cleanup.policy": policy, **_application_defaults(config), **own}
     retention_ms = builder.retention_ms
-    if retention_ms is not None and builder.kind in ("window", "session"):
+    if retention_ms is not None and expires:
         if "retention.ms" not in own:
             extra = config.windowstore_changelog_additional_retention_ms
             result["retention.ms"] = str(min(retention_ms + extra, LONG_MAX))
     elif retention_ms is not None and builder.kind == "versioned" and "min.compaction.lag.ms" not in own:
         result["min.compaction.lag.ms"] = str(min(retention_ms + ONE_DAY_MS, LONG_MAX))
     return result
-
-
-def _cleanup_policy(builder: StoreBuilder) -> str:
-    return "compact,delete" if builder.kind in ("window", "session") else "compact"
 
 
 def _application_defaults(config: StreamsConfig) -> dict[str, str]:

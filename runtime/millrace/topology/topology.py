@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from millrace.config import StreamsConfig
 from millrace.errors import TopologyError
-from millrace.processor.adapter import processor_node, stores_of
+from millrace.processor.adapter import ProcessorFactory, stores_of
 from millrace.processor.api import (
     ProcessorSupplier,
     StreamPartitioner,
@@ -16,7 +16,7 @@ from millrace.processor.api import (
 )
 from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
-from millrace.topology.builder import TopologyBuilder, global_source
+from millrace.topology.builder import TopologyBuilder
 from millrace.topology.description import TopologyDescription
 from millrace.topology.model import BuiltTopology, SinkNode, SourceNode
 from millrace.topology.offset_reset import AutoOffsetReset, offset_reset_policy
@@ -91,7 +91,7 @@ class Topology:
         Raises:
             TopologyError: the name is taken, or a parent is unknown.
         """
-        self._builder.add_processor(name, processor_node(supplier), parents)
+        self._builder.add_processor(name, ProcessorFactory(supplier), parents)
         for store in stores_of(supplier):
             self._builder.add_state_store(store, (name,))
         return self
@@ -170,11 +170,9 @@ class Topology:
         Raises:
             TopologyError: a name is taken, or the store logs its changes.
         """
-        source = global_source(
-            source_name, topic, key_serde=key_serde, value_serde=value_serde, timestamp_extractor=timestamp_extractor
-        )
+        source = SourceNode(source_name, (topic,), None, key_serde, value_serde, timestamp_extractor)
         self._builder.add_global_store(
-            builder, source=source, processor_name=processor_name, factory=processor_node(supplier)
+            builder, source=source, processor_name=processor_name, factory=ProcessorFactory(supplier)
         )
         return self
 
