@@ -58,7 +58,6 @@ from millrace_operator.model import (
     ResourceRef,
     SetFinalizer,
 )
-from millrace_operator.reconcile.ownership import key_of
 from millrace_operator.reconcile.status import timestamp
 
 log = logging.getLogger(__name__)
@@ -257,7 +256,7 @@ class AppController:
             taken[error.key] = found
             raise StaleError(str(error)) from error
         if isinstance(action, Apply):
-            taken.pop(key_of(action.object), None)
+            taken.pop(Key.of(action.object), None)
         return True
 
     def _do(self, desired: DesiredApp, app: Object, action: Action) -> None:
