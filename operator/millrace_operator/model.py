@@ -67,6 +67,11 @@ class DesiredApp:
     deletion_time: float | None = None
     """When its deletion was requested, in seconds since the epoch; None unless `deleting`."""
 
+    @property
+    def ref(self) -> ResourceRef:
+        """The resource's kind, namespace and name."""
+        return ResourceRef("StreamsApp", self.namespace, self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:

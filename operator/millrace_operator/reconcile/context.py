@@ -149,7 +149,7 @@ class ReconcileContext:
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """Return a condition as it was last written."""
-        return next((item for item in self.status.conditions if item.type == kind), None)
+        return self.status.condition(kind)
 
     @property
     def all_ready_pods_report(self) -> bool:
