@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from millrace.manifest import StreamsAppSpec
 from millrace.manifest.status import StreamsAppStatus
@@ -32,6 +32,16 @@ class Key:
 
     kind: str
     name: str
+
+    @classmethod
+    def of(cls, item: Object) -> Self:
+        """Return the key of an object."""
+        return cls(str(item["kind"]), str(item["metadata"]["name"]))
+
+
+def labels_of(item: Object) -> Mapping[str, str]:
+    """Return the labels of an object or a template; empty if it has none."""
+    return item.get("metadata", {}).get("labels") or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,11 @@ class DesiredApp:
     deleting: bool = False
     deletion_time: float | None = None
     """When its deletion was requested, in seconds since the epoch; None unless `deleting`."""
+
+    @property
+    def ref(self) -> ResourceRef:
+        """The resource's kind, namespace and name."""
+        return ResourceRef("StreamsApp", self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +133,11 @@ class KafkaState:
     group: ConsumerGroup | None = None
     lag: int | None = None
     """Records of the input and repartition topics that are not yet committed; None if not known."""
+
+    @property
+    def members(self) -> tuple[ConsumerGroupMember, ...]:
+        """The group's members, as far as known."""
+        return () if self.group is None else self.group.members
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +227,11 @@ class ObservedApp:
     """Names that are taken by other people's objects, as earlier passes found, with a description of each object."""
     renewal: RenewalPermit = "Never"
     """Whether this application may have its pods renewed."""
+
+    @property
+    def claimants(self) -> tuple[Neighbour, ...]:
+        """The other StreamsApps with the same group and internal topics."""
+        return tuple(item for item in self.neighbours if item.same_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.events import EventRecorder
 from millrace_operator.cluster.executor import Executor, NameTakenError, StaleError, write_status
 from millrace_operator.cluster.instance_status import InstanceStatusClient
-from millrace_operator.cluster.kinds import APPS, CLAIMS, NAMESPACES, PODS, kind_of
+from millrace_operator.cluster.kinds import APPS, CLAIMS, KINDS, NAMESPACES, PODS
 from millrace_operator.cluster.observe import PlanJobOutputs, desired_from, neighbours_of
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError, Requests
 from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
@@ -58,7 +58,6 @@ from millrace_operator.model import (
     ResourceRef,
     SetFinalizer,
 )
-from millrace_operator.reconcile.ownership import key_of
 from millrace_operator.reconcile.status import timestamp
 
 log = logging.getLogger(__name__)
@@ -257,7 +256,7 @@ class AppController:
             taken[error.key] = found
             raise StaleError(str(error)) from error
         if isinstance(action, Apply):
-            taken.pop(key_of(action.object), None)
+            taken.pop(Key.of(action.object), None)
         return True
 
     def _do(self, desired: DesiredApp, app: Object, action: Action) -> None:
@@ -303,7 +302,7 @@ class AppController:
 
         A pod still has its grace period, in which it writes: it counts as gone when the watch says so, or when that time is over.
         """
-        kind, children = kind_of(key.kind), self.context.children
+        kind, children = KINDS[key.kind], self.context.children
         child = children.get(kind, namespace, key.name)
         if child is None:
             return
@@ -390,7 +389,7 @@ def act_on_kafka(
         context.kafka.act(app, action)
     finally:
         give_up_when(lambda: False)
-        kafka_states.changed(ResourceRef(APPS.kind, app.namespace, app.name))
+        kafka_states.changed(app.ref)
 
 
 class _RefusedActionsError(FailedError):

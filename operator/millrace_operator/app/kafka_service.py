@@ -9,14 +9,11 @@ needs them. So what was read from them is kept in memory until the application i
 from __future__ import annotations
 
 import base64
-import binascii
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
-
-from pydantic import ValidationError
 
 from millrace.errors import ConfigError
 from millrace.manifest import StreamsApp, check
@@ -29,6 +26,7 @@ from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.kafka.client_config import Credentials, needed_secrets
 from millrace_operator.kafka.clusters import KafkaClusters
 from millrace_operator.model import DesiredApp, KafkaAction, KafkaState, Key, Object, ResourceRef
+from millrace_operator.reconcile.children_view import read_plan
 from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.topics import internal_topics
 from millrace_operator.resets.reconciler import ResetQuestion
@@ -78,7 +76,7 @@ class KafkaService:
         app = manifest_of(desired)
         if app is None:
             return KafkaState(error="the manifest has problems", reason="Unknown")
-        ref = _ref(desired)
+        ref = desired.ref
         try:
             credentials = self._credentials(ref, app, deleting=desired.deleting)
         except ApiError as error:
@@ -101,7 +99,7 @@ class KafkaService:
         app = manifest_of(desired)
         if app is None:
             raise ConfigError("the manifest of the StreamsApp has problems")
-        credentials = self._credentials(_ref(desired), app)
+        credentials = self._credentials(desired.ref, app)
         return self._clusters.observe_for_reset(app, credentials, question.plan, question.target, question.inputs)
 
     def act(self, desired: DesiredApp, action: KafkaAction) -> None:
@@ -113,7 +111,7 @@ class KafkaService:
         """
         app = manifest_of(desired)
         if app is not None:
-            self._clusters.act(app, self._credentials(_ref(desired), app, deleting=desired.deleting), action)
+            self._clusters.act(app, self._credentials(desired.ref, app, deleting=desired.deleting), action)
 
     def forget(self, ref: ResourceRef) -> None:
         """Close what was kept open for an application that is gone."""
@@ -166,7 +164,7 @@ class KafkaService:
             if error.not_found:
                 return None
             raise
-        return {key: _decoded(value) for key, value in (secret.get("data") or {}).items()}
+        return {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}
 
 
 def manifest_of(desired: DesiredApp) -> StreamsApp | None:
@@ -180,24 +178,5 @@ def plans_of(desired: DesiredApp, objects: Mapping[Key, Object]) -> list[Topolog
     """Return the stored plans of all revisions, starting with the wanted one."""
     wanted = naming.plan_config_map(desired.name, "" if desired.spec is None else revision_of(desired.spec))
     kept = sorted((key.name != wanted, key.name) for key in objects if key.kind == CONFIG_MAPS.kind)
-    plans = (_plan(objects[Key(CONFIG_MAPS.kind, name)]) for _, name in kept)
-    return [plan for plan in plans if plan is not None]
-
-
-def _plan(config_map: Object) -> TopologyPlan | None:
-    text = (config_map.get("data") or {}).get(PLAN_KEY)
-    try:
-        return None if text is None else TopologyPlan.from_json(text)
-    except ValidationError:
-        return None
-
-
-def _decoded(value: str) -> bytes:
-    try:
-        return base64.b64decode(value)
-    except binascii.Error:
-        return b""
-
-
-def _ref(desired: DesiredApp) -> ResourceRef:
-    return ResourceRef(APPS.kind, desired.namespace, desired.name)
+    texts = ((objects[Key(CONFIG_MAPS.kind, name)].get("data") or {}).get(PLAN_KEY) for _, name in kept)
+    return [plan for text in texts if text is not None and (plan := read_plan(text)) is not None]

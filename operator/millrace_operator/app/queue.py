@@ -17,6 +17,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Generic, TypeVar
 
+from millrace.deadline import Deadline
 from millrace_operator.app.backoff import STALE_SECONDS, Backoff, FailedError, TransientError
 from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.kafka.state_cache import AnswerAwaitedError
@@ -230,10 +231,10 @@ class Workers:
 
     def join(self, seconds: float) -> bool:
         """Wait for passes to end after the queue was closed, and return whether all have."""
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         for thread in self._threads:
             if thread.ident is not None:
-                thread.join(max(deadline - time.monotonic(), 0.0))
+                thread.join(deadline.left_s())
         return not any(thread.is_alive() for thread in self._threads)
 
     def problems(self, stuck_seconds: float) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Final
 
 from millrace.manifest.status import Condition, ConditionType, StreamsAppStatus
@@ -31,7 +30,7 @@ from millrace_operator.model import (
 )
 from millrace_operator.reconcile.conditions import why_nothing_runs
 from millrace_operator.reconcile.reasons import REASONS, ConditionReason
-from millrace_operator.reconcile.status import transitions
+from millrace_operator.reconcile.status import timestamp, transitions
 
 LONGEST_MESSAGE: Final = 2000
 _SUPPORTING: Final = frozenset({"NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "Service", "ServiceAccount"})
@@ -110,26 +109,22 @@ def with_refusals(desired: DesiredApp, decision: Decision, refusals: Sequence[Re
     status = old if decision.status is None else decision.status
     first = next((item for item in refusals if not item.is_minor), refusals[0])
     messages = list(dict.fromkeys([first.message, *(item.message for item in refusals)]))
-    minor, known = first.is_minor, condition_of(status, "Stalled")
+    minor, known = first.is_minor, status.condition("Stalled")
     reason: str = first.reason
     if known is not None and known.status == "True":  # what blocks the application comes first
         reason, messages = (known.reason, [known.message, *messages]) if minor else (reason, [*messages, known.message])
-    if _leaves_pods_as_they_were(decision.actions, refusals):
-        status = _without_what_was_not_done(old, status)
-    told = _stalled(desired, status, reason, "\n".join(messages), goes_on=minor)
+    actions = decision.actions
+    skipped = min((actions.index(item.action) for item in refusals if item.stops_the_rest), default=len(actions))
+    if any(_brings_pods(action) for action in actions[skipped:]):
+        # The old values stay for what the skipped actions would have made true; the stable revision was observed on the pods.
+        conditions = [item for item in status.conditions if item.type != "RolledBack"]
+        conditions += [item for item in old.conditions if item.type == "RolledBack"]
+        kept = {"current_revision": old.current_revision, "conditions": tuple(conditions)}
+        status = status.model_copy(update=kept)
+    told = stalled_status(desired, reason, "\n".join(messages), status, goes_on=minor)
     derived = set() if decision.status is None else set(transitions(desired.status, decision.status))
     own = tuple(event for event in decision.events if event not in derived)
     return replace(decision, status=told, events=(*(own if minor else ()), *transitions(desired.status, told)))
-
-
-def stalled_status(desired: DesiredApp, reason: str, message: str) -> StreamsAppStatus:
-    """Return the last status with `Stalled=True`, for a pass that did not reach a decision."""
-    return _stalled(desired, desired.status or StreamsAppStatus(), reason, message, goes_on=False)
-
-
-def condition_of(status: StreamsAppStatus, kind: ConditionType) -> Condition | None:
-    """Return a condition of a status."""
-    return next((item for item in status.conditions if item.type == kind), None)
 
 
 def description_of(action: Action) -> str:
@@ -155,13 +150,8 @@ def description_of(action: Action) -> str:
             return "Delete the consumer group"
 
 
-def _leaves_pods_as_they_were(actions: Sequence[Action], refusals: Iterable[Refusal]) -> bool:
-    """Return whether an action that moves pods to another revision was refused, or skipped after a refusal."""
-    first = min((actions.index(item.action) for item in refusals if item.stops_the_rest), default=len(actions))
-    return any(_brings_pods(action) for action in actions[first:])
-
-
 def _brings_pods(action: Action) -> bool:
+    """Return whether an action moves pods to another revision, or prepares that."""
     match action:
         case Apply(obj):
             return obj["kind"] in {"ConfigMap", "StatefulSet"}
@@ -170,26 +160,22 @@ def _brings_pods(action: Action) -> bool:
     return isinstance(action, ProvisionTopics)
 
 
-def _without_what_was_not_done(old: StreamsAppStatus, new: StreamsAppStatus) -> StreamsAppStatus:
-    """Return the new status with the old values for what the remaining actions would have made true.
-
-    The stable revision is not among them: that was observed on the pods.
-    """
-    before = condition_of(old, "RolledBack")
-    conditions = (item for item in new.conditions if item.type != "RolledBack")
-    kept = tuple(conditions) if before is None else (*conditions, before)
-    done = {"current_revision": old.current_revision, "conditions": kept}
-    return new.model_copy(update=done)
-
-
-def _stalled(
-    desired: DesiredApp, status: StreamsAppStatus, reason: str, message: str, *, goes_on: bool
+def stalled_status(
+    desired: DesiredApp, reason: str, message: str, status: StreamsAppStatus | None = None, *, goes_on: bool = False
 ) -> StreamsAppStatus:
     """Return a status with `Stalled=True`.
 
     `Reconciling` becomes false, so that nobody waits in vain, unless everything else continues.
+
+    Args:
+        desired: The resource.
+        reason: The condition's reason.
+        message: Its message.
+        status: What the pass has decided; the last status if it did not reach a decision.
+        goes_on: Whether everything else continues.
     """
-    reconciling = condition_of(status, "Reconciling")
+    status = status or desired.status or StreamsAppStatus()
+    reconciling = status.condition("Reconciling")
     at_work = goes_on and reconciling is not None and reconciling.status == "True"
     told = [_condition(desired, "Stalled", "True", reason, message)]
     if not at_work:
@@ -215,8 +201,8 @@ def _stalled(
 
 
 def _condition(desired: DesiredApp, kind: ConditionType, status: str, reason: str, message: str) -> Condition:
-    known = condition_of(desired.status or StreamsAppStatus(), kind)
-    since = known.last_transition_time if known is not None and known.status == status else _now()
+    known = (desired.status or StreamsAppStatus()).condition(kind)
+    since = known.last_transition_time if known is not None and known.status == status else timestamp(time.time())
     return Condition.model_validate(
         {
             "type": kind,
@@ -227,7 +213,3 @@ def _condition(desired: DesiredApp, kind: ConditionType, status: str, reason: st
             "observed_generation": desired.generation,
         }
     )
-
-
-def _now() -> str:
-    return datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -55,7 +55,8 @@ class RenewalLimiter:
         """Restore the permits of the applications that had one when the last operator ended."""
         with self._lock:
             for app in apps if self._most else ():
-                if _is_under_way(app):
+                conditions = (app.get("status") or {}).get("conditions") or ()
+                if any(item.get("reason") == ConditionReason.RENEWAL_UNDER_WAY for item in conditions):
                     ref = ResourceRef(APPS.kind, app["metadata"]["namespace"], app["metadata"]["name"])
                     self._permits.setdefault(ref, _Permit(None, self._clock()))
 
@@ -87,20 +88,12 @@ class RenewalLimiter:
     def _next(self) -> Iterator[ResourceRef]:
         """End permits that lead nowhere, and yield the applications that get one instead."""
         now = self._clock()
-        for ref in [ref for ref, permit in self._permits.items() if now - permit.since > _patience(permit)]:
-            del self._permits[ref]
+        for ref, permit in list(self._permits.items()):
+            is_down = permit.renewal is not None and permit.renewal.coming
+            if now - permit.since > (_PATIENCE_WITH_POD_DOWN_SECONDS if is_down else _PATIENCE_SECONDS):
+                del self._permits[ref]
         while self._waiting and len(self._permits) < self._most:
             ref = next(iter(self._waiting))
             del self._waiting[ref]
             self._permits[ref] = _Permit(None, now)
             yield ref
-
-
-def _patience(permit: _Permit) -> float:
-    is_down = permit.renewal is not None and permit.renewal.coming
-    return _PATIENCE_WITH_POD_DOWN_SECONDS if is_down else _PATIENCE_SECONDS
-
-
-def _is_under_way(app: Object) -> bool:
-    conditions = (app.get("status") or {}).get("conditions") or ()
-    return any(item.get("reason") == ConditionReason.RENEWAL_UNDER_WAY for item in conditions)

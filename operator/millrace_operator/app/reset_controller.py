@@ -22,7 +22,6 @@ from millrace_operator.resets.reconciler import (
     ObservedReset,
     PatchApp,
     ResetAction,
-    ResetDecision,
     has_ended,
     question_for,
     reconcile_reset,
@@ -69,7 +68,10 @@ class ResetController:
         app = self._app(desired.namespace, name)
         observed = self._observe(desired, name, app)
         decision = reconcile_reset(desired, observed)
-        if _begins(desired, decision) or any(not isinstance(item, SetFinalizer) for item in decision.actions):
+        # From its start on, a reset fails if it finds the application running.
+        begins = decision.status is not None and decision.status.phase == "Running"
+        begins = begins and (desired.status is None or desired.status.phase != "Running")
+        if begins or any(not isinstance(item, SetFinalizer) for item in decision.actions):
             self._confirm(resource, app)
         for action in decision.actions:
             log.info("%s: %s", ref, type(action).__name__)
@@ -173,12 +175,6 @@ class ResetController:
             write_status(self.context.requests, self.context.resources, RESETS, resource, status)
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
-
-
-def _begins(desired: DesiredReset, decision: ResetDecision) -> bool:
-    """Return whether the reset starts: from now on it fails if it finds the application running."""
-    before = None if desired.status is None else desired.status.phase
-    return decision.status is not None and decision.status.phase == "Running" and before != "Running"
 
 
 def _identity(kind: ResourceKind, resource: Object) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -26,28 +26,19 @@ class SettingsError(Exception):
     """The environment contains invalid settings."""
 
 
-def _names(value: Any) -> Iterable[str]:
-    names = tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
-    for name in names:
-        if not _NAMESPACE.fullmatch(name):
-            raise ValueError(f"{name!r} is not the name of a namespace; separate several by commas")
-    return names
+def _separated(accepts: Callable[[str], object], form: str) -> BeforeValidator:
+    """Return the validator of a list in one variable, separated by commas; `form` says what its entries must be."""
 
+    def check(value: Any) -> Iterable[str]:
+        entries = (
+            tuple(entry.strip() for entry in value.split(",") if entry.strip()) if isinstance(value, str) else value
+        )
+        for entry in entries:
+            if not accepts(entry):
+                raise ValueError(f"{entry!r} is not {form}; separate several by commas")
+        return entries
 
-def _servers(value: Any) -> Iterable[str]:
-    patterns = tuple(item.strip() for item in value.split(",") if item.strip()) if isinstance(value, str) else value
-    for pattern in patterns:
-        if not _SERVERS.fullmatch(pattern):
-            raise ValueError(f"{pattern!r} is not host:port, with `*` for any characters; separate several by commas")
-    return patterns
-
-
-def _urls(value: Any) -> Iterable[str]:
-    urls = tuple(url.strip() for url in value.split(",") if url.strip()) if isinstance(value, str) else value
-    for url in urls:
-        if not is_allowed(url, [url]):
-            raise ValueError(f"{url!r} is not a URL that begins with https:// or http://; separate several by commas")
-    return urls
+    return BeforeValidator(check)
 
 
 class OperatorSettings(BaseModel):
@@ -55,7 +46,7 @@ class OperatorSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    namespaces: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    namespaces: Annotated[tuple[str, ...], _separated(_NAMESPACE.fullmatch, "the name of a namespace")] = ()
     """Namespaces to serve, separated by commas; empty for all."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Log level."""
@@ -71,7 +62,9 @@ class OperatorSettings(BaseModel):
     """How long one pass may take before the liveness probe fails."""
     template_rolls: Annotated[int, Field(ge=0, le=1000)] = 3
     """How many applications at a time have pods replaced for being built by another version of the operator; 0 for none."""
-    token_endpoints: Annotated[tuple[str, ...], BeforeValidator(_urls)] = ()
+    token_endpoints: Annotated[
+        tuple[str, ...], _separated(lambda url: is_allowed(url, [url]), "a URL that begins with https:// or http://")
+    ] = ()
     """Beginnings of URLs, separated by commas, that tokens may be fetched from for applications that authenticate by OAuth."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8080
     """Port of /healthz, /readyz and /metrics."""
@@ -85,7 +78,9 @@ class OperatorSettings(BaseModel):
     """Name of the Lease that one of several operators holds."""
     lease_seconds: Annotated[float, Field(ge=3, le=600)] = 15
     """How long the Lease is held without being renewed."""
-    cloud_identity: Annotated[tuple[str, ...], BeforeValidator(_servers)] = ()
+    cloud_identity: Annotated[
+        tuple[str, ...], _separated(_SERVERS.fullmatch, "host:port, with `*` for any characters")
+    ] = ()
     """Bootstrap servers (host:port, `*` for any characters, separated by commas) to which the operator may show the identity that
     its own pod has in AWS or Azure, for applications that reach them with theirs; empty for none."""
 
@@ -104,18 +99,14 @@ def settings_from(environment: Mapping[str, str]) -> OperatorSettings:
     try:
         return OperatorSettings.model_validate(given)
     except ValidationError as error:
-        problems = [
-            f"{PREFIX}{str(item['loc'][0]).upper()}={item['input']!r}: {_rule(item['type'], item['msg'])}"
-            for item in error.errors()
-        ]
+        problems = []
+        for item in error.errors():
+            problem = item["msg"].removeprefix("Value error, ")
+            if item["type"] == "extra_forbidden":
+                known = ", ".join(f"{PREFIX}{name.upper()}" for name in OperatorSettings.model_fields)
+                problem = f"there is no such setting; there are {known}"
+            problems.append(f"{PREFIX}{str(item['loc'][0]).upper()}={item['input']!r}: {problem}")
         raise SettingsError("\n".join(problems)) from None
-
-
-def _rule(kind: str, message: str) -> str:
-    if kind == "extra_forbidden":
-        known = ", ".join(f"{PREFIX}{name.upper()}" for name in OperatorSettings.model_fields)
-        return f"there is no such setting; there are {known}"
-    return message.removeprefix("Value error, ")
 
 
 class _Json(logging.Formatter):

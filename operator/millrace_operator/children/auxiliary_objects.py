@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from millrace_operator.children import naming
 from millrace_operator.children.naming import HTTP_PORT, HTTP_PORT_NAME, labels, selector
 from millrace_operator.model import AppRevision, Json
 
@@ -16,7 +15,7 @@ def headless_service(app: AppRevision) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": naming.service(app.name), "namespace": app.namespace, "labels": labels(app.name)},
+        "metadata": {"name": app.name, "namespace": app.namespace, "labels": labels(app.name)},
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -37,7 +36,7 @@ def service_account(app: AppRevision) -> Json | None:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": {"name": naming.service_account(app.name), "namespace": app.namespace, "labels": labels(app.name)},
+        "metadata": {"name": app.name, "namespace": app.namespace, "labels": labels(app.name)},
         "automountServiceAccountToken": False,
     }
 
@@ -56,11 +55,7 @@ def disruption_budget(app: AppRevision) -> Json | None:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": {
-            "name": naming.disruption_budget(app.name),
-            "namespace": app.namespace,
-            "labels": labels(app.name),
-        },
+        "metadata": {"name": app.name, "namespace": app.namespace, "labels": labels(app.name)},
         "spec": {
             "maxUnavailable": share if share.endswith("%") else int(share),
             "selector": {"matchLabels": selector(app.name)},
@@ -78,7 +73,7 @@ def pod_monitor(app: AppRevision) -> Json | None:
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",
         "metadata": {
-            "name": naming.pod_monitor(app.name),
+            "name": app.name,
             "namespace": app.namespace,
             "labels": {**wanted.labels, **labels(app.name)},
         },

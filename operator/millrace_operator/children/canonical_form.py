@@ -31,9 +31,9 @@ _KEPT_WHEN_BLANK: Final = frozenset({"storageClassName"})
 
 def canonical(value: BaseModel) -> Json:
     """Return a part of a manifest as the API server would store it."""
-    kept = _kept(value.model_dump(mode="json", by_alias=True, exclude_none=True))
-    assert isinstance(kept, dict)
-    return kept
+    stored = _stored(value.model_dump(mode="json", by_alias=True, exclude_none=True))
+    assert isinstance(stored, dict)
+    return stored
 
 
 def canonical_list(values: Iterable[BaseModel]) -> list[Json]:
@@ -41,22 +41,17 @@ def canonical_list(values: Iterable[BaseModel]) -> list[Json]:
     return [canonical(value) for value in values]
 
 
-def _kept(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {key: _entry(key, item) for key, item in value.items() if not _is_absent(key, item)}
-    if isinstance(value, list):
-        return [_kept(item) for item in value]
-    return value
-
-
-def _entry(key: str, value: object) -> object:
+def _stored(value: object, key: str = "") -> object:
+    """Return a value as it is stored in the field `key`."""
     if key in _MAPS:
         return value
     if key in _QUANTITIES:
         return _quantity(value)
-    if key in _MAPS_OF_QUANTITIES and isinstance(value, Mapping):
-        return {name: _quantity(amount) for name, amount in value.items()}
-    return _kept(value)
+    if isinstance(value, Mapping):
+        if key in _MAPS_OF_QUANTITIES:
+            return {name: _quantity(amount) for name, amount in value.items()}
+        return {name: _stored(item, name) for name, item in value.items() if not _is_absent(name, item)}
+    return [_stored(item) for item in value] if isinstance(value, list) else value
 
 
 def _quantity(value: Any) -> object:

@@ -4,6 +4,7 @@
 `<name>-<hash>` in a label of at most 63. No two applications ever have a child of the same kind and name. What is appended to an
 application's name therefore has a fixed length (a revision has ten digits), is a number after a hyphen, or begins with a dot,
 which no application's name contains: with `<name>-plan`, the applications `orders` and `orders-plan` would share an object.
+Children for which there is no function here, one of a kind, have the application's own name.
 
 **Labels.** The label `streams.millrace.dev/app` finds children. It does not prove that they are the operator's: anybody may write
 it, or copy it along with an object. So the operator writes and deletes only objects that also carry the uid of the `StreamsApp`
@@ -90,14 +91,9 @@ STATE_VOLUME: Final = "state"
 """The name of the claim template, and so of the volume, that holds the state directory."""
 
 
-def stateful_set(app: str) -> str:
-    """Return the name of the StatefulSet, which is also that of the headless Service: pods are `<app>-<index>`."""
-    return app
-
-
 def pod(app: str, index: int) -> str:
     """Return the name of a pod."""
-    return f"{stateful_set(app)}-{index}"
+    return f"{app}-{index}"
 
 
 def member(pod: str, uid: str) -> str:
@@ -118,34 +114,9 @@ def claim(app: str, index: int) -> str:
     return f"{STATE_VOLUME}-{pod(app, index)}"
 
 
-def service(app: str) -> str:
-    """Return the name of the headless Service."""
-    return app
-
-
-def service_account(app: str) -> str:
-    """Return the name of the application's own ServiceAccount."""
-    return app
-
-
-def disruption_budget(app: str) -> str:
-    """Return the name of the PodDisruptionBudget."""
-    return app
-
-
-def network_policy(app: str) -> str:
-    """Return the name of the NetworkPolicy of the application's pods."""
-    return app
-
-
 def plan_network_policy(app: str) -> str:
-    """Return the name of the NetworkPolicy of the application's plan Jobs."""
+    """Return the name of the NetworkPolicy of the application's plan Jobs; that of its pods has the application's name."""
     return f"{app}.plan"
-
-
-def pod_monitor(app: str) -> str:
-    """Return the name of the PodMonitor."""
-    return app
 
 
 def revision_config_map(app: str, revision: str) -> str:
@@ -189,22 +160,18 @@ def is_child(app: str, kind: str, name: str, revision: str | None) -> bool:
             own |= {revision_config_map(app, revision), plan_config_map(app, revision)}
         return name in own
     if kind == "Job":
-        return revision is not None and name in {plan_job(app, revision), _former_plan_job(app, revision)}
+        former = f"{app}-plan-{revision}"  # from an earlier operator
+        if len(former) > LABEL_LENGTH:
+            former = f"{app[:40].rstrip('-')}-{hashlib.sha256(app.encode()).hexdigest()[:6]}-plan-{revision}"
+        return revision is not None and name in {plan_job(app, revision), former}
     if kind == "NetworkPolicy":
-        return name in {network_policy(app), plan_network_policy(app), former_plan_network_policy(app)}
+        return name in {app, plan_network_policy(app), former_plan_network_policy(app)}
     return name == app
 
 
 def former_plan_network_policy(app: str) -> str:
     """Return the name that an earlier operator gave the NetworkPolicy of plan Jobs; another application may need it now."""
     return f"{app}-plan"
-
-
-def _former_plan_job(app: str, revision: str) -> str:
-    name = f"{app}-plan-{revision}"
-    if len(name) <= LABEL_LENGTH:
-        return name
-    return f"{app[:40].rstrip('-')}-{hashlib.sha256(app.encode()).hexdigest()[:6]}-plan-{revision}"
 
 
 def labels(app: str, component: Component = "runtime", revision: str | None = None) -> dict[str, str]:

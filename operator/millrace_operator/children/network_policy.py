@@ -53,7 +53,7 @@ def network_policy(app: AppRevision, operator_namespace: str) -> Json | None:
             "ingress": ingress,
             "policyTypes": ["Ingress", "Egress"],
         }
-    return _policy(app, naming.network_policy(app.name), "runtime", rules)
+    return _policy(app, app.name, "runtime", rules)
 
 
 def plan_network_policy(app: AppRevision) -> Json | None:

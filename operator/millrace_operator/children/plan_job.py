@@ -11,6 +11,7 @@ nothing to finish.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from millrace.manifest.fields import quantity_value
@@ -21,13 +22,9 @@ from millrace_operator.children.naming import labels
 from millrace_operator.children.pod import (
     DEFAULT_CPU,
     DEFAULT_MEMORY,
-    Mount,
-    Variable,
-    Volume,
+    MANIFEST_MOUNT,
     common_container_fields,
     common_pod_fields,
-    environment_sources,
-    manifest_mount,
     manifest_volume,
     program_resources,
     temporary_mount,
@@ -58,6 +55,10 @@ _WITHOUT_SECRETS: Final = ("configMap", "downwardAPI", "emptyDir")
 def plan_job(app: AppRevision) -> Json:
     """Return the Job that prints a revision's plan as JSON."""
     of_plan = labels(app.name, "plan", app.revision)
+    template = app.spec.pod_template
+    users_volumes = [
+        volume for volume in canonical_list(template.volumes) if any(kind in volume for kind in _WITHOUT_SECRETS)
+    ]
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -73,66 +74,51 @@ def plan_job(app: AppRevision) -> Json:
             "template": {
                 "metadata": {
                     # the user's: some keep a service mesh from adding a sidecar, with which a Job may never end
-                    "annotations": {**app.spec.pod_template.metadata.annotations, **_NO_IDENTITY},
-                    "labels": {**app.spec.pod_template.metadata.labels, **of_plan},
+                    "annotations": {**template.metadata.annotations, **_NO_IDENTITY},
+                    "labels": {**template.metadata.labels, **of_plan},
                 },
                 "spec": {
                     **common_pod_fields(app),
-                    "containers": [_program(app)],
+                    "containers": [_program(app, {volume["name"] for volume in users_volumes})],
                     "restartPolicy": "Never",
                     "terminationGracePeriodSeconds": 1,
-                    "volumes": _volumes(app),
+                    "volumes": [
+                        manifest_volume(app),
+                        {"name": "tmp", "emptyDir": {"sizeLimit": "256Mi"}},
+                        *users_volumes,
+                    ],
                 },
             },
         },
     }
 
 
-def _program(app: AppRevision) -> Json:
-    variables, sources = _environment(app), _environment_sources(app)
+def _program(app: AppRevision, users_volumes: Collection[str]) -> Json:
+    """Return the container: with the user's variables, which the topology may depend on, but none from Secrets.
+
+    It requests little, as it holds no state and no records. It may still grow to the program's memory, which imports may need,
+    and use one CPU.
+
+    Args:
+        app: The revision.
+        users_volumes: The user's volumes that the pod has.
+    """
+    template = app.spec.pod_template
+    variables = [
+        variable for variable in canonical_list(template.env) if "secretKeyRef" not in variable.get("valueFrom", {})
+    ]
+    sources = [source for source in canonical_list(template.env_from) if "secretRef" not in source]
+    mounts = [mount for mount in canonical_list(template.volume_mounts) if mount["name"] in users_volumes]
+    memory = program_resources(app)["limits"]["memory"]
+    least = memory if quantity_value(memory) < quantity_value(DEFAULT_MEMORY) else DEFAULT_MEMORY
     return {
         **common_container_fields(app),
         "args": ["plan", "-f", naming.MANIFEST_PATH, "--json"],
         **({"env": variables} if variables else {}),
         **({"envFrom": sources} if sources else {}),
-        "resources": _resources(app),
-        "volumeMounts": _mounts(app),
+        "resources": {
+            "limits": {"cpu": "1", "memory": memory},
+            "requests": {"cpu": DEFAULT_CPU, "memory": least},
+        },
+        "volumeMounts": [MANIFEST_MOUNT, *temporary_mount(mounts), *mounts],
     }
-
-
-def _environment(app: AppRevision) -> list[Variable]:
-    """Return the variables of the plan Job's container: the user's, which the topology may depend on, without Secrets."""
-    variables = canonical_list(app.spec.pod_template.env)
-    return [variable for variable in variables if "secretKeyRef" not in variable.get("valueFrom", {})]
-
-
-def _environment_sources(app: AppRevision) -> list[Json]:
-    """Return the ConfigMaps whose keys are variables of the plan Job's container."""
-    return [source for source in environment_sources(app) if "secretRef" not in source]
-
-
-def _volumes(app: AppRevision) -> list[Volume]:
-    """Return the volumes of the plan Job's pod: of the user's only those that hold no secrets and no state."""
-    return [manifest_volume(app), {"name": "tmp", "emptyDir": {"sizeLimit": "256Mi"}}, *_harmless(app)]
-
-
-def _mounts(app: AppRevision) -> list[Mount]:
-    """Return where the plan Job's container finds its volumes."""
-    there = {volume["name"] for volume in _harmless(app)}
-    users = [mount for mount in canonical_list(app.spec.pod_template.volume_mounts) if mount["name"] in there]
-    return [manifest_mount(), *temporary_mount(users), *users]
-
-
-def _harmless(app: AppRevision) -> list[Volume]:
-    volumes = canonical_list(app.spec.pod_template.volumes)
-    return [volume for volume in volumes if any(kind in volume for kind in _WITHOUT_SECRETS)]
-
-
-def _resources(app: AppRevision) -> Json:
-    """Return the resources of the plan Job's container: it requests little, as it holds no state and no records.
-
-    It may still grow to the program's memory, which imports may need, and use one CPU.
-    """
-    memory = program_resources(app)["limits"]["memory"]
-    least = memory if quantity_value(memory) < quantity_value(DEFAULT_MEMORY) else DEFAULT_MEMORY
-    return {"limits": {"cpu": "1", "memory": memory}, "requests": {"cpu": DEFAULT_CPU, "memory": least}}

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from typing import Final
 
 from millrace.manifest.pods import APP_CONTAINER
-from millrace.manifest.secrets import NamedSecret, named_secrets
+from millrace.manifest.secrets import named_secrets
 from millrace.manifest.settings import SECRETS_DIR
 from millrace_operator.children import naming
 from millrace_operator.children.canonical_form import canonical, canonical_list, canonical_quantity
@@ -42,13 +41,56 @@ _LAST_MESSAGE_VARIABLE: Final = "MILLRACE_LAST_MESSAGE_FILE"
 _TERMINATION_LOG: Final = "/dev/termination-log"
 """Kubernetes' default: it keeps the file's content in the pod's status when the container has ended."""
 
-_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
-_ATTRIBUTES: Final = "OTEL_RESOURCE_ATTRIBUTES"
-_DRAIN_VOLUME: Final = "millrace-drain"
-
 Variable = Json
 Volume = Json
 Mount = Json
+
+RESTRICTED: Final = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+}
+"""What the Restricted profile demands of a container's securityContext."""
+PROBES: Final[Json] = {
+    name: {
+        "httpGet": {"path": path, "port": HTTP_PORT_NAME, "scheme": "HTTP"},
+        "periodSeconds": period_seconds,
+        "timeoutSeconds": 5,
+        "failureThreshold": failure_threshold,
+    }
+    for name, path, period_seconds, failure_threshold in (
+        ("startupProbe", "/startedz", 5, 60),
+        ("livenessProbe", "/livez", 10, 3),
+        ("readinessProbe", "/readyz", 5, 3),
+    )
+}
+"""The three probes of the container, by name; they use what `millrace run --http` serves (docs/operations.md).
+
+An instance that waits for a broker, restores or rebalances is live, so only what a restart can fix leads to one. The startup
+probe is the generous one: it covers finding the brokers and joining the group, which others may hold up. There is no preStop
+hook: the process is PID 1 and handles SIGTERM itself (it commits, closes its stores and exits), and it serves no traffic that a
+load balancer would first have to redirect.
+"""
+MANIFEST_MOUNT: Final[Json] = {"name": "app", "mountPath": naming.APP_DIR, "readOnly": True}
+
+_ATTRIBUTES: Final = "OTEL_RESOURCE_ATTRIBUTES"
+_DRAIN_VOLUME: Final[Json] = {
+    "name": "millrace-drain",
+    "downwardAPI": {
+        "defaultMode": 0o444,
+        "items": [
+            {
+                "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{DRAIN_ANNOTATION}']"},
+                "path": naming.DRAIN_PATH.rpartition("/")[2],
+            }
+        ],
+    },
+}
+"""The volume with the annotation that tells a pod to drain.
+
+It is a file because the kubelet rewrites it as soon as the pod is annotated. So only those who may write pods can have one
+drained, and a pod needs no port for it that others could reach.
+"""
 
 
 def pod_template(app: AppRevision) -> Json:
@@ -56,17 +98,25 @@ def pod_template(app: AppRevision) -> Json:
     template = app.spec.pod_template
     initial = [secured(container) for container in canonical_list(template.init_containers)]
     sidecars = [secured(container) for container in canonical_list(template.sidecars)]
+    optional: Json = {
+        "dnsConfig": None if template.dns_config is None else canonical(template.dns_config),
+        "dnsPolicy": template.dns_policy,
+        "hostAliases": canonical_list(template.host_aliases),
+        "initContainers": initial,
+    }
     item: Json = {
         "metadata": {
-            "annotations": {_DEFAULT_CONTAINER: APP_CONTAINER, **template.metadata.annotations},
+            "annotations": {
+                "kubectl.kubernetes.io/default-container": APP_CONTAINER,
+                **template.metadata.annotations,
+            },
             "labels": {**template.metadata.labels, **labels(app.name, revision=app.revision)},
         },
         "spec": {
             **common_pod_fields(app),
             **spread(app),
-            **dns_fields(app),
+            **{name: value for name, value in optional.items() if value},
             "containers": [_program(app), *sidecars],
-            **({"initContainers": initial} if initial else {}),
             "terminationGracePeriodSeconds": app.spec.drain.termination_grace_period_seconds,
             "volumes": pod_volumes(app),
         },
@@ -77,33 +127,55 @@ def pod_template(app: AppRevision) -> Json:
 
 
 def common_pod_fields(app: AppRevision) -> Json:
-    """Return the fields that the spec of every pod of an application has."""
-    pull_secrets = [{"name": secret.name} for secret in app.spec.image_pull_secrets]
+    """Return the fields that the spec of every pod of an application has.
+
+    Its securityContext is everything the Restricted profile asks for. The user, group and volume group are those of Millrace's
+    image unless the user names others; root is never among them. A volume's ownership is only changed when its root does not have
+    it yet, because walking over gigabytes of state at every start would delay it by minutes.
+    """
+    template = app.spec.pod_template
+    optional: Json = {
+        "imagePullSecrets": [{"name": secret.name} for secret in app.spec.image_pull_secrets],
+        "nodeSelector": dict(template.node_selector),
+        "tolerations": canonical_list(template.tolerations),
+        "priorityClassName": template.priority_class_name,
+        "runtimeClassName": template.runtime_class_name,
+        "schedulerName": template.scheduler_name,
+    }
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
-        **placement(app),
-        "securityContext": pod_security_context(app),
-        "serviceAccountName": app.spec.service_account_name or naming.service_account(app.name),
+        **{name: value for name, value in optional.items() if value},
+        "securityContext": {
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "runAsGroup": USER,
+            "runAsUser": USER,
+            **canonical(template.security_context),
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "serviceAccountName": app.spec.service_account_name or app.name,
     }
 
 
 def common_container_fields(app: AppRevision) -> Json:
-    """Return the fields that every container with the user's program has."""
+    """Return the fields that every container with the user's program has; its root filesystem cannot be written."""
     policy = app.spec.image_pull_policy
     return {
         "name": APP_CONTAINER,
         "image": app.spec.image,
         **({} if policy is None else {"imagePullPolicy": policy}),
         "command": ["millrace"],
-        "securityContext": container_security_context(),
+        "securityContext": {**RESTRICTED, "readOnlyRootFilesystem": True},
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
 
 def _program(app: AppRevision) -> Json:
-    sources = environment_sources(app)
+    sources = canonical_list(app.spec.pod_template.env_from)
+    # The StreamsApp's identity is in the ids of its members.
+    ids = ["client.id", *(["group.instance.id"] if app.spec.membership.static else [])] if app.uid else []
     return {
         **common_container_fields(app),
         "args": [
@@ -112,25 +184,17 @@ def _program(app: AppRevision) -> Json:
             *("--replica", "$(POD_INDEX)"),
             *("--state-dir", naming.STATE_DIR),
             *("--http", f":{HTTP_PORT}"),  # all addresses, of IPv4 and of IPv6
-            *_membership(app),
+            *(part for key in ids for part in ("-c", f"{key}={naming.member('$(POD_NAME)', app.uid)}")),
             *("--secrets-dir", str(SECRETS_DIR)),
             *("-c", "__internal.topics.create__=false"),  # the operator creates them, and reports lost ones
         ],
         "env": environment(app),
         **({"envFrom": sources} if sources else {}),
         "ports": [{"containerPort": HTTP_PORT, "name": HTTP_PORT_NAME, "protocol": "TCP"}],
-        **probes(),
+        **PROBES,
         "resources": program_resources(app),
         "volumeMounts": pod_mounts(app),
     }
-
-
-def _membership(app: AppRevision) -> list[str]:
-    """Return the options that put the StreamsApp's identity into the instance's member ids."""
-    if not app.uid:
-        return []
-    keys = ["client.id", *(["group.instance.id"] if app.spec.membership.static else [])]
-    return [part for key in keys for part in ("-c", f"{key}={naming.member('$(POD_NAME)', app.uid)}")]
 
 
 def environment(app: AppRevision) -> list[Variable]:
@@ -140,32 +204,30 @@ def environment(app: AppRevision) -> list[Variable]:
     that only describe the application (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`).
     """
     users = {variable["name"]: variable for variable in canonical_list(app.spec.pod_template.env)}
-    variables = [
-        _field("POD_NAME", "metadata.name"),
-        _field("POD_UID", "metadata.uid"),
-        _field("POD_INDEX", f"metadata.labels['{POD_INDEX_LABEL}']"),
-        _field("POD_NODE_NAME", "spec.nodeName"),
+    fields = {
+        "POD_NAME": "metadata.name",
+        "POD_UID": "metadata.uid",
+        "POD_INDEX": f"metadata.labels['{POD_INDEX_LABEL}']",
+        "POD_NODE_NAME": "spec.nodeName",
+    }
+    otlp, exporter = app.spec.observability.otlp, {}
+    if otlp is not None:
+        exporter = {"OTEL_EXPORTER_OTLP_ENDPOINT": otlp.endpoint, "OTEL_TRACES_SAMPLER": str(otlp.sampler.type)}
+        if otlp.sampler.ratio is not None:
+            exporter["OTEL_TRACES_SAMPLER_ARG"] = str(otlp.sampler.ratio)
+    variables: list[Variable] = [
+        *(
+            {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+            for name, path in fields.items()
+        ),
         {"name": DRAIN_FILE_VARIABLE, "value": naming.DRAIN_PATH},
         {"name": _LAST_MESSAGE_VARIABLE, "value": _TERMINATION_LOG},
-        _service_name(app),
+        {"name": "OTEL_SERVICE_NAME", "value": app.spec.application_id},
         _attributes(app, users.pop(_ATTRIBUTES, None)),
         *users.values(),
-        *_exporter(app),
+        *({"name": name, "value": value} for name, value in exporter.items()),
     ]
     return list({variable["name"]: variable for variable in variables}.values())
-
-
-def environment_sources(app: AppRevision) -> list[Json]:
-    """Return the ConfigMaps and Secrets whose keys are variables of the program's container."""
-    return canonical_list(app.spec.pod_template.env_from)
-
-
-def _field(name: str, path: str) -> Variable:
-    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
-
-
-def _service_name(app: AppRevision) -> Variable:
-    return {"name": "OTEL_SERVICE_NAME", "value": app.spec.application_id}
 
 
 def _attributes(app: AppRevision, users: Variable | None) -> Variable:
@@ -173,26 +235,13 @@ def _attributes(app: AppRevision, users: Variable | None) -> Variable:
         return users
     attributes = {
         "k8s.namespace.name": app.namespace,
-        "k8s.statefulset.name": naming.stateful_set(app.name),
+        "k8s.statefulset.name": app.name,
         "k8s.pod.name": "$(POD_NAME)",
         "k8s.node.name": "$(POD_NODE_NAME)",
         "k8s.container.name": APP_CONTAINER,
     }
     own = ",".join(f"{name}={value}" for name, value in attributes.items())
     return {"name": _ATTRIBUTES, "value": own if users is None else f"{own},{users['value']}"}
-
-
-def _exporter(app: AppRevision) -> list[Variable]:
-    otlp = app.spec.observability.otlp
-    if otlp is None:
-        return []
-    variables = [
-        {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": otlp.endpoint},
-        {"name": "OTEL_TRACES_SAMPLER", "value": otlp.sampler.type},
-    ]
-    if otlp.sampler.ratio is not None:
-        variables.append({"name": "OTEL_TRACES_SAMPLER_ARG", "value": str(otlp.sampler.ratio)})
-    return variables
 
 
 def pod_volumes(app: AppRevision) -> list[Volume]:
@@ -203,7 +252,7 @@ def pod_volumes(app: AppRevision) -> list[Volume]:
     )
     return [
         manifest_volume(app),
-        _drain_volume(),
+        _DRAIN_VOLUME,
         *secrets,
         {"name": "tmp", "emptyDir": {}},
         *canonical_list(app.spec.pod_template.volumes),
@@ -218,8 +267,8 @@ def pod_mounts(app: AppRevision) -> list[Mount]:
     secrets = [{"name": "secrets", "mountPath": str(SECRETS_DIR), "readOnly": True}] if secret_sources(app) else []
     users = canonical_list(app.spec.pod_template.volume_mounts)
     return [
-        manifest_mount(),
-        {"name": _DRAIN_VOLUME, "mountPath": naming.DRAIN_DIR, "readOnly": True},
+        MANIFEST_MOUNT,
+        {"name": _DRAIN_VOLUME["name"], "mountPath": naming.DRAIN_DIR, "readOnly": True},
         *secrets,
         {"name": naming.STATE_VOLUME, "mountPath": naming.STATE_DIR},
         *temporary_mount(users),
@@ -231,26 +280,6 @@ def manifest_volume(app: AppRevision) -> Volume:
     """Return the volume with the manifest of the revision."""
     name = naming.revision_config_map(app.name, app.revision)
     return {"name": "app", "configMap": {"name": name, "defaultMode": 0o444}}
-
-
-def _drain_volume() -> Volume:
-    """Return the volume with the annotation that tells a pod to drain.
-
-    It is a file because the kubelet rewrites it as soon as the pod is annotated. So only those who may write pods can have one
-    drained, and a pod needs no port for it that others could reach.
-    """
-    folder, _, file = naming.DRAIN_PATH.rpartition("/")
-    assert folder == naming.DRAIN_DIR
-    field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{DRAIN_ANNOTATION}']"}
-    return {
-        "name": _DRAIN_VOLUME,
-        "downwardAPI": {"defaultMode": 0o444, "items": [{"fieldRef": field, "path": file}]},
-    }
-
-
-def manifest_mount() -> Mount:
-    """Return where the manifest is found."""
-    return {"name": "app", "mountPath": naming.APP_DIR, "readOnly": True}
 
 
 def temporary_mount(users: list[Mount]) -> list[Mount]:
@@ -268,29 +297,15 @@ def secret_sources(app: AppRevision) -> list[Json]:
     key keeps the pod from starting, with an Event that names it; an application without its credentials would only fail later and
     less clearly. Where a Secret may have one key or another, the program says at its start what is missing.
     """
-    return [source for secret in named_secrets(app.spec) for source in _sources(secret)]
-
-
-def _sources(secret: NamedSecret) -> Iterator[Json]:
-    required = secret.required
-    rest = tuple(key for key in secret.keys if key not in required)
-    for keys, optional in ((required, False), (rest, True)):
-        if keys:
-            items = [{"key": secret.reference.key(key), "path": f"{secret.folder}/{key}"} for key in keys]
-            yield {"secret": {"name": secret.reference.name, "items": items, "optional": optional}}
-
-
-def placement(app: AppRevision) -> Json:
-    """Return the fields of a pod's spec that say where it may run, without what spreads replicas."""
-    template = app.spec.pod_template
-    fields: Json = {
-        "nodeSelector": dict(template.node_selector),
-        "tolerations": canonical_list(template.tolerations),
-        "priorityClassName": template.priority_class_name,
-        "runtimeClassName": template.runtime_class_name,
-        "schedulerName": template.scheduler_name,
-    }
-    return {name: value for name, value in fields.items() if value}
+    sources: list[Json] = []
+    for secret in named_secrets(app.spec):
+        required = secret.required
+        rest = tuple(key for key in secret.keys if key not in required)
+        for keys, optional in ((required, False), (rest, True)):
+            if keys:
+                items = [{"key": secret.reference.key(key), "path": f"{secret.folder}/{key}"} for key in keys]
+                sources.append({"secret": {"name": secret.reference.name, "items": items, "optional": optional}})
+    return sources
 
 
 def spread(app: AppRevision) -> Json:
@@ -299,72 +314,20 @@ def spread(app: AppRevision) -> Json:
     A node that is lost then takes only one replica with it. It is a preference, because two replicas on one node are better than
     one that waits. What the user specifies replaces the operator's default of that kind.
     """
-    template = app.spec.pod_template
-    constraints = [
-        {"labelSelector": _selector(app), **constraint}
-        for constraint in canonical_list(template.topology_spread_constraints)
-    ]
-    return {
-        "affinity": _apart(app) if template.affinity is None else canonical(template.affinity),
-        "topologySpreadConstraints": constraints or [_over_zones(app)],
-    }
-
-
-def dns_fields(app: AppRevision) -> Json:
-    """Return the fields of a pod's spec that say how names are looked up; the plan Job talks to nobody."""
-    template = app.spec.pod_template
-    fields: Json = {
-        "dnsConfig": None if template.dns_config is None else canonical(template.dns_config),
-        "dnsPolicy": template.dns_policy,
-        "hostAliases": canonical_list(template.host_aliases),
-    }
-    return {name: value for name, value in fields.items() if value}
-
-
-def _selector(app: AppRevision) -> Json:
-    return {"matchLabels": selector(app.name)}
-
-
-def _apart(app: AppRevision) -> Json:
-    term = {"labelSelector": _selector(app), "topologyKey": "kubernetes.io/hostname"}
-    preferred = {"podAffinityTerm": term, "weight": 100}
-    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
-
-
-def _over_zones(app: AppRevision) -> Json:
-    return {
-        "labelSelector": _selector(app),
+    template, pods = app.spec.pod_template, {"labelSelector": {"matchLabels": selector(app.name)}}
+    apart = {"podAffinityTerm": {**pods, "topologyKey": "kubernetes.io/hostname"}, "weight": 100}
+    over_zones = {
+        **pods,
         "maxSkew": 1,
         "topologyKey": "topology.kubernetes.io/zone",
         "whenUnsatisfiable": "ScheduleAnyway",
     }
-
-
-def pod_security_context(app: AppRevision) -> Json:
-    """Return the securityContext of a pod: everything the Restricted profile asks for.
-
-    The user, group and volume group are those of Millrace's image unless the user names others; root is never among them. A
-    volume's ownership is only changed when its root does not have it yet, because walking over gigabytes of state at every start
-    would delay it by minutes.
-    """
+    users = [{**pods, **constraint} for constraint in canonical_list(template.topology_spread_constraints)]
     return {
-        "fsGroup": USER,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "runAsGroup": USER,
-        "runAsUser": USER,
-        **canonical(app.spec.pod_template.security_context),
-        "runAsNonRoot": True,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-def container_security_context() -> Json:
-    """Return the securityContext of the program's container, whose root filesystem cannot be written."""
-    return {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-        "runAsNonRoot": True,
+        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [apart]}}
+        if template.affinity is None
+        else canonical(template.affinity),
+        "topologySpreadConstraints": users or [over_zones],
     }
 
 
@@ -373,10 +336,7 @@ def secured(container: Object) -> Json:
 
     What it does specify stays: whether a namespace admits it is the cluster's decision. Its root filesystem is its own affair.
     """
-    restricted = {
-        name: value for name, value in container_security_context().items() if name != "readOnlyRootFilesystem"
-    }
-    return {**container, "securityContext": {**restricted, **container.get("securityContext", {})}}
+    return {**container, "securityContext": {**RESTRICTED, **container.get("securityContext", {})}}
 
 
 def program_resources(app: AppRevision) -> Json:
@@ -394,27 +354,3 @@ def program_resources(app: AppRevision) -> Json:
     requests.setdefault("memory", memory)
     requests.setdefault("cpu", limits.get("cpu", DEFAULT_CPU))
     return {"limits": limits, "requests": requests}
-
-
-def probes() -> Json:
-    """Return the three probes of the container, by name; they use what `millrace run --http` serves (docs/operations.md).
-
-    An instance that waits for a broker, restores or rebalances is live, so only what a restart can fix leads to one. The
-    startup probe is the generous one: it covers finding the brokers and joining the group, which others may hold up. There is
-    no preStop hook: the process is PID 1 and handles SIGTERM itself (it commits, closes its stores and exits), and it serves no
-    traffic that a load balancer would first have to redirect.
-    """
-    return {
-        "startupProbe": _probe("/startedz", period_seconds=5, failure_threshold=60),
-        "livenessProbe": _probe("/livez", period_seconds=10, failure_threshold=3),
-        "readinessProbe": _probe("/readyz", period_seconds=5, failure_threshold=3),
-    }
-
-
-def _probe(path: str, *, period_seconds: int, failure_threshold: int) -> Json:
-    return {
-        "httpGet": {"path": path, "port": HTTP_PORT_NAME, "scheme": "HTTP"},
-        "periodSeconds": period_seconds,
-        "timeoutSeconds": 5,
-        "failureThreshold": failure_threshold,
-    }

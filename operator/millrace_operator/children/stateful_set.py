@@ -29,35 +29,33 @@ def stateful_set(app: AppRevision, replicas: int) -> Json:
         app: The revision.
         replicas: How many pods there should be; autoscaling, draining and suspending make it differ from the spec.
     """
+    storage = app.spec.storage
+    claim: Json = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": canonical_quantity(storage.size)}},
+    }
+    if storage.storage_class_name is not None:
+        claim["storageClassName"] = storage.storage_class_name
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": {"name": naming.stateful_set(app.name), "namespace": app.namespace, "labels": labels(app.name)},
+        "metadata": {"name": app.name, "namespace": app.namespace, "labels": labels(app.name)},
         "spec": {
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
             "podManagementPolicy": "Parallel",
             "replicas": replicas,
             "revisionHistoryLimit": 2,
             "selector": {"matchLabels": selector(app.name)},
-            "serviceName": naming.service(app.name),
+            "serviceName": app.name,
             "template": pod_template(app),
             "updateStrategy": {"type": "OnDelete"},
-            "volumeClaimTemplates": [_claim_template(app)],
+            "volumeClaimTemplates": [
+                {
+                    "apiVersion": "v1",
+                    "kind": "PersistentVolumeClaim",
+                    "metadata": {"name": naming.STATE_VOLUME, "labels": labels(app.name)},
+                    "spec": claim,
+                }
+            ],
         },
-    }
-
-
-def _claim_template(app: AppRevision) -> Json:
-    storage = app.spec.storage
-    spec: Json = {
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": canonical_quantity(storage.size)}},
-    }
-    if storage.storage_class_name is not None:
-        spec["storageClassName"] = storage.storage_class_name
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": naming.STATE_VOLUME, "labels": labels(app.name)},
-        "spec": spec,
     }

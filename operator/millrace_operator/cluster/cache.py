@@ -15,11 +15,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from millrace_operator.children.naming import APP_LABEL
 from millrace_operator.cluster.kinds import APPS, CHILDREN, POD_MONITORS, RESETS, ResourceKind
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.model import Key, Object
+from millrace_operator.model import Key, Object, labels_of
 
-APP_LABEL = "streams.millrace.dev/app"
 _Id = tuple[str, str, str]
 
 
@@ -129,8 +129,7 @@ class Cache:
 def app_of(obj: Object) -> tuple[str, str]:
     """Return namespace and name of the app that an object belongs to; it is itself one if it carries no label."""
     metadata: Object = obj["metadata"]
-    labels = metadata.get("labels") or {}
-    return str(metadata.get("namespace", "")), str(labels.get(APP_LABEL) or metadata["name"])
+    return str(metadata.get("namespace", "")), str(labels_of(obj).get(APP_LABEL) or metadata["name"])
 
 
 def _id(kind: ResourceKind, obj: Object) -> _Id:

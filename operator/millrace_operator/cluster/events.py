@@ -42,7 +42,8 @@ class EventRecorder:
         """Write an event about a resource, or count it once more; if that fails it is logged."""
         metadata = resource["metadata"]
         self._count(event.type, event.reason)
-        name = _name(resource, event)
+        what = f"{metadata['uid']}/{event.type}/{event.reason}/{event.message}"
+        name = f"{metadata['name']}.{hashlib.sha256(what.encode()).hexdigest()[:16]}"
         now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
             self._write(metadata["namespace"], name, now, self._object(resource, event, name, now))
@@ -99,8 +100,3 @@ class EventRecorder:
             "reportingComponent": COMPONENT,
             "reportingInstance": self._identity,
         }
-
-
-def _name(resource: Object, event: Event) -> str:
-    what = f"{resource['metadata']['uid']}/{event.type}/{event.reason}/{event.message}"
-    return f"{resource['metadata']['name']}.{hashlib.sha256(what.encode()).hexdigest()[:16]}"

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from millrace_operator.children.naming import APP_UID_LABEL, DRAIN_ANNOTATION, FINALIZER, RETAINED_LABEL
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.kinds import APPS, CLAIMS, PODS, STATEFUL_SETS, ResourceKind, kind_of, kind_of_object
+from millrace_operator.cluster.kinds import APPS, CLAIMS, KINDS, PODS, STATEFUL_SETS, ResourceKind
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.model import (
     Action,
@@ -70,13 +70,13 @@ class Executor:
         namespace = app["metadata"]["namespace"]
         match action:
             case Apply(obj, uid):
-                self._apply(kind_of_object(obj), obj, uid, app)
+                self._apply(KINDS[obj["kind"]], obj, uid, app)
             case Release(key, uid, retained):
-                self._release(kind_of(key.kind), app, key.name, uid, retained=retained)
+                self._release(KINDS[key.kind], app, key.name, uid, retained=retained)
             case Delete(key, uid, orphan):
                 if key.kind == PODS.kind:
                     self._check_controller(namespace, key)
-                self._delete(kind_of(key.kind), namespace, key.name, uid, orphan=orphan)
+                self._delete(KINDS[key.kind], namespace, key.name, uid, orphan=orphan)
             case ResizeClaim(name, uid, size):
                 body = {"metadata": {"uid": uid}, "spec": {"resources": {"requests": {"storage": size}}}}
                 self._patch(CLAIMS, namespace, name, body)
@@ -219,7 +219,7 @@ class Executor:
             raise
 
     def _set_finalizer(self, resource: Object, *, present: bool) -> None:
-        kind, metadata = kind_of_object(resource), resource["metadata"]
+        kind, metadata = KINDS[resource["kind"]], resource["metadata"]
         finalizers = [name for name in metadata.get("finalizers") or () if name != FINALIZER]
         body = {
             "metadata": {

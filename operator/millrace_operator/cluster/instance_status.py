@@ -13,13 +13,12 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import aiohttp
 
-from millrace_operator.children.naming import HTTP_PORT
-from millrace_operator.model import Object, ReportedStatus
+from millrace_operator.children.naming import COMPONENT_LABEL, HTTP_PORT
+from millrace_operator.model import Object, ReportedStatus, labels_of
 
 _CONNECT_SECONDS: Final = 1.0
 _DEADLINE_SECONDS: Final = 3.0
@@ -34,14 +33,6 @@ _MOST_LATE: Final = 10_000
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Late:
-    """How many times in a row a pod has missed the deadline, and until when it is not asked."""
-
-    times: int
-    until: float
-
-
 class InstanceStatusClient:
     """Talks to pods; safe to use from several threads.
 
@@ -54,14 +45,15 @@ class InstanceStatusClient:
         self._port = port
         self._clock = clock
         self._lock = threading.Lock()
-        self._late: dict[str, _Late] = {}
+        self._late: dict[str, tuple[int, float]] = {}
+        """By pod uid: how many times in a row it has missed the deadline, and until when it is not asked."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="instances", daemon=True)
         self._thread.start()
 
     def ask(self, pods: Iterable[Object]) -> dict[str, ReportedStatus]:
         """Return what the pods report about themselves, by name; those that do not answer are left out."""
-        asked = {str(pod["metadata"]["name"]): pod for pod in pods if is_asked(pod) and self._is_due(pod)}
+        asked = {str(pod["metadata"]["name"]): pod for pod in pods if self._is_due(pod)}
         if not asked:
             return {}
         addresses = {name: str(pod["status"]["podIP"]) for name, pod in asked.items()}
@@ -114,31 +106,26 @@ class InstanceStatusClient:
         return answers
 
     def _is_due(self, pod: Object) -> bool:
-        late = self._late.get(_uid(pod))
-        return late is None or self._clock() >= late.until
+        """Return whether to ask a pod: it runs the application, and has not just been late."""
+        status = pod.get("status") or {}
+        runs = labels_of(pod).get(COMPONENT_LABEL) == "runtime" and status.get("phase") == "Running"
+        _, not_before = self._late.get(_uid(pod), (0, float("-inf")))
+        return runs and bool(status.get("podIP")) and self._clock() >= not_before
 
     def _note(self, pod: Object, *, late: bool) -> None:
         with self._lock:
-            before = self._late.pop(_uid(pod), None)
+            before, _ = self._late.pop(_uid(pod), (0, 0.0))
             if not late:
                 return
             if len(self._late) >= _MOST_LATE:
                 self._late.clear()
-            times = 1 if before is None else before.times + 1
+            times = before + 1
             pause = min(_LATE_SECONDS * 2.0 ** min(times - 2, 10), _LONGEST_LATE_SECONDS) if times > 1 else 0.0
-            self._late[_uid(pod)] = _Late(times, self._clock() + pause)
+            self._late[_uid(pod)] = times, self._clock() + pause
 
     def _url(self, address: str, path: str) -> str:
         host = f"[{address}]" if ":" in address else address
         return f"http://{host}:{self._port}/{path}"
-
-
-def is_asked(pod: Object) -> bool:
-    """Return whether a pod runs the application and can be asked."""
-    labels = pod["metadata"].get("labels") or {}
-    status = pod.get("status") or {}
-    of_runtime = labels.get("app.kubernetes.io/component") == "runtime"
-    return of_runtime and status.get("phase") == "Running" and bool(status.get("podIP"))
 
 
 def _uid(pod: Object) -> str:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from millrace_operator.model import Object
-
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
@@ -67,18 +65,5 @@ EVENTS: Final = ResourceKind("Event", "", "v1", "events")
 LEASES: Final = ResourceKind("Lease", "coordination.k8s.io", "v1", "leases")
 STORAGE_CLASSES: Final = ResourceKind("StorageClass", "storage.k8s.io", "v1", "storageclasses", namespaced=False)
 
-_BY_NAME: Final = {kind.kind: kind for kind in (*CHILDREN, POD_MONITORS, APPS, RESETS)}
-
-
-def kind_of(name: str) -> ResourceKind:
-    """Return the kind with a name.
-
-    Raises:
-        KeyError: The operator does not handle such objects.
-    """
-    return _BY_NAME[name]
-
-
-def kind_of_object(obj: Object) -> ResourceKind:
-    """Return the kind that an object's manifest names."""
-    return kind_of(str(obj["kind"]))
+KINDS: Final = {kind.kind: kind for kind in (*CHILDREN, POD_MONITORS, APPS, RESETS)}
+"""The kinds of objects that the operator writes, by name."""

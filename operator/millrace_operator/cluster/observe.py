@@ -21,7 +21,7 @@ from millrace_operator.children.naming import COMPONENT_LABEL
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CLAIMS, CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS, STORAGE_CLASSES
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.model import DesiredApp, Key, Neighbour, Object, ResourceRef
+from millrace_operator.model import DesiredApp, Key, Neighbour, Object, ResourceRef, labels_of
 from millrace_operator.reconcile.children_view import read_plan
 from millrace_operator.reconcile.topics import needed_topics
 from millrace_operator.resets.reconciler import DesiredReset
@@ -145,7 +145,12 @@ class PlanJobOutputs:
         self._read[uid] = output
 
     def _ask(self, namespace: str, job: Object, result: str, objects: Mapping[Key, Object]) -> str | None:
-        pods = [obj for key, obj in objects.items() if key.kind == PODS.kind and _is_of(obj, job)]
+        name, names = job["metadata"]["name"], ("batch.kubernetes.io/job-name", "job-name")
+        pods = [
+            obj
+            for key, obj in objects.items()
+            if key.kind == PODS.kind and name in {labels_of(obj).get(label) for label in names}
+        ]
         if not pods:
             return _why_failed(job) if result == "Failed" else _OUTPUT_LOST
         wanted = "Succeeded" if result == "Complete" else "Failed"
@@ -165,13 +170,10 @@ class PlanJobOutputs:
                 raise
             return _why_failed(job) if result == "Failed" else None
         text = str(log_text)
-        return _plan_in(text) if result == "Complete" else text[-_FAILURE_TAIL_CHARACTERS:] or _why_failed(job)
-
-
-def _plan_in(log_text: str) -> str:
-    """Return the line with the plan: a pod's log also has other output of the program. Without such a line, return all of it."""
-    plans = [line for line in log_text.splitlines() if line.startswith(_PLAN_BEGINS)]
-    return plans[-1] if plans else log_text
+        if result == "Failed":
+            return text[-_FAILURE_TAIL_CHARACTERS:] or _why_failed(job)
+        plans = [line for line in text.splitlines() if line.startswith(_PLAN_BEGINS)]
+        return plans[-1] if plans else text  # a pod's log also has other output of the program
 
 
 class StorageClasses:
@@ -213,11 +215,6 @@ def _result(job: Object) -> str | None:
     return None
 
 
-def _is_of(pod: Object, job: Object) -> bool:
-    labels = pod["metadata"].get("labels") or {}
-    return job["metadata"]["name"] in {labels.get("batch.kubernetes.io/job-name"), labels.get("job-name")}
-
-
 def _why_failed(job: Object) -> str:
     conditions = job.get("status", {}).get("conditions") or ()
     messages = [str(c.get("message") or c.get("reason") or "") for c in conditions if c.get("type") == "Failed"]
@@ -243,12 +240,13 @@ def neighbours_of(
         children: The cache of their children.
         cluster_id: Returns the id of an application's Kafka cluster, None if it is not known yet.
     """
-    application_id, servers = _application_id(desired.manifest), _servers(desired.manifest)
-    here = cluster_id(ResourceRef(APPS.kind, desired.namespace, desired.name))
+    application_id, servers = desired.manifest.get("applicationId"), _servers(desired.manifest)
+    here = cluster_id(desired.ref)
     found = []
     for obj in resources.of_kind(APPS):
         metadata, spec = obj["metadata"], obj.get("spec") or {}
-        same_id = _application_id(spec) == application_id
+        same_id = spec.get("applicationId") == application_id
+        predecessor = ((spec.get("handover") or {}).get("from") or {}).get("name")
         if metadata["uid"] == desired.uid or not (same_id or desired.deleting):
             continue
         namespace, name = metadata["namespace"], metadata["name"]
@@ -264,31 +262,21 @@ def neighbours_of(
                 created=metadata.get("creationTimestamp") or "",
                 same_id=same_id,
                 runs=any(map(_is_or_has_pods, objects)),
-                takes_over=namespace == desired.namespace and _predecessor(spec) == desired.name,
+                takes_over=namespace == desired.namespace and predecessor == desired.name,
                 topics=_named_topics(objects) if desired.deleting else frozenset(),
             )
         )
     return tuple(found)
 
 
-def _application_id(spec: Object) -> str | None:
-    return spec.get("applicationId")
-
-
 def _servers(spec: Object) -> set[str]:
     return {str(server).lower() for server in (spec.get("kafka") or {}).get("bootstrapServers") or ()}
-
-
-def _predecessor(spec: Object) -> str | None:
-    name: str | None = ((spec.get("handover") or {}).get("from") or {}).get("name")
-    return name
 
 
 def _is_or_has_pods(obj: Object) -> bool:
     if obj["kind"] == STATEFUL_SETS.kind:
         return bool(obj["spec"].get("replicas", 1))
-    labels = obj["metadata"].get("labels") or {}
-    return bool(obj["kind"] == PODS.kind and labels.get(COMPONENT_LABEL) == "runtime")
+    return bool(obj["kind"] == PODS.kind and labels_of(obj).get(COMPONENT_LABEL) == "runtime")
 
 
 def _named_topics(objects: Iterable[Object]) -> frozenset[str]:

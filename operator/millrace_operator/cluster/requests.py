@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any, Final
 
 import urllib3
@@ -86,7 +85,7 @@ class Requests:
 
     def __init__(self, api: client.ApiClient, gate: Gate, count: Count) -> None:
         self._api = api
-        fence(api)
+        api.rest_client.pool_manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
         self._gate = gate
         self._count = count
 
@@ -126,12 +125,13 @@ class Requests:
         obj = {**obj, "metadata": {**obj["metadata"], "uid": uid}}
         applied = self._apply(kind, obj)
         fields = applied["metadata"].get("managedFields") or ()
-        written = [item for item in fields if _is_update(item)]
+        own = [item for item in fields if item.get("manager") == FIELD_MANAGER and not item.get("subresource")]
+        written = [item for item in own if item.get("operation") == "Update"]
         if not written:
             return applied
         # The server records fields that were created or patched under another operation than applied ones. Applying would
         # never remove such fields, so they are converted to applied ones, and the apply then removes what is no longer wanted.
-        kept = [item for item in fields if item.get("manager") != FIELD_MANAGER or item.get("subresource")]
+        kept = [item for item in fields if item not in own]
         metadata = {
             "uid": uid,
             "resourceVersion": applied["metadata"]["resourceVersion"],
@@ -212,29 +212,20 @@ class Requests:
         )
         begun, status = time.monotonic(), 0
         log.debug("%s %s", verb, path)
+        token = _check.set(self.check_may_write if gated else None)
         try:
-            with fenced(self.check_may_write if gated else _free):
-                response = self._api.call_api(*serialised, _request_timeout=seconds)
+            response = self._api.call_api(*serialised, _request_timeout=seconds)
             data: bytes = response.read() or b""
             status = response.status
         except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
             raise ApiError(f"{verb} {path}", 0, "NoAnswer", f"the API server does not answer: {error}") from error
         finally:
+            _check.reset(token)
             self._count(verb, resource, str(status or "none"), time.monotonic() - begun)
             log.debug("answer to %s %s: %s", verb, path, status or "none")
         if subresource == "log" and status == 200:
             return data.decode(errors="replace")
         return _parsed(f"{verb} {path}", status, data)
-
-
-def _is_update(entry: Object) -> bool:
-    """Return whether an entry of managed fields is what the operator has created or patched."""
-    by_operator = entry.get("manager") == FIELD_MANAGER and not entry.get("subresource")
-    return by_operator and entry.get("operation") == "Update"
-
-
-def _free() -> None:
-    """Allow requests that are not gated."""
 
 
 def _parsed(what: str, status: int, data: bytes) -> Any:
@@ -247,45 +238,23 @@ def _parsed(what: str, status: int, data: bytes) -> Any:
     raise ApiError(what, status, str(value.get("reason", "")), str(value.get("message", "")))
 
 
-class _Fence(threading.local):
-    check: Callable[[], None] | None = None
-    """What this thread calls before it sends anything."""
-
-
-_fence = _Fence()
-
-
-@contextmanager
-def fenced(check: Callable[[], None]) -> Iterator[None]:
-    """Call `check` before anything is sent by this thread; it raises if nothing may be sent."""
-    _fence.check = check
-    try:
-        yield
-    finally:
-        _fence.check = None
-
-
-def fence(api: client.ApiClient) -> None:
-    """Make a client's connections respect `fenced`."""
-    api.rest_client.pool_manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
-
-
-def _check_fence() -> None:
-    if _fence.check is not None:
-        _fence.check()
+_check: Final[ContextVar[Callable[[], None] | None]] = ContextVar("check", default=None)
+"""What this thread calls before it sends anything; it raises if nothing may be sent."""
 
 
 class _Connection(HTTPConnection):
     def send(self, data: Any) -> None:
         """Send if that is still allowed."""
-        _check_fence()
+        if (check := _check.get()) is not None:
+            check()
         super().send(data)
 
 
 class _SecureConnection(HTTPSConnection):
     def send(self, data: Any) -> None:
         """Send if that is still allowed."""
-        _check_fence()
+        if (check := _check.get()) is not None:
+            check()
         super().send(data)
 
 

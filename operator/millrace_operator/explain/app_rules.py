@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
-from millrace_operator.explain.facts import Facts, Object
+from millrace_operator.explain.facts import Facts
 from millrace_operator.explain.findings import Finding, Severity, age
+from millrace_operator.model import Object
 from millrace_operator.reconcile.reasons import REASONS
 
 _OPERATOR_ANSWERS_WITHIN_SECONDS: Final = 60
@@ -31,23 +33,6 @@ _ABOUT_PODS: Final = frozenset({"StartFailed", "UpgradeFailed"})
 _HARMLESS: Final = frozenset({"TopicDiffers", "NeedsResetIgnored"})
 
 
-def app_rules() -> tuple[Callable[[Facts], Iterator[Finding]], ...]:
-    """Return the rules that come before those for pods, in the order of causes."""
-    return (
-        _deletion,
-        _operator_is_away,
-        _pause,
-        _suspension,
-        _no_replicas,
-        _causes,
-    )
-
-
-def later_app_rules() -> tuple[Callable[[Facts], Iterator[Finding]], ...]:
-    """Return the rules that come after those for pods: consequences of failing pods, and useful information."""
-    return (_consequences, _restoration, _lag, _idle_replicas, _unreadable)
-
-
 def _deletion(facts: Facts) -> Iterator[Finding]:
     since = facts.app["metadata"].get("deletionTimestamp")
     if since is None:
@@ -55,11 +40,11 @@ def _deletion(facts: Facts) -> Iterator[Finding]:
     seconds = facts.age_seconds(since)
     what = f"The application is being deleted, for {age(seconds)} now."
     if seconds <= _OPERATOR_ANSWERS_WITHIN_SECONDS * 5:
-        yield Finding(Severity.WANTED, _subject(facts), what)
+        yield Finding(Severity.WANTED, facts.subject, what)
         return
     yield Finding(
         Severity.WANTED,
-        _subject(facts),
+        facts.subject,
         what,
         "Make sure that the operator is running: it carries out deletionPolicy and then removes its finalizer.",
     )
@@ -67,66 +52,46 @@ def _deletion(facts: Facts) -> Iterator[Finding]:
 
 def _operator_is_away(facts: Facts) -> Iterator[Finding]:
     metadata = facts.app["metadata"]
-    seen = facts.status.get("observedGeneration")
+    seen, created = facts.status.get("observedGeneration"), metadata.get("creationTimestamp")
     remedy = (
         "Make sure that the operator is running and watches this namespace: `kubectl get deployments -A -l "
         "app.kubernetes.io/name=millrace-operator`, then its log."
     )
     if seen is None:
-        waited = facts.age_seconds(metadata.get("creationTimestamp"))
+        waited = facts.age_seconds(created)
         what = f"The operator has not looked at the application, which was created {age(waited)} ago."
     elif seen < metadata.get("generation", 0):
-        waited = facts.age_seconds(_last_change_of_spec(metadata))
+        writes = (item for item in metadata.get("managedFields", ()) if item.get("subresource") != "status")
+        waited = facts.age_seconds(max((str(item["time"]) for item in writes if "time" in item), default=created))
         what = f"The operator has not seen the last change of the manifest, {age(waited)} ago."
     else:
         return
     if waited > _OPERATOR_ANSWERS_WITHIN_SECONDS:
-        yield Finding(Severity.BLOCKING, _subject(facts), what, remedy)
+        yield Finding(Severity.BLOCKING, facts.subject, what, remedy)
     else:
-        yield Finding(Severity.WAITING, _subject(facts), what)
+        yield Finding(Severity.WAITING, facts.subject, what)
 
 
-def _last_change_of_spec(metadata: Object) -> str | None:
-    times = [
-        str(item["time"])
-        for item in metadata.get("managedFields", ())
-        if "time" in item and item.get("subresource") != "status"
-    ]
-    return max(times, default=metadata.get("creationTimestamp"))
-
-
-def _pause(facts: Facts) -> Iterator[Finding]:
+def _stopped(facts: Facts) -> Iterator[Finding]:
+    """The user wants nothing to be done: pause, suspension, no replicas."""
     condition = facts.condition("ReconciliationPaused")
     if condition is not None and condition["status"] == "True":
         yield _of_condition(condition, facts, Severity.NOTE)
-
-
-def _suspension(facts: Facts) -> Iterator[Finding]:
     if facts.spec.get("state") == "suspended":
         yield Finding(
-            Severity.WANTED, _subject(facts), "The application is suspended (spec.state).", "Set spec.state to running."
+            Severity.WANTED, facts.subject, "The application is suspended (spec.state).", "Set spec.state to running."
         )
-
-
-def _no_replicas(facts: Facts) -> Iterator[Finding]:
     if facts.replicas == 0:
         yield Finding(
             Severity.WANTED,
-            _subject(facts),
+            facts.subject,
             "No replicas are wanted (spec.replicas is 0).",
             "Set spec.replicas to 1 or more.",
         )
 
 
-def _causes(facts: Facts) -> Iterator[Finding]:
-    return _conditions(facts, of_pods=False)
-
-
-def _consequences(facts: Facts) -> Iterator[Finding]:
-    return _conditions(facts, of_pods=True)
-
-
 def _conditions(facts: Facts, *, of_pods: bool) -> Iterator[Finding]:
+    """Conditions that are bad: those that follow from failing pods, or all others."""
     stopped = facts.spec.get("state") == "suspended" or facts.replicas == 0
     processes = facts.processes
     for kind, bad, severity in _BAD:
@@ -208,7 +173,7 @@ def _idle_replicas(facts: Facts) -> Iterator[Finding]:
     if tasks is not None and facts.replicas > max(tasks, 1):
         yield Finding(
             Severity.NOTE,
-            _subject(facts),
+            facts.subject,
             f"There are {facts.replicas} replicas but only {tasks} tasks: {facts.replicas - tasks} replicas have nothing to do.",
             f"Set spec.replicas to {tasks} or less.",
         )
@@ -224,5 +189,15 @@ def _unreadable(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _subject(facts: Facts) -> str:
-    return f"StreamsApp {facts.name}"
+Rule = Callable[[Facts], Iterator[Finding]]
+
+APP_RULES: Final[tuple[Rule, ...]] = (_deletion, _operator_is_away, _stopped, partial(_conditions, of_pods=False))
+"""The rules that come before those for pods, in the order of causes."""
+LATER_APP_RULES: Final[tuple[Rule, ...]] = (
+    partial(_conditions, of_pods=True),
+    _restoration,
+    _lag,
+    _idle_replicas,
+    _unreadable,
+)
+"""The rules that come after those for pods: consequences of failing pods, and useful information."""

@@ -6,7 +6,6 @@ pods from being ready), so within one severity the first finding is the one to f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
@@ -15,12 +14,11 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from millrace_operator.explain.app_rules import app_rules, later_app_rules
+from millrace_operator.explain.app_rules import APP_RULES, LATER_APP_RULES
 from millrace_operator.explain.facts import Facts
 from millrace_operator.explain.findings import Finding, Severity
-from millrace_operator.explain.pod_rules import pod_rules
+from millrace_operator.explain.pod_rules import POD_RULES
 
-Rule = Callable[[Facts], Iterator[Finding]]
 _ORDER: Final = {severity: number for number, severity in enumerate(Severity)}
 
 
@@ -56,7 +54,7 @@ def explain(facts: Facts) -> Explanation:
     Args:
         facts: What is known about it.
     """
-    found = [finding for rule in (*app_rules(), *pod_rules(), *later_app_rules()) for finding in rule(facts)]
+    found = [finding for rule in (*APP_RULES, *POD_RULES, *LATER_APP_RULES) for finding in rule(facts)]
     # A finding that only points elsewhere adds nothing if its target has a finding of its own.
     if any(not finding.points_elsewhere and finding.severity is not Severity.NOTE for finding in found):
         found = [finding for finding in found if not finding.points_elsewhere]
@@ -99,13 +97,11 @@ def rendered(explanation: Explanation) -> RenderableType:
         " is ",
         (str(explanation.verdict), _VERDICTS[explanation.verdict]),
     )
-    return Group(title, *_lines(explanation))
-
-
-def _lines(explanation: Explanation) -> Iterator[RenderableType]:
+    lines: list[RenderableType] = [title]
     for number, finding in enumerate(explanation.findings, start=1):
         heading = (f"{finding.subject} ({finding.severity})", _COLOURS[finding.severity])
-        yield Padding(Text.assemble(f"{number}. ", heading), (1, 0, 0, 0))
-        yield Padding(Text(finding.what), (0, 0, 0, 3))
+        lines.append(Padding(Text.assemble(f"{number}. ", heading), (1, 0, 0, 0)))
+        lines.append(Padding(Text(finding.what), (0, 0, 0, 3)))
         if finding.remedy:
-            yield Padding(Text.assemble(("→ ", "bold"), finding.remedy), (0, 0, 0, 3))
+            lines.append(Padding(Text.assemble(("→ ", "bold"), finding.remedy), (0, 0, 0, 3)))
+    return Group(*lines)

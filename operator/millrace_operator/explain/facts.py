@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-Object = Mapping[str, Any]
+from millrace_operator.children.naming import COMPONENT_LABEL
+from millrace_operator.model import Object, labels_of
 
 _INITIAL_STATUS: Object = {}
 _AT_REST = frozenset({"Suspended", "ScaledToZero"})
@@ -39,6 +39,11 @@ class Facts:
     def namespace(self) -> str:
         """Its namespace."""
         return str(self.app["metadata"]["namespace"])
+
+    @property
+    def subject(self) -> str:
+        """What findings about the resource itself are about."""
+        return f"StreamsApp {self.name}"
 
     @property
     def spec(self) -> Object:
@@ -73,11 +78,11 @@ class Facts:
 
     def runtime_pods(self) -> Iterator[Object]:
         """Yield the pods that process records."""
-        return (pod for pod in self.pods if _component(pod) != "plan")
+        return (pod for pod in self.pods if labels_of(pod).get(COMPONENT_LABEL) != "plan")
 
     def plan_pods(self) -> Iterator[Object]:
         """Yield the pods of plan Jobs."""
-        return (pod for pod in self.pods if _component(pod) == "plan")
+        return (pod for pod in self.pods if labels_of(pod).get(COMPONENT_LABEL) == "plan")
 
     def events_about(self, kind: str, name: str, *reasons: str) -> Iterator[Object]:
         """Yield the events about an object, the newest first.
@@ -99,7 +104,3 @@ class Facts:
         if timestamp is None:
             return 0
         return (self.now - datetime.fromisoformat(timestamp)).total_seconds()
-
-
-def _component(item: Object) -> str:
-    return str(item["metadata"].get("labels", {}).get("app.kubernetes.io/component", ""))

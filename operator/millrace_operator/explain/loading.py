@@ -6,8 +6,9 @@ What that user may not list is left out and named; only the application itself h
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from kubernetes import client, config
@@ -17,7 +18,8 @@ from urllib3.exceptions import HTTPError
 
 from millrace.errors import StreamsError
 from millrace.manifest.resource import GROUP, VERSION
-from millrace_operator.explain.facts import Facts, Object
+from millrace_operator.explain.facts import Facts
+from millrace_operator.model import Object
 
 _PLURAL: Final = "streamsapps"
 _FORBIDDEN: Final = 403
@@ -28,7 +30,16 @@ _EVENTS: Final = 2000
 
 
 class ClusterError(StreamsError):
-    """The API server cannot be reached, or does not have what was requested."""
+    """The API server cannot be reached, or does not have what was requested.
+
+    Args:
+        message: What is wrong, and what to do.
+        forbidden: Whether the user may not read what was requested.
+    """
+
+    def __init__(self, message: str, *, forbidden: bool = False) -> None:
+        super().__init__(message)
+        self.forbidden = forbidden
 
 
 class ClusterReader:
@@ -47,7 +58,10 @@ class ClusterReader:
         try:
             try:
                 config.load_kube_config(context=context)
-                self.namespace = _namespace_of(context) or self.namespace
+                contexts, chosen = config.list_kube_config_contexts()
+                if context is not None:
+                    chosen = next(item for item in contexts if item["name"] == context)
+                self.namespace = chosen["context"].get("namespace") or self.namespace
             except ConfigException:
                 if context is not None:
                     raise
@@ -91,15 +105,26 @@ class ClusterReader:
             "Jobs": (self._batch.list_namespaced_job, ours),
             "events": (self._core.list_namespaced_event, ""),
         }
+
+        def listed(list_objects: Callable[..., Any], selector: str) -> list[Object]:
+            options = {"label_selector": selector} if selector else {"limit": _EVENTS}
+            answer = list_objects(namespace, _preload_content=False, _request_timeout=_SECONDS, **options)
+            items: list[Object] = json.loads(answer.data)["items"]
+            return items
+
         found: dict[str, list[Object]] = {}
         unreadable = []
         for kind, (list_objects, selector) in lists.items():
             try:
-                found[kind] = _listed(kind, list_objects, namespace, selector)
-            except _ForbiddenError:
+                found[kind] = _ask(f"{kind} in namespace {namespace}", partial(listed, list_objects, selector))
+            except ClusterError as error:
+                if not error.forbidden:
+                    raise
                 found[kind] = []
                 unreadable.append(kind)
         children = [item for kind, items in found.items() if kind != "events" for item in items]
+        uids = {item["metadata"]["uid"] for item in (app, *children)}
+        events = [event for event in found["events"] if event["involvedObject"].get("uid") in uids]
         return Facts(
             now=datetime.now(UTC),
             app=app,
@@ -107,38 +132,9 @@ class ClusterReader:
             pods=tuple(found["pods"]),
             claims=tuple(found["PersistentVolumeClaims"]),
             jobs=tuple(found["Jobs"]),
-            events=tuple(_about(found["events"], [app, *children])),
+            events=tuple(sorted(events, key=_time)),
             unreadable=tuple(unreadable),
         )
-
-
-class _ForbiddenError(Exception):
-    """The user may not do that."""
-
-
-def _namespace_of(context: str | None) -> str | None:
-    contexts, current = config.list_kube_config_contexts()
-    chosen = current if context is None else next(item for item in contexts if item["name"] == context)
-    namespace: str | None = chosen["context"].get("namespace")
-    return namespace
-
-
-def _listed(kind: str, list_objects: Callable[..., Any], namespace: str, selector: str) -> list[Object]:
-    options: dict[str, Any] = {"label_selector": selector} if selector else {"limit": _EVENTS}
-    answer = _ask(
-        f"{kind} in namespace {namespace}",
-        lambda: json.loads(list_objects(namespace, _preload_content=False, _request_timeout=_SECONDS, **options).data),
-        forbidden=_ForbiddenError,
-    )
-    items: list[Object] = answer["items"]
-    return items
-
-
-def _about(events: Iterable[Object], objects: Iterable[Object]) -> list[Object]:
-    """Return the events about some objects, the oldest first."""
-    uids = {item["metadata"]["uid"] for item in objects}
-    mine = [event for event in events if event["involvedObject"].get("uid") in uids]
-    return sorted(mine, key=_time)
 
 
 def _time(event: Object) -> str:
@@ -147,13 +143,11 @@ def _time(event: Object) -> str:
     return str(next((time for time in times if time), event["metadata"].get("creationTimestamp", "")))
 
 
-def _ask(what: str, request: Callable[[], Any], *, forbidden: type[Exception] | None = None) -> Any:
+def _ask(what: str, request: Callable[[], Any]) -> Any:
     try:
         return request()
     except ApiException as error:
-        if error.status == _FORBIDDEN and forbidden is not None:
-            raise forbidden from None
-        raise ClusterError(_problem(what, error)) from None
+        raise ClusterError(_problem(what, error), forbidden=error.status == _FORBIDDEN) from None
     except HTTPError as error:
         raise ClusterError(
             f"The API server does not answer: {error}. Check the cluster and kubectl's context."

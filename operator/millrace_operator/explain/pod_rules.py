@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
-from millrace_operator.explain.facts import Facts, Object
+from millrace_operator.explain.facts import Facts
 from millrace_operator.explain.findings import Finding, Severity, age
+from millrace_operator.model import Json, Object
 
 _IMAGE: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
@@ -19,11 +20,6 @@ _WRONG_INPUT: Final = 2
 _SLOW_START_SECONDS: Final = 120
 _SKIPS_RECORDS: Final = re.compile(r"\b(deserialization|processing)\.exception\.handler\b")
 """The settings that errors about single records end with; in a manifest they are `spec.processing.errorPolicy`."""
-
-
-def pod_rules() -> tuple[Callable[[Facts], Iterator[Finding]], ...]:
-    """Return the rules, in the order of causes."""
-    return (_plans, _set, _claims, _pods)
 
 
 def _plans(facts: Facts) -> Iterator[Finding]:
@@ -82,25 +78,22 @@ def _claims(facts: Facts) -> Iterator[Finding]:
 
 def _pods(facts: Facts) -> Iterator[Finding]:
     for pod in facts.runtime_pods():
+        status = pod["status"]
         if pod["metadata"].get("deletionTimestamp") is not None:
             yield _terminating(facts, pod)
-            continue
-        if _is_ready(pod):
+        elif any(item["type"] == "Ready" and item["status"] == "True" for item in status.get("conditions", ())):
             yield from _restarted(pod)
-            continue
-        found = [*_evicted(pod), *_unscheduled(facts, pod), *_container(facts, pod)]
-        yield from found or _unready(facts, pod)
-
-
-def _evicted(pod: Object) -> Iterator[Finding]:
-    status = pod["status"]
-    if status.get("phase") == "Failed" and status.get("reason"):
-        yield Finding(
-            Severity.BLOCKING,
-            _name(pod),
-            f"{status['reason']}: {status.get('message', 'the node gave no message')}",
-            "Give the pods more resources (spec.podTemplate, resources), or the cluster more nodes.",
-        )
+        else:
+            found = [*_unscheduled(facts, pod), *_container(facts, pod)]
+            if status.get("phase") == "Failed" and status.get("reason"):
+                evicted = Finding(
+                    Severity.BLOCKING,
+                    _name(pod),
+                    f"{status['reason']}: {status.get('message', 'the node gave no message')}",
+                    "Give the pods more resources (spec.podTemplate, resources), or the cluster more nodes.",
+                )
+                found.insert(0, evicted)
+            yield from found or _unready(facts, pod)
 
 
 def _unscheduled(facts: Facts, pod: Object) -> Iterator[Finding]:
@@ -134,10 +127,13 @@ def _container(facts: Facts, pod: Object) -> Iterator[Finding]:
         waiting = container["state"].get("waiting") or {}
         reason, message = waiting.get("reason", ""), waiting.get("message", "")
         if reason in _IMAGE:
+            # What the registry said: the back-off's own message does not say it.
+            events = (str(event["message"]) for event in facts.events_about("Pod", pod["metadata"]["name"], "Failed"))
+            why = next((text for text in events if "ull" in text and "Error:" not in text), message)
             yield Finding(
                 Severity.BLOCKING,
                 _name(pod),
-                f"The image {container['image']} cannot be pulled ({reason}): {_pull_error(facts, pod) or message}",
+                f"The image {container['image']} cannot be pulled ({reason}): {why}",
                 "Correct spec.image, push the image, or give spec.imagePullSecrets.",
             )
         elif reason in _CONFIG:
@@ -159,24 +155,24 @@ def _crashed(facts: Facts, pod: Object, container: Object, ended: Object) -> Fin
     last = _last_lines(ended.get("message"))
     again = f"It was restarted {times}. " if restarts else ""
     if ended.get("reason") == "OOMKilled":
-        limit = _memory_limit(pod, container["name"])
+        own: Json = next((item for item in pod["spec"]["containers"] if item["name"] == container["name"]), {})
+        memory = ((own.get("resources") or {}).get("limits") or {}).get("memory")
+        limit = "" if memory is None else f" of {memory}"
         return Finding(
             Severity.BLOCKING,
             _name(pod),
             f"{again}It was killed because it used more memory than its limit{limit}.",
             "Raise the container's memory limit (spec.podTemplate), lower spec.storage.memoryFraction, or run more replicas.",
         )
+    log = f"`kubectl -n {facts.namespace} logs {pod['metadata']['name']} --previous`"
     if code in _ENDED_BY_SIGNAL:
-        probe = next(
-            (item["message"] for item in _failed_probes(facts, pod) if not item["message"].startswith("Readiness")),
-            None,
-        )
-        because = "" if probe is None else f" {probe}"
+        failed_probes = (item["message"] for item in facts.events_about("Pod", pod["metadata"]["name"], "Unhealthy"))
+        because = next((f" {message}" for message in failed_probes if not message.startswith("Readiness")), "")
         return Finding(
             Severity.BLOCKING,
             _name(pod),
             f"{again}It was {_ENDED_BY_SIGNAL[code]} (exit code {code}).{because}",
-            f"The liveness probe ends a thread that is stuck in the program's own code. Read the log: {_log(facts, pod)}",
+            f"The liveness probe ends a thread that is stuck in the program's own code. Read the log: {log}",
         )
     if code == _WRONG_INPUT:
         return Finding(
@@ -185,7 +181,7 @@ def _crashed(facts: Facts, pod: Object, container: Object, ended: Object) -> Fin
             f"{again}The program did not start (exit code 2){last}",
             "Correct the manifest or the topology: trying again does not help.",
         )
-    remedy = f"Read the log of the ended container: {_log(facts, pod)}"
+    remedy = f"Read the log of the ended container: {log}"
     if policy := _SKIPS_RECORDS.search(ended.get("message") or ""):
         remedy = (
             f"Correct the program, or have such records skipped: spec.processing.errorPolicy.{policy[1]}: Continue. "
@@ -195,12 +191,15 @@ def _crashed(facts: Facts, pod: Object, container: Object, ended: Object) -> Fin
 
 
 def _unready(facts: Facts, pod: Object) -> Iterator[Finding]:
-    started = next((item["state"]["running"].get("startedAt") for item in _running(pod)), None)
+    running = (
+        item["state"]["running"] for item in pod["status"].get("containerStatuses", ()) if "running" in item["state"]
+    )
+    started = next((state.get("startedAt") for state in running), None)
     if started is None:
         yield Finding(Severity.WAITING, _name(pod), "It is starting.")
         return
     seconds = facts.age_seconds(started)
-    probe = next(_failed_probes(facts, pod), None)
+    probe = next(facts.events_about("Pod", pod["metadata"]["name"], "Unhealthy"), None)
     what = f"It has run for {age(seconds)} and is not ready."
     what += "" if probe is None else f" {probe['message']}"
     slow = seconds > _SLOW_START_SECONDS and not facts.is_condition("StateRestored", "False")
@@ -234,46 +233,15 @@ def _terminating(facts: Facts, pod: Object) -> Finding:
     return Finding(Severity.WAITING, _name(pod), "It is stopping: it commits and closes its state.")
 
 
-def _running(pod: Object) -> Iterator[Object]:
-    return (item for item in pod["status"].get("containerStatuses", ()) if "running" in item["state"])
-
-
-def _failed_probes(facts: Facts, pod: Object) -> Iterator[Object]:
-    return facts.events_about("Pod", pod["metadata"]["name"], "Unhealthy")
-
-
-def _is_ready(pod: Object) -> bool:
-    conditions = pod["status"].get("conditions", ())
-    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
-
-
-def _pull_error(facts: Facts, pod: Object) -> str | None:
-    """Return what the registry said: the back-off's own message does not."""
-    for event in facts.events_about("Pod", pod["metadata"]["name"], "Failed"):
-        message = str(event["message"])
-        if "ull" in message and "Error:" not in message:
-            return message
-    return None
-
-
-def _memory_limit(pod: Object, container: str) -> str:
-    for item in pod["spec"]["containers"]:
-        resources: Any = item.get("resources") or {}
-        limit = (resources.get("limits") or {}).get("memory")
-        if item["name"] == container and limit is not None:
-            return f" of {limit}"
-    return ""
-
-
 def _last_lines(message: str | None) -> str:
     if not message or not message.strip():
         return "."
     return ":\n" + "\n".join(message.strip().splitlines()[-5:])
 
 
-def _log(facts: Facts, pod: Object) -> str:
-    return f"`kubectl -n {facts.namespace} logs {pod['metadata']['name']} --previous`"
-
-
 def _name(pod: Object) -> str:
     return f"Pod {pod['metadata']['name']}"
+
+
+POD_RULES: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (_plans, _set, _claims, _pods)
+"""The rules, in the order of causes."""

@@ -74,8 +74,11 @@ def client_config(app: StreamsApp, credentials: Credentials, allowed: AllowedAcc
     """
     endpoint = credentials.settings.get(_TOKEN_ENDPOINT)
     if endpoint is not None and not is_allowed(endpoint, allowed.token_endpoints):
+        shown = "not an http or https URL of plain characters"
+        if _URL.fullmatch(endpoint):
+            shown = endpoint.partition("?")[0][:200]  # without what may be secret in it
         raise TokenEndpointNotAllowedError(
-            f"The token endpoint in the Secret of spec.kafka.auth ({_shown(endpoint)}) is not one that the operator may fetch "
+            f"The token endpoint in the Secret of spec.kafka.auth ({shown}) is not one that the operator may fetch "
             "tokens from. The platform team has to add it to MILLRACE_OPERATOR_TOKEN_ENDPOINTS (operator.tokenEndpoints in the "
             "chart)"
         )
@@ -127,13 +130,6 @@ def _parts(url: str) -> tuple[tuple[str, str | None, int | None], list[str]]:
     return (split.scheme, split.hostname, port), [part for part in split.path.split("/") if part]
 
 
-def _shown(endpoint: str) -> str:
-    """Return a URL without what may be secret in it."""
-    return (
-        endpoint.partition("?")[0][:200] if _URL.fullmatch(endpoint) else "not an http or https URL of plain characters"
-    )
-
-
 def client_settings(config: StreamsConfig) -> ClientSettings:
     """Return the settings of the clients themselves.
 
@@ -159,7 +155,12 @@ def _check_identity(spec: StreamsAppSpec, cloud_identity: Sequence[str]) -> None
 
 
 def _taken(spec: StreamsAppSpec) -> dict[str, object]:
-    ours = sorted(filter(_is_ours, spec.kafka.config), key=lambda key: key.startswith("admin."))
+    ours = [
+        key
+        for key in spec.kafka.config
+        if is_security_setting(key) and key.startswith(("admin.", "security.", "sasl.", "ssl."))
+    ]
+    ours.sort(key=lambda key: key.startswith("admin."))
     if foreign := [key for key in ours if key.removeprefix("admin.") not in _TAKEN | _IGNORED]:
         raise ConfigError(
             f"spec.kafka.config sets {', '.join(foreign)}, which only pods can follow: the operator reads no files and "
@@ -167,10 +168,6 @@ def _taken(spec: StreamsAppSpec) -> dict[str, object]:
         )
     taken = {key.removeprefix("admin."): spec.kafka.config[key] for key in ours}
     return {key: value for key, value in taken.items() if key in _TAKEN}
-
-
-def _is_ours(key: str) -> bool:
-    return is_security_setting(key) and key.startswith(("admin.", "security.", "sasl.", "ssl."))
 
 
 SecretData = Mapping[str, bytes]

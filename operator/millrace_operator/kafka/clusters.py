@@ -53,6 +53,7 @@ log = logging.getLogger("millrace_operator.kafka")
 LOOK_TIMEOUT_S: Final = 3.5
 """How long the brokers are asked; including opening a connection, it takes less than ten seconds."""
 _ALL_LOOKS_S: Final = 6.0
+ACTION_TIMEOUT_S: Final = 30.0
 
 _REASONS: Final[tuple[tuple[type[StreamsError], str], ...]] = (
     (AuthenticationError, "AuthenticationFailed"),
@@ -99,8 +100,10 @@ class KafkaClusters:
             known = [plan for plan in plans if plan is not None]
             return self._look(app, client_config(app, credentials, self._allowed), known, internal_topics)
         except StreamsError as error:
-            reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
-            return KafkaState(error=_explained(app, error, reason), reason=reason)
+            reason, message = next(reason for kind, reason in _REASONS if isinstance(error, kind)), str(error)
+            if reason == "AuthenticationFailed" and (names := needed_secrets(app.spec)):
+                message += f". The credentials are those of Secret {', '.join(names)}"
+            return KafkaState(error=message, reason=reason)
         except Exception as error:
             log.exception("Asking the brokers of %s failed unexpectedly", app.metadata.name)
             return KafkaState(error=f"Asking the brokers failed: {type(error).__name__}", reason="Unreachable")
@@ -182,18 +185,6 @@ class KafkaClusters:
 
 def _uid(app: StreamsApp) -> str:
     return app.metadata.uid or f"{app.metadata.namespace}/{app.metadata.name}"
-
-
-def _explained(app: StreamsApp, error: StreamsError, reason: str) -> str:
-    if reason == "AuthenticationFailed" and (names := needed_secrets(app.spec)):
-        return f"{error}. The credentials are those of Secret {', '.join(names)}"
-    return str(error)
-
-
-log = logging.getLogger("millrace_operator.kafka")
-
-
-ACTION_TIMEOUT_S: Final = 30.0
 
 
 def perform(connection: AdminConnection, config: StreamsConfig, action: KafkaAction) -> None:

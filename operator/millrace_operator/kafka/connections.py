@@ -303,8 +303,12 @@ class Connections:
         latest = self._clock() - IDLE_S
         unused = [login for login in self._open_logins if login.shared is not None and not login.shared.users]
         excess = len(self._open_logins) - MOST_OPEN
-        old = (login for number, login in enumerate(unused) if number < excess or _used_at(login) <= latest)
-        return [connection for login in list(old) if (connection := self._retire(login)) is not None]
+        old = [
+            login
+            for number, login in enumerate(unused)
+            if number < excess or (login.shared is not None and login.shared.used_at <= latest)
+        ]
+        return [connection for login in old if (connection := self._retire(login)) is not None]
 
     def _retire(self, login: _Login) -> AdminConnection | None:
         """Remove a login's connection, and return it if it is idle."""
@@ -314,10 +318,6 @@ class Connections:
             return None
         shared.retired = True
         return None if shared.users else shared.connection
-
-
-def _used_at(login: _Login) -> float:
-    return float("-inf") if login.shared is None else login.shared.used_at
 
 
 def _close(*connections: AdminConnection | None) -> None:

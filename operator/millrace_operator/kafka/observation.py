@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from millrace.deadline import Deadline
 from millrace.errors import AuthorizationError
 from millrace.kafka.admin import DescribedTopic, all_topic_partitions, describe_cluster, describe_topics, topic_configs
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
-from millrace.plan import reset
-from millrace.plan.model import TopologyPlan, external_source_topics
+from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
 from millrace.records import TopicPartition
 from millrace_operator.kafka.connections import AdminConnection
 from millrace_operator.model import ConsumerGroup, ConsumerGroupMember, KafkaState, Topic
+from millrace_operator.reconcile.topics import internal_topics
 
 log = logging.getLogger("millrace_operator.kafka")
 
@@ -49,8 +49,10 @@ def look(
 
     admin = connection.admin
     internal: dict[str, Mapping[str, str]] = {name: {} for name in also}
-    internal |= {name: config for item in reversed(plans) for name, config in _internal_topics(item)}
-    everything = all_topic_partitions(admin, left()) if any(_patterns(item) for item in plans) else {}
+    for plan in reversed(plans):
+        internal |= internal_topics(plan)
+    patterns = any(item.source_patterns for plan in plans for item in plan.subtopologies)
+    everything = all_topic_partitions(admin, left()) if patterns else {}
     inputs = {name for item in plans for name in _inputs(item, everything) | external_source_topics(item)}
     described = describe_topics(admin, internal.keys() | inputs, left()) if internal or inputs else {}
     letters = _dead_letter_topics(connection, plans, left())
@@ -65,19 +67,28 @@ def look(
     found = group.describe()
     lag = None
     if plans:
-        read = _inputs(plans[0], everything) | _repartition_topics(plans[0])
+        # Repartition topics are read and committed like inputs: records waiting there count as lag, too.
+        read = _inputs(plans[0], everything) | repartition_topics(plans[0]).keys()
         partitions = [
             TopicPartition(name, n) for name in read if name in topics for n in range(topics[name].partitions)
         ]
         lag = _lag(connection, partitions, group.committed(), left)
     asked = frozenset(internal.keys() | inputs | letters.keys())
+    members = (
+        ConsumerGroupMember(
+            item.member_id, pod_of(item.instance_id), item.host.removeprefix("/"), item.client_id, item.instance_id
+        )
+        for item in found.members
+    )
     return KafkaState(
         topics=topics,
         internal=frozenset(internal),
         asked=asked,
         brokers=brokers,
         cluster_id=cluster_id,
-        group=_group(found.state, found.members),
+        group=None
+        if found.state == "Dead"
+        else ConsumerGroup(found.state, members=tuple(sorted(members, key=lambda item: item.member_id))),
         lag=lag,
     )
 
@@ -92,37 +103,10 @@ def pod_of(instance_id: str | None) -> str | None:
     return instance_id if match is None else match["pod"]
 
 
-def _group(state: str, members: Iterable[reset.ActiveMember]) -> ConsumerGroup | None:
-    if state == "Dead":
-        return None
-    listed = (
-        ConsumerGroupMember(
-            item.member_id, pod_of(item.instance_id), item.host.removeprefix("/"), item.client_id, item.instance_id
-        )
-        for item in members
-    )
-    return ConsumerGroup(state, members=tuple(sorted(listed, key=lambda item: item.member_id)))
-
-
-def _internal_topics(plan: TopologyPlan) -> Iterator[tuple[str, Mapping[str, str]]]:
-    for item in plan.subtopologies:
-        yield from ((topic.name, topic.config) for topic in item.repartition_topics)
-        yield from ((topic.name, topic.config) for topic in item.changelog_topics)
-
-
-def _repartition_topics(plan: TopologyPlan) -> set[str]:
-    """Return the internal topics that the group reads and commits like inputs: records waiting there count as lag, too."""
-    return {topic.name for item in plan.subtopologies for topic in item.repartition_topics}
-
-
-def _patterns(plan: TopologyPlan) -> list[str]:
-    return [pattern for item in plan.subtopologies for pattern in item.source_patterns]
-
-
 def _inputs(plan: TopologyPlan, everything: Collection[str]) -> set[str]:
     """Return the input topics whose offsets the group commits: not those of global stores."""
-    internal = {name for name, _ in _internal_topics(plan)}
-    patterns = [re.compile(pattern) for pattern in _patterns(plan)]
+    internal = internal_topics(plan).keys()
+    patterns = [re.compile(pattern) for item in plan.subtopologies for pattern in item.source_patterns]
     matched = {name for name in everything if any(pattern.fullmatch(name) for pattern in patterns)}
     named = {name for item in plan.subtopologies for name in item.source_topics}
     return (named | matched) - internal

@@ -166,7 +166,9 @@ class KafkaStateCache:
             known.asking = False
             known.answered_in_time = self._clock() - known.asked_at < _WAIT_SECONDS
             known.arrived, known.awaited_until = known.awaited_until is not None, None
-            differs = known.handed_out is not None and _lasting(known.handed_out) != _lasting(state)
+            # Lag changes all the time, which is not worth a pass.
+            before = known.handed_out
+            differs = before is not None and replace(before, lag=None) != replace(state, lag=None)
             tell = (known.arrived or differs) and self._known.get(ref) is known
         if tell:
             self._on_change(ref)
@@ -178,11 +180,6 @@ def _patience(known: _Known) -> float:
     if known.state is None:
         return _FIRST_WAIT_SECONDS
     return _WAIT_SECONDS if known.answered_in_time else 0.0
-
-
-def _lasting(state: KafkaState) -> KafkaState:
-    """Return the parts of an answer whose change is worth a pass; lag changes all the time."""
-    return replace(state, lag=None)
 
 
 class _Threads:

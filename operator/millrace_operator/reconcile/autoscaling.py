@@ -45,14 +45,6 @@ class Load:
     """The sum over all replicas of the fraction of their time that this takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """How many replicas there should be."""
-
-    replicas: int
-    reason: str
-
-
 def replicas(context: ReconcileContext) -> int:
     """Return how many replicas there should be while the application runs."""
     scaling = context.spec.autoscaling
@@ -84,17 +76,16 @@ def recommend(context: ReconcileContext, current: int) -> None:
         kept = context.status.autoscaling.recommended if context.status.autoscaling is not None else None
         context.autoscaling = AutoscalingStatus(recommended=kept or current, reason="The load is not known.")
         return
-    advice = advise(load, current, scaling, limit)
-    fewer_since = _fewer_since(context, advice.replicas < current)
-    blocked = None if advice.replicas == current else _blocked(context, fewer_since)
+    advised, reason = advise(load, current, scaling, limit)
+    before, fewer_since = context.status.autoscaling, None
+    if advised < current:
+        fewer_since = (before and before.fewer_since) or timestamp(context.now)
+    blocked = None if advised == current else _blocked(context, fewer_since)
     acts = scaling.mode == "Recommend" or blocked is None
     context.autoscaling = AutoscalingStatus(
-        recommended=advice.replicas if acts else current,
-        reason=advice.reason,
-        blocked_by=blocked,
-        fewer_since=fewer_since,
+        recommended=advised if acts else current, reason=reason, blocked_by=blocked, fewer_since=fewer_since
     )
-    if scaling.mode == "Auto" and acts and advice.replicas != current:
+    if scaling.mode == "Auto" and acts and advised != current:
         context.recheck_after(1)
 
 
@@ -110,8 +101,8 @@ def load_of(instances: Iterable[ReportedStatus], lag: int | None) -> Load | None
     return Load(lag, sum(rates), sum(busy))
 
 
-def advise(load: Load, current: int, scaling: Autoscaling, limit: int | None) -> Advice:
-    """Return how many replicas a load requires.
+def advise(load: Load, current: int, scaling: Autoscaling, limit: int | None) -> tuple[int, str]:
+    """Return how many replicas a load requires, and the reason.
 
     Args:
         load: The load on the replicas there are.
@@ -123,40 +114,26 @@ def advise(load: Load, current: int, scaling: Autoscaling, limit: int | None) ->
     needed = load.records_per_second + load.lag / catch_up_s
     if load.busy < _IDLE or load.records_per_second < _SLOW:
         if load.lag:
-            return Advice(
-                _within(current, scaling, limit),
-                "Nothing is being processed, so the capacity of a replica is not known.",
-            )
-        fewest = _within(1, scaling, limit)
-        return Advice(fewest, _reason(fewest, current, load, scaling, limit))
-    each = load.records_per_second / load.busy
-    at_least, enough = math.ceil(needed / (each * _FULL)), math.ceil(needed / (each * _SPARE))
-    wanted = at_least if at_least > current else min(enough, current)
+            reason = "Nothing is being processed, so the capacity of a replica is not known."
+            return _within(current, scaling, limit), reason
+        wanted = 1
+    else:
+        each = load.records_per_second / load.busy
+        at_least, enough = math.ceil(needed / (each * _FULL)), math.ceil(needed / (each * _SPARE))
+        wanted = at_least if at_least > current else min(enough, current)
     found = _within(wanted, scaling, limit)
-    return Advice(found, _reason(found, current, load, scaling, limit))
+    if found > current:
+        lag = f"a lag of about {two_digits(load.lag)} records within {scaling.target_catch_up}"
+        return found, f"{current} replicas do not keep up and catch up with {lag}."
+    if found < current:
+        return found, f"{found} replicas are enough for the load."
+    idle = "; more would have no tasks" if limit is not None and found >= limit else ""
+    return found, f"The load suits {found} replicas{idle}."
 
 
 def _within(wanted: int, scaling: Autoscaling, limit: int | None) -> int:
     bounds = [bound for bound in (scaling.max, limit) if bound]
     return max(1, min([max(wanted, scaling.min), *bounds]))
-
-
-def _reason(found: int, current: int, load: Load, scaling: Autoscaling, limit: int | None) -> str:
-    if found > current:
-        lag = f"a lag of about {two_digits(load.lag)} records within {scaling.target_catch_up}"
-        return f"{current} replicas do not keep up and catch up with {lag}."
-    if found < current:
-        return f"{found} replicas are enough for the load."
-    if limit is not None and found >= limit:
-        return f"The load suits {found} replicas; more would have no tasks."
-    return f"The load suits {found} replicas."
-
-
-def _fewer_since(context: ReconcileContext, fewer: bool) -> str | None:  # noqa: FBT001 (a fact, not an option)
-    if not fewer:
-        return None
-    before = context.status.autoscaling
-    return before.fewer_since if before is not None and before.fewer_since else timestamp(context.now)
 
 
 def _blocked(context: ReconcileContext, fewer_since: str | None) -> str | None:

@@ -18,7 +18,7 @@ from millrace_operator.children import naming
 from millrace_operator.children.config_maps import PLAN_KEY
 from millrace_operator.children.naming import COMPONENT_LABEL, DRAIN_ANNOTATION, REVISION_LABEL, TEMPLATE_ANNOTATION
 from millrace_operator.children.pod import DRAIN_FILE_VARIABLE
-from millrace_operator.model import DesiredApp, Key, Object, ObservedApp
+from millrace_operator.model import DesiredApp, Key, Object, ObservedApp, labels_of
 from millrace_operator.reconcile.ownership import is_own, is_own_pod
 
 _IMAGE_TROUBLE: Final = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
@@ -117,17 +117,21 @@ class ChildrenView:
         """Return a child, or None."""
         return self.objects.get(Key(kind, name))
 
+    def pods_of(self, revision: str) -> list[Pod]:
+        """Return the pods of a revision, by ordinal."""
+        return [pod for _, pod in sorted(self.pods.items()) if pod.revision == revision]
+
     @property
     def stateful_set(self) -> Object | None:
         """The StatefulSet, if it exists and is not being deleted."""
-        found = self.get("StatefulSet", naming.stateful_set(self.app))
+        found = self.get("StatefulSet", self.app)
         return None if found is None or is_terminating(found) else found
 
     @property
     def running_revision(self) -> str | None:
         """The revision that new pods get."""
         found = self.stateful_set
-        return None if found is None else _labels(found["spec"]["template"]).get(REVISION_LABEL)
+        return None if found is None else labels_of(found["spec"]["template"]).get(REVISION_LABEL)
 
     @property
     def revision_of_pods(self) -> str | None:
@@ -195,9 +199,9 @@ class ChildrenView:
         """Return the revisions that have ConfigMaps or Jobs."""
         kinds = {"ConfigMap", "Job"}
         return {
-            _labels(item)[REVISION_LABEL]
+            labels_of(item)[REVISION_LABEL]
             for key, item in self.objects.items()
-            if key.kind in kinds and _labels(item).get(REVISION_LABEL)
+            if key.kind in kinds and labels_of(item).get(REVISION_LABEL)
         }
 
 
@@ -214,22 +218,29 @@ def view_of(desired: DesiredApp, observed: ObservedApp) -> ChildrenView:
         for key, item in observed.objects.items()
         if key.kind not in _NOT_APPLIED and is_own(key, item, app, desired.uid)
     }
-    set_key = Key("StatefulSet", naming.stateful_set(app))
+    set_key = Key("StatefulSet", app)
     others = None if set_key in own else observed.objects.get(set_key)
     others_uid = None if others is None else others["metadata"]["uid"]
     for key, item in observed.objects.items():
-        if key.kind == "Pod" and _labels(item).get(COMPONENT_LABEL) == "plan":
+        component = labels_of(item).get(COMPONENT_LABEL)
+        if key.kind == "Pod" and component == "plan":
             own[key] = item
-        elif (
-            key.kind == "Pod"
-            and _labels(item).get(COMPONENT_LABEL) == "runtime"
-            and (match := pod_name.fullmatch(key.name))
-        ):
+        elif key.kind == "Pod" and component == "runtime" and (match := pod_name.fullmatch(key.name)):
             known_as_others = set_key not in own and key in observed.taken
             if not known_as_others and is_own_pod(item, app, own.get(set_key), others_uid):
                 own[key], pods[int(match[1])] = item, _pod(item, int(match[1]))
         elif key.kind == "PersistentVolumeClaim" and (match := claim_name.fullmatch(key.name)):
-            own[key], claims[int(match[1])] = item, _claim(item, int(match[1]))
+            own[key], claims[int(match[1])] = (
+                item,
+                Claim(
+                    name=key.name,
+                    index=int(match[1]),
+                    uid=item["metadata"]["uid"],
+                    asked=str(item["spec"]["resources"]["requests"]["storage"]),
+                    bound=item.get("status", {}).get("phase", "Bound") == "Bound",
+                    terminating=is_terminating(item),
+                ),
+            )
     return ChildrenView(app, own, pods, claims)
 
 
@@ -261,11 +272,12 @@ def trouble_of(pod: Object) -> Trouble | None:
         if reason in _IMAGE_TROUBLE:
             return Trouble(reason, waiting.get("message", ""), is_image=True)
         if reason == _CRASHING:
+            finished = (container.get("lastState", {}).get("terminated") or {}).get("finishedAt")
             return Trouble(
                 reason,
                 _last_words(container),
                 is_crash=True,
-                ended=_ended(container),
+                ended=None if finished is None else seconds(finished),
                 restarts=container.get("restartCount", 0),
             )
         if reason in _START_TROUBLE:
@@ -282,11 +294,6 @@ def trouble_of(pod: Object) -> Trouble | None:
     )
 
 
-def _ended(container: Object) -> float | None:
-    finished = (container.get("lastState", {}).get("terminated") or {}).get("finishedAt")
-    return None if finished is None else seconds(finished)
-
-
 def _last_words(container: Object) -> str:
     ended = container.get("lastState", {}).get("terminated") or container.get("state", {}).get("terminated") or {}
     words = parse_last_message(ended.get("message", ""))[1].strip()
@@ -298,24 +305,31 @@ def _last_words(container: Object) -> str:
 
 
 def _pod(item: Object, index: int) -> Pod:
-    metadata = item["metadata"]
-    ready_since, unready_since = _readiness(item)
-    containers = item.get("status", {}).get("containerStatuses", ())
+    metadata, status = item["metadata"], item.get("status", {})
+    created = seconds(metadata["creationTimestamp"])
+    ready_since, unready_since = None, created
+    for condition in status.get("conditions", ()):
+        if condition["type"] == "Ready":
+            changed = condition.get("lastTransitionTime")
+            since = created if not changed else seconds(changed)
+            is_ready = condition["status"] == "True"
+            ready_since, unready_since = (since, since) if is_ready else (None, max(since, created))
+    containers = status.get("containerStatuses", ())
     variables = [each for container in item["spec"]["containers"] for each in container.get("env", ())]
-    since = metadata.get("annotations", {}).get(DRAIN_ANNOTATION, "")
+    draining = metadata.get("annotations", {}).get(DRAIN_ANNOTATION, "")
     return Pod(
         name=metadata["name"],
         index=index,
         uid=metadata["uid"],
-        revision=_labels(item).get(REVISION_LABEL),
+        revision=labels_of(item).get(REVISION_LABEL),
         template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION),
-        created=seconds(metadata["creationTimestamp"]),
+        created=created,
         terminating=is_terminating(item),
         ends=seconds(metadata["deletionTimestamp"]) if is_terminating(item) else None,
         ready_since=ready_since,
         unready_since=unready_since,
         trouble=trouble_of(item),
-        drains_since=int(since) if since.isdecimal() else None,
+        drains_since=int(draining) if draining.isdecimal() else None,
         reads_drain=any(variable["name"] == DRAIN_FILE_VARIABLE for variable in variables),
         dead_members=frozenset().union(
             *(
@@ -326,28 +340,3 @@ def _pod(item: Object, index: int) -> Pod:
         ),
         last_words=next((_last_words(each) for each in containers if each.get("lastState", {}).get("terminated")), ""),
     )
-
-
-def _readiness(item: Object) -> tuple[float | None, float]:
-    """Return since when the pod is ready, or None, and since when it is not."""
-    created = item["metadata"]["creationTimestamp"]
-    for condition in item.get("status", {}).get("conditions", ()):
-        if condition["type"] == "Ready":
-            since = seconds(condition.get("lastTransitionTime") or created)
-            return (since, since) if condition["status"] == "True" else (None, max(since, seconds(created)))
-    return None, seconds(created)
-
-
-def _claim(item: Object, index: int) -> Claim:
-    return Claim(
-        name=item["metadata"]["name"],
-        index=index,
-        uid=item["metadata"]["uid"],
-        asked=str(item["spec"]["resources"]["requests"]["storage"]),
-        bound=item.get("status", {}).get("phase", "Bound") == "Bound",
-        terminating=is_terminating(item),
-    )
-
-
-def _labels(item: Object) -> Mapping[str, str]:
-    return item.get("metadata", {}).get("labels") or {}

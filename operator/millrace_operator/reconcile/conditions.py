@@ -17,7 +17,6 @@ from typing import Final
 from millrace.manifest.status import ConditionType, LifecycleState
 from millrace_operator.model import Event
 from millrace_operator.reconcile import rolling
-from millrace_operator.reconcile.children_view import Pod
 from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext, Target
 from millrace_operator.reconcile.reasons import REASONS, ConditionReason
 
@@ -38,6 +37,18 @@ _IN_THE_WAY: Final[tuple[tuple[ConditionType, str], ...]] = (
     ("Reconciling", "True"),
 )
 """What may keep an application from having pods; the first condition with the given status is the reason."""
+_PREVENTS_SCALING: Final[Mapping[ConditionReason, ConditionReason]] = {
+    ConditionReason.REPLACING_PODS: ConditionReason.UPGRADE_IN_PROGRESS,
+    ConditionReason.ROLLING_BACK: ConditionReason.UPGRADE_IN_PROGRESS,
+    ConditionReason.WAITING_FOR_GATE: ConditionReason.UPGRADE_IN_PROGRESS,
+    ConditionReason.RENEWING_CREDENTIALS: ConditionReason.UPGRADE_IN_PROGRESS,
+    ConditionReason.RENEWING_PODS: ConditionReason.UPGRADE_IN_PROGRESS,
+    ConditionReason.DRAINING: ConditionReason.SCALING_IN_PROGRESS,
+    ConditionReason.SCALING_OUT: ConditionReason.SCALING_IN_PROGRESS,
+    ConditionReason.STARTING_PODS: ConditionReason.SCALING_IN_PROGRESS,
+    ConditionReason.SUSPENDING: ConditionReason.SCALING_IN_PROGRESS,
+}
+"""By reason of Reconciling: why scaling has to wait for what is being done to pods."""
 
 
 def set_brokers_reachable(context: ReconcileContext) -> None:
@@ -80,9 +91,16 @@ def set_ready(context: ReconcileContext, wanted: int, *, suspended: bool) -> Non
         wanted: How many pods there should be.
         suspended: Whether the application is suspended.
     """
-    pods = context.view.pods
-    failing = [pod for _, pod in sorted(pods.items()) if _fails(context, pod)]
-    late = [pod.name for _, pod in sorted(pods.items()) if not pod.ready and pod not in failing]
+    pods, spec = context.view.pods, context.desired.spec
+    unready = [pod for _, pod in sorted(pods.items()) if not pod.ready]
+    # A new pod without a node may only be waiting for its volume.
+    failing = {
+        pod.name: pod.trouble
+        for pod in unready
+        if pod.trouble is not None and (pod.trouble.reason != "Unschedulable" or pod.is_old(context.now))
+    }
+    late = [pod.name for pod in unready if pod.name not in failing]
+    scaled_to_zero = spec is not None and not spec.replicas and spec.autoscaling.mode != "Auto"
     if suspended:
         # Ready, because it is as its spec says: tools that wait for a resource would otherwise wait forever.
         done = not pods and context.view.replicas in {None, 0}
@@ -91,11 +109,10 @@ def set_ready(context: ReconcileContext, wanted: int, *, suspended: bool) -> Non
             "True" if done else "False", ConditionReason.SUSPENDED, f"The application is suspended; {what}."
         )
     elif failing:
-        first = failing[0]
-        assert first.trouble is not None
+        name, trouble = next(iter(failing.items()))
         others = f" ({len(failing)} pods fail.)" if len(failing) > 1 else ""
-        context.set_condition("False", ConditionReason.PODS_FAILING, f"Pod {first.name}: {first.trouble.shown}{others}")
-    elif not pods and _is_scaled_to_zero(context):
+        context.set_condition("False", ConditionReason.PODS_FAILING, f"Pod {name}: {trouble.shown}{others}")
+    elif not pods and scaled_to_zero and context.view.replicas == 0:  # as the spec says
         context.set_condition("True", ConditionReason.SCALED_TO_ZERO)
     elif not pods:
         context.set_condition("False", ConditionReason.NOTHING_RUNS)
@@ -125,30 +142,18 @@ def why_nothing_runs(conditions: Mapping[str, tuple[str, str]]) -> str:
     return REASONS[ConditionReason.NOTHING_RUNS].meaning
 
 
-def _fails(context: ReconcileContext, pod: Pod) -> bool:
-    """Return whether a pod cannot start by itself; a new one without a node may only be waiting for its volume."""
-    if pod.trouble is None or pod.ready:
-        return False
-    return pod.trouble.reason != "Unschedulable" or pod.is_old(context.now)
-
-
-def _is_scaled_to_zero(context: ReconcileContext) -> bool:
-    """Return whether no pods are wanted and none are left: then the application is as its spec says."""
-    spec = context.desired.spec
-    return spec is not None and not spec.replicas and spec.autoscaling.mode != "Auto" and context.view.replicas == 0
-
-
 def set_scaling_allowed(context: ReconcileContext) -> None:
     """Set ScalingAllowed."""
     state = context.observed.kafka.group.state if context.observed.kafka.group is not None else ""
     if context.observed.kafka.reason == NOT_ASKED and context.condition("ScalingAllowed") is not None:
         return
+    at_work = context.conditions.get("Reconciling")
     if not context.brokers_answer:
         context.set_condition("False", ConditionReason.BROKERS_AWAY)
     elif not any(pod.ready for pod in context.view.pods.values()):
         context.set_condition("False", ConditionReason.NOT_RUNNING)
-    elif (busy := _busy(context)) is not None:
-        context.set_condition("False", busy)
+    elif at_work is not None and at_work.reason in _PREVENTS_SCALING:
+        context.set_condition("False", _PREVENTS_SCALING[at_work.reason])
     elif context.conditions["StateRestored"].status == "False":
         context.set_condition("False", ConditionReason.STATE_IS_RESTORED)
     elif state != "Stable":
@@ -202,7 +207,7 @@ def set_stalled_by_failed_start(context: ReconcileContext) -> None:
     target = context.target
     if target is None or "Stalled" in context.conditions or context.stable == target.revision:
         return
-    failure = rolling.failure_of(context, target.revision)
+    failure = rolling.failure_of(context, context.view.pods_of(target.revision))
     if failure is None:
         return
     reason = ConditionReason.START_FAILED if context.stable is None else ConditionReason.UPGRADE_FAILED
@@ -233,50 +238,17 @@ def set_defaults(context: ReconcileContext) -> None:
         context.set_condition("False", ConditionReason.NOT_STALLED)
     if "Reconciling" not in context.conditions:
         done = context.conditions["Stalled"].status == "False"
-        _set_at_rest(context, ConditionReason.UP_TO_DATE if done else ConditionReason.HELD_BACK)
+        reason = ConditionReason.UP_TO_DATE if done else ConditionReason.HELD_BACK
+        before = context.condition("Reconciling")
+        for note in context.unavailable:
+            if before is None or note not in before.message:  # an Event reports it when it is new
+                context.events.append(Event("NotAvailable", note, "Warning"))
+        context.set_condition("False", reason, " ".join((REASONS[reason].meaning, *context.unavailable)))
     if "ReconciliationPaused" not in context.conditions:
         context.set_condition("False", ConditionReason.NOT_PAUSED)
     if context.conditions["Ready"].reason is ConditionReason.NOTHING_RUNS:
         known = {str(kind): (item.status, item.message) for kind, item in context.conditions.items()}
         context.set_condition("False", ConditionReason.NOTHING_RUNS, why_nothing_runs(known))
-
-
-def _set_at_rest(context: ReconcileContext, reason: ConditionReason) -> None:
-    """Set Reconciling to false, with what is unavailable here; an Event reports that when it is new."""
-    message = " ".join((REASONS[reason].meaning, *context.unavailable))
-    before = context.condition("Reconciling")
-    for note in context.unavailable:
-        if before is None or note not in before.message:
-            context.events.append(Event("NotAvailable", note, "Warning"))
-    context.set_condition("False", reason, message)
-
-
-_UPGRADES: Final = frozenset(
-    {
-        ConditionReason.REPLACING_PODS,
-        ConditionReason.ROLLING_BACK,
-        ConditionReason.WAITING_FOR_GATE,
-        ConditionReason.RENEWING_CREDENTIALS,
-        ConditionReason.RENEWING_PODS,
-    }
-)
-
-
-def _busy(context: ReconcileContext) -> ConditionReason | None:
-    """Return why scaling has to wait for what is being done to pods; None if it need not."""
-    condition = context.conditions.get("Reconciling")
-    if condition is None:
-        return None
-    if condition.reason in _UPGRADES:
-        return ConditionReason.UPGRADE_IN_PROGRESS
-    if condition.reason in {
-        ConditionReason.DRAINING,
-        ConditionReason.SCALING_OUT,
-        ConditionReason.STARTING_PODS,
-        ConditionReason.SUSPENDING,
-    }:
-        return ConditionReason.SCALING_IN_PROGRESS
-    return None
 
 
 _LIFECYCLES: Final[Mapping[ConditionReason, LifecycleState]] = {

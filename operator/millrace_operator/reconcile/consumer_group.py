@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from millrace_operator.children import naming
-from millrace_operator.model import ConsumerGroupMember, DesiredApp, Key, Neighbour, RemoveMembers
+from millrace_operator.model import ConsumerGroupMember, DesiredApp, Key, RemoveMembers
 from millrace_operator.reconcile import retained
 from millrace_operator.reconcile.children_view import ChildrenView, seconds
 from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext
@@ -35,92 +35,91 @@ _QUIET_S: Final = 300
 """How long the group must have had no foreign members before they count as gone: they may only be restarting."""
 
 
-class _Objection(NamedTuple):
-    """Why the application must not start."""
-
-    reason: ConditionReason
-    message: str
+_Objection = tuple[ConditionReason, str]
+"""Why the application must not start."""
 
 
 def check_application_id(context: ReconcileContext) -> None:
     """Set ApplicationIdUnique, and decide whether the application may start."""
-    objection = _of_others(context) or _of_the_group(context)
+    is_to_begin = context.spec.state == "running" and not context.view.has_pods
+    objection = _of_others(context)
+    if objection is None and is_to_begin and not context.spec.handover_is_rolling:
+        objection = _of_the_group(context)
     if objection is None:
         if context.brokers_answer:
             context.set_condition("True", ConditionReason.UNIQUE)
         else:
             context.set_unknown(ConditionReason.MEMBERS_UNKNOWN)
         return
-    left = objection.reason is ConditionReason.MEMBERS_LEFT  # the condition's time records since when
-    context.set_condition("Unknown" if left else "False", *objection)
-    if not _is_to_begin(context):
+    reason, message = objection
+    left = reason is ConditionReason.MEMBERS_LEFT  # the condition's time records since when
+    context.set_condition("Unknown" if left else "False", reason, message)
+    if not is_to_begin:
         return
     context.may_begin = False
     if not context.spec.replicas and context.spec.autoscaling.mode != "Auto":
         return  # it should have no pods anyway, so nothing blocks it
     context.recheck_after(5)
-    if objection.reason in {ConditionReason.HANDOVER_PENDING, ConditionReason.MEMBERS_LEFT}:
-        context.set_condition("True", ConditionReason.WAITING_FOR_HANDOVER, objection.message)
-    else:
-        context.set_condition("True", ConditionReason.APPLICATION_ID_IN_USE, objection.message)
-
-
-def claimants(context: ReconcileContext) -> list[Neighbour]:
-    """Return the other StreamsApps with the same group and internal topics."""
-    return [item for item in context.observed.neighbours if item.same_id]
-
-
-def _is_to_begin(context: ReconcileContext) -> bool:
-    return context.spec.state == "running" and not context.view.has_pods
+    waits = reason in {ConditionReason.HANDOVER_PENDING, ConditionReason.MEMBERS_LEFT}
+    context.set_condition(
+        "True", ConditionReason.WAITING_FOR_HANDOVER if waits else ConditionReason.APPLICATION_ID_IN_USE, message
+    )
 
 
 def _of_others(context: ReconcileContext) -> _Objection | None:
     app, handover = context.desired, context.spec.handover
     old = None if handover is None else handover.from_.name
-    for item in claimants(context):
+    for item in context.observed.claimants:
         if item.takes_over:
-            return _Objection(
+            return (
                 ConditionReason.HANDED_OVER,
-                f"StreamsApp {item} takes over the application id {context.spec.application_id} (spec.handover). Delete this "
-                "one, with the policy Retain or Purge; or remove that handover to keep it.",
+                (
+                    f"StreamsApp {item} takes over the application id {context.spec.application_id} (spec.handover). Delete this "
+                    "one, with the policy Retain or Purge; or remove that handover to keep it."
+                ),
             )
-    for item in claimants(context):
+    for item in context.observed.claimants:
         if (item.namespace, item.name) == (app.namespace, old):
             if item.runs and not context.spec.handover_is_rolling:
                 message = f"StreamsApp {item} still has pods. Suspend it, or delete it with the policy Retain."
-                return _Objection(ConditionReason.HANDOVER_PENDING, message)
+                return ConditionReason.HANDOVER_PENDING, message
         elif item.runs or (item.created, item.uid) < (app.created, app.uid):
-            return _Objection(
+            return (
                 ConditionReason.DUPLICATE_APPLICATION_ID,
-                f"StreamsApp {item} has the same applicationId {context.spec.application_id} on the same brokers, and "
-                f"{'runs' if item.runs else 'is older'}. Delete one of them, or let this one take over with "
-                "spec.handover.from.name (in the same namespace).",
+                (
+                    f"StreamsApp {item} has the same applicationId {context.spec.application_id} on the same brokers, and "
+                    f"{'runs' if item.runs else 'is older'}. Delete one of them, or let this one take over with "
+                    "spec.handover.from.name (in the same namespace)."
+                ),
             )
     return None
 
 
 def _of_the_group(context: ReconcileContext) -> _Objection | None:
-    if not _is_to_begin(context) or context.spec.handover_is_rolling:
-        return None
     if not context.brokers_answer:
         return _after_refusal(context)
-    told = listed_members(foreign_members(context))
-    if context.spec.handover is not None and told:
-        return _Objection(ConditionReason.HANDOVER_PENDING, f"Members that are still in the group: {told}. Stop them.")
-    if told:
-        return _Objection(
+    _, foreign = members(context)
+    listed = listed_members(foreign)
+    if context.spec.handover is not None and foreign:
+        return ConditionReason.HANDOVER_PENDING, f"Members that are still in the group: {listed}. Stop them."
+    if foreign:
+        return (
             ConditionReason.GROUP_IN_USE,
-            f"Members of group {context.spec.application_id} are not pods of this StreamsApp: {told}. If it is to take their "
-            "place, set spec.handover.from. If it has their id by mistake, delete it. If they are gone for good, change "
-            "restartNonce.",
+            (
+                f"Members of group {context.spec.application_id} are not pods of this StreamsApp: {listed}. If it is to take "
+                "their place, set spec.handover.from. If it has their id by mistake, delete it. If they are gone for good, "
+                "change restartNonce."
+            ),
         )
     if (objection := _after_refusal(context)) is not None:
         return objection
     if left := listed_members(former_members(context)):
-        return _Objection(
+        return (
             ConditionReason.HANDOVER_PENDING,
-            f"Members of an earlier StreamsApp {context.desired.name} are still in the group: {left}. Static ones are removed, "
-            "and others leave when their session is over.",
+            (
+                f"Members of an earlier StreamsApp {context.desired.name} are still in the group: {left}. Static ones are "
+                "removed, and others leave when their session is over."
+            ),
         )
     return None
 
@@ -136,14 +135,11 @@ def _after_refusal(context: ReconcileContext) -> _Objection | None:
     if before.reason not in {ConditionReason.GROUP_IN_USE, ConditionReason.MEMBERS_LEFT}:
         return None
     if not context.brokers_answer:  # nobody knows who comes back in the meantime
-        return (
-            None
-            if context.observed.kafka.reason == NOT_ASKED
-            else _Objection(ConditionReason.GROUP_IN_USE, before.message)
-        )
+        is_asking = context.observed.kafka.reason == NOT_ASKED
+        return None if is_asking else (ConditionReason.GROUP_IN_USE, before.message)
     has_left = before.reason == ConditionReason.MEMBERS_LEFT
     left = _QUIET_S - (context.now - seconds(before.last_transition_time) if has_left else 0)
-    return _Objection(ConditionReason.MEMBERS_LEFT, REASONS[ConditionReason.MEMBERS_LEFT].meaning) if left > 0 else None
+    return (ConditionReason.MEMBERS_LEFT, REASONS[ConditionReason.MEMBERS_LEFT].meaning) if left > 0 else None
 
 
 _NAMED: Final = 5
@@ -151,16 +147,17 @@ _NAMED: Final = 5
 _GIVEN: Final = f"client.id={naming.member('$(POD_NAME)', '')}"
 
 
-def is_member_of(app: str, uid: str, client_id: str, static_id: str | None) -> bool:
+def is_member_of(app: str, uids: Iterable[str], client_id: str, static_id: str | None) -> bool:
     """Return whether a member is a stream thread of a pod of this StreamsApp.
 
     Args:
         app: The StreamsApp's name.
-        uid: The uid in its members' ids; empty if they have none.
+        uids: The uids that may be in its members' ids, at least one; an empty one if ids may have none.
         client_id: The member's client id.
         static_id: The member's instance id, which alone counts if it has one; see `naming.member`.
     """
-    pod = re.escape(naming.member("POD", uid) if uid else "POD").replace("POD", rf"{re.escape(app)}-\d+")
+    suffixes = "|".join(re.escape(naming.member("", uid)) if uid else "" for uid in uids)
+    pod = rf"{re.escape(app)}-\d+({suffixes})"
     if static_id is not None:
         return re.fullmatch(rf"{pod}-\d+", static_id) is not None
     return re.fullmatch(rf"{pod}-StreamThread-\d+-consumer", client_id) is not None
@@ -185,31 +182,26 @@ def uid_in_member_ids(context: ReconcileContext) -> str:
         return context.desired.uid
     # Static members outlive their pods in the group: the members of pods that have just ended are not foreign.
     is_left = any(
-        is_member_of(context.desired.name, given, item.client_id, item.static_id) for item in _all_members(context)
+        is_member_of(context.desired.name, (given,), item.client_id, item.static_id)
+        for item in context.observed.kafka.members
     )
     return given if context.view.has_pods or is_left or not context.brokers_answer else context.desired.uid
 
 
-def own_members(context: ReconcileContext) -> list[ConsumerGroupMember]:
-    """Return the group's members that are pods of this application, or were."""
+def members(context: ReconcileContext) -> tuple[list[ConsumerGroupMember], list[ConsumerGroupMember]]:
+    """Return the group's members that are pods of this application, or were; and those that are somebody else's."""
     known = known_uids(context.desired, context.view)
-    return [item for item in _all_members(context) if _is_of_any(context, known, item)]
+    own: list[ConsumerGroupMember] = []
+    foreign: list[ConsumerGroupMember] = []
+    for item in context.observed.kafka.members:
+        (own if is_member_of(context.desired.name, known, item.client_id, item.static_id) else foreign).append(item)
+    return own, foreign
 
 
 def former_members(context: ReconcileContext) -> list[ConsumerGroupMember]:
     """Return the members that pods of earlier StreamsApps of this name have left in the group."""
-    present = {context.desired.uid, uid_in_member_ids(context)}
-    return [item for item in own_members(context) if not _is_of_any(context, present, item)]
-
-
-def foreign_members(context: ReconcileContext) -> list[ConsumerGroupMember]:
-    """Return the group's members that are somebody else's."""
-    known = known_uids(context.desired, context.view)
-    return [item for item in _all_members(context) if not _is_of_any(context, known, item)]
-
-
-def _is_of_any(context: ReconcileContext, known: Iterable[str], item: ConsumerGroupMember) -> bool:
-    return any(is_member_of(context.desired.name, uid, item.client_id, item.static_id) for uid in known)
+    app, present = context.desired.name, {context.desired.uid, uid_in_member_ids(context)}
+    return [item for item in members(context)[0] if not is_member_of(app, present, item.client_id, item.static_id)]
 
 
 def _given(view: ChildrenView) -> str | None:
@@ -234,8 +226,3 @@ def removal_of(members: Iterable[ConsumerGroupMember]) -> list[RemoveMembers]:
     """Return the action that removes these members; none if there are none."""
     ids = {item.member_id: item.instance_id or item.client_id for item in members}
     return [RemoveMembers(tuple(sorted(set(ids.values()))), tuple(sorted(ids)))] if ids else []
-
-
-def _all_members(context: ReconcileContext) -> tuple[ConsumerGroupMember, ...]:
-    group = context.observed.kafka.group
-    return () if group is None else group.members

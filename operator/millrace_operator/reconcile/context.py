@@ -16,7 +16,6 @@ from millrace.plan.model import TopologyPlan
 from millrace_operator.model import Action, Apply, Delete, DesiredApp, Event, Key, Object, ObservedApp, Renewal
 from millrace_operator.reconcile.children_view import ChildrenView, is_terminating, view_of
 from millrace_operator.reconcile.drift import needs_apply, stamped
-from millrace_operator.reconcile.ownership import key_of
 from millrace_operator.reconcile.reasons import REASONS, ConditionReason
 from millrace_operator.reconcile.topics import TopicReport
 
@@ -119,7 +118,7 @@ class ReconcileContext:
         if wanted is None:
             return True
         item = stamped(wanted, self.desired.uid)
-        key = key_of(item)
+        key = Key.of(item)
         seen = self.view.get(key.kind, key.name)
         if seen is None and key in self.observed.taken:  # applied anyway, as the other object may be gone
             self.name_conflicts.append(self.observed.taken[key])
@@ -150,7 +149,7 @@ class ReconcileContext:
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """Return a condition as it was last written."""
-        return next((item for item in self.status.conditions if item.type == kind), None)
+        return self.status.condition(kind)
 
     @property
     def all_ready_pods_report(self) -> bool:

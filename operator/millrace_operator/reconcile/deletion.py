@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from millrace_operator.children import naming
 from millrace_operator.model import Action, DeleteGroup, DeleteTopics, Event, Key, Neighbour, SetFinalizer
 from millrace_operator.reconcile import consumer_group, retained
 from millrace_operator.reconcile.children_view import is_terminating, seconds
@@ -39,12 +38,10 @@ def delete(context: ReconcileContext) -> None:
             Event("Orphaned", "The application keeps running without its StreamsApp (deletionPolicy: Orphan).")
         )
         retained.hand_over(context)
-        _let_go(context)
-        return
-    if not _pods_are_gone(context) or not _kafka_is_done(context) or not _children_are_gone(context):
+    elif not _pods_are_gone(context) or not _kafka_is_done(context) or not _children_are_gone(context):
         context.recheck_after(5)
         return
-    _let_go(context)
+    context.actions.append(SetFinalizer(present=False))
 
 
 def policy_of(context: ReconcileContext) -> Policy:
@@ -54,44 +51,32 @@ def policy_of(context: ReconcileContext) -> Policy:
     return "Orphan" if context.desired.manifest.get("deletionPolicy") == "Orphan" else "Retain"
 
 
-def _let_go(context: ReconcileContext) -> None:
-    context.actions.append(SetFinalizer(present=False))
+def _overdue(context: ReconcileContext) -> float:
+    """Return for how many seconds pods should have ended: since their grace period was over; negative before that."""
+    spec, since = context.desired.spec, context.desired.deletion_time
+    grace = _DEFAULT_GRACE_S if spec is None else spec.drain.termination_grace_period_seconds
+    return (0 if since is None else context.now - since) - grace
 
 
 def _pods_are_gone(context: ReconcileContext) -> bool:
-    context.delete("StatefulSet", naming.stateful_set(context.desired.name))
-    stateful_set = context.view.get("StatefulSet", naming.stateful_set(context.desired.name))
+    name, pods = context.desired.name, context.view.pods
+    context.delete("StatefulSet", name)
+    stateful_set = context.view.get("StatefulSet", name)
     if stateful_set is None:
-        for _, pod in sorted(
-            context.view.pods.items()
-        ):  # left behind when the StatefulSet was deleted with --cascade=orphan
+        for _, pod in sorted(pods.items()):  # left behind when the StatefulSet was deleted with --cascade=orphan
             context.delete("Pod", pod.name)
     retained.note_members(context, consumer_group.known_uids(context.desired, context.view))
-    if stateful_set is None and not context.view.pods:
+    if stateful_set is None and not pods:
         return True
-    if context.view.stateful_set is not None or _may_still_end(context):
+    # If the operator was away and told pods late, their grace period starts then.
+    are_late = all(pod.ends is not None and context.now >= pod.ends + _POD_PATIENCE_S for pod in pods.values())
+    if context.view.stateful_set is not None or _overdue(context) < _POD_PATIENCE_S or not are_late:
         return False
-    left = ", ".join(pod.name for pod in context.view.pods.values()) or f"those of StatefulSet {context.desired.name}"
+    left = ", ".join(pod.name for pod in pods.values()) or f"those of StatefulSet {name}"
     context.events.append(
         Event("PodsLeftBehind", f"Pods have not ended in time and are not waited for: {left}.", "Warning")
     )
     return True
-
-
-def _may_still_end(context: ReconcileContext) -> bool:
-    """Return whether to wait for pods. If the operator was away and told them late, their grace period starts then."""
-    over = (pod.ends is not None and context.now >= pod.ends + _POD_PATIENCE_S for pod in context.view.pods.values())
-    return _waited(context) < _grace(context) + _POD_PATIENCE_S or not all(over)
-
-
-def _grace(context: ReconcileContext) -> int:
-    spec = context.desired.spec
-    return _DEFAULT_GRACE_S if spec is None else spec.drain.termination_grace_period_seconds
-
-
-def _waited(context: ReconcileContext) -> float:
-    since = context.desired.deletion_time
-    return 0 if since is None else context.now - since
 
 
 def _kafka_is_done(context: ReconcileContext) -> bool:
@@ -102,20 +87,27 @@ def _kafka_is_done(context: ReconcileContext) -> bool:
     if context.desired.spec is None:
         return True
     if not context.brokers_answer:
-        if not _may_have_left_traces(context):
+        status = context.status
+        has_begun = status.group is not None or status.stable_revision is not None or bool(status.internal_topics)
+        if not has_begun and not _deletes_topics(context):  # nothing that the policy covers can be in Kafka
             return True
         if _may_still_answer(context):
             return False
-        _tell_of_leftovers(context, f"The brokers do not answer ({context.observed.kafka.reason}).")
+        _report_leftovers(context, f"The brokers do not answer ({context.observed.kafka.reason}).")
         return True
     actions = _kafka_actions(context)
     if not actions:
-        return _others_are_told_of(context)
+        return _report_others(context)
+    # Has an earlier pass tried to? An operator that was away has not.
+    reconciling, stalled = context.condition("Reconciling"), context.condition("Stalled")
+    was_tried = (reconciling is not None and reconciling.reason == ConditionReason.DELETING_FROM_KAFKA) or (
+        stalled is not None and stalled.status == "True"
+    )
     context.set_condition("True", ConditionReason.DELETING_FROM_KAFKA)
-    if _waited(context) < _grace(context) + _POD_PATIENCE_S + KAFKA_PATIENCE_S or not _was_tried(context):
+    if _overdue(context) < _POD_PATIENCE_S + KAFKA_PATIENCE_S or not was_tried:
         context.actions.extend(actions)
         return False
-    _tell_of_leftovers(context, "The brokers answer, but not everything could be deleted in time.")
+    _report_leftovers(context, "The brokers answer, but not everything could be deleted in time.")
     return True
 
 
@@ -131,65 +123,46 @@ def _may_still_answer(context: ReconcileContext) -> bool:
         context.set_condition("Unknown", ConditionReason.BROKERS_NOT_ASKED)
     is_away = known is not None and known.status in ({"False", "Unknown"} if is_asking else {"False"})
     away = context.now - seconds(known.last_transition_time) if known is not None and is_away else 0
-    return min(_waited(context) - _grace(context), away) < (_ASKING_PATIENCE_S if is_asking else KAFKA_PATIENCE_S)
-
-
-def _was_tried(context: ReconcileContext) -> bool:
-    """Return whether an earlier pass tried to delete from Kafka, which an operator that was away has not done."""
-    reconciling, stalled = context.condition("Reconciling"), context.condition("Stalled")
-    done = reconciling is not None and reconciling.reason == ConditionReason.DELETING_FROM_KAFKA
-    return done or (stalled is not None and stalled.status == "True")
-
-
-def _may_have_left_traces(context: ReconcileContext) -> bool:
-    """Return whether there may be anything in Kafka that the policy covers."""
-    status = context.status
-    has_begun = status.group is not None or status.stable_revision is not None or bool(status.internal_topics)
-    return has_begun or _deletes_topics(context)
+    return min(_overdue(context), away) < (_ASKING_PATIENCE_S if is_asking else KAFKA_PATIENCE_S)
 
 
 def _kafka_actions(context: ReconcileContext) -> list[Action]:
     group = context.observed.kafka.group
-    taken = consumer_group.claimants(context) or consumer_group.foreign_members(context)
-    topics = () if taken else _topics_to_delete(context)
-    purges_group = policy_of(context) == "Purge" and group is not None and group.state != "Dead" and not taken
-    actions: list[Action] = [
-        *consumer_group.removal_of(item for item in consumer_group.own_members(context) if item.instance_id is not None)
-    ]
-    if topics:
-        actions.append(DeleteTopics(topics))
-    if purges_group:
+    own, foreign = consumer_group.members(context)
+    actions: list[Action] = [*consumer_group.removal_of(item for item in own if item.instance_id is not None)]
+    if context.observed.claimants or foreign:
+        return actions
+    topics, read_by_others = _topics(context)
+    if _deletes_topics(context) and topics - read_by_others.keys():
+        actions.append(DeleteTopics(tuple(sorted(topics - read_by_others.keys()))))
+    if policy_of(context) == "Purge" and group is not None and group.state != "Dead":
         actions.append(DeleteGroup())
     return actions
 
 
-def _others_are_told_of(context: ReconcileContext) -> bool:
+def _report_others(context: ReconcileContext) -> bool:
     """Report what is not deleted because others use it; return whether that is final, as members may still leave."""
     if not _deletes_topics(context):
         return True
-    claimants, foreign = consumer_group.claimants(context), consumer_group.foreign_members(context)
+    (_, foreign), (_, read_by_others) = consumer_group.members(context), _topics(context)
     group = f"group {context.spec.application_id} and its internal topics"
-    if claimants:
-        named = ", ".join(map(str, claimants))
-        _tell_of_others(context, f"Not deleted: {group}, which StreamsApp {named} has as well (spec.applicationId).")
+    if context.observed.claimants:
+        named = ", ".join(map(str, context.observed.claimants))
+        message = f"Not deleted: {group}, which StreamsApp {named} has as well (spec.applicationId)."
     elif foreign:
-        if _waited(context) < _grace(context) + KAFKA_PATIENCE_S:  # killed members leave when their session expires
+        if _overdue(context) < KAFKA_PATIENCE_S:  # killed members leave when their session expires
             return False
-        _tell_of_others(context, f"Not deleted: {group}, as others are in the group: {', '.join(map(str, foreign))}.")
-    elif kept := [f"{topic} ({item})" for topic, item in sorted(_read_by_others(context).items())]:
-        _tell_of_others(context, f"Not deleted: topics that other StreamsApps name: {', '.join(kept)}.")
+        message = f"Not deleted: {group}, as others are in the group: {', '.join(map(str, foreign))}."
+    elif read_by_others:
+        kept = [f"{topic} ({item})" for topic, item in sorted(read_by_others.items())]
+        message = f"Not deleted: topics that other StreamsApps name: {', '.join(kept)}."
+    else:
+        return True
+    context.events.append(Event("LeftToOthers", message, "Warning"))
     return True
 
 
-def _tell_of_others(context: ReconcileContext, message: str) -> None:
-    context.events.append(Event("LeftToOthers", message, "Warning"))
-
-
-def _read_by_others(context: ReconcileContext) -> dict[str, Neighbour]:
-    return {topic: item for item in context.observed.neighbours for topic in item.topics & _own_topics(context)}
-
-
-def _tell_of_leftovers(context: ReconcileContext, why: str) -> None:
+def _report_leftovers(context: ReconcileContext, why: str) -> None:
     group = f"members of group {context.spec.application_id}"
     if policy_of(context) == "Purge":
         group = f"group {context.spec.application_id} with its offsets and members"
@@ -202,28 +175,26 @@ def _deletes_topics(context: ReconcileContext) -> bool:
     return policy_of(context) == "Purge" or context.spec.internal_topics.deletion_policy == "Delete"
 
 
-def _topics_to_delete(context: ReconcileContext) -> tuple[str, ...]:
-    """Return the existing internal topics that should be deleted."""
-    if not _deletes_topics(context):
-        return ()
-    return tuple(sorted(_own_topics(context) - _read_by_others(context).keys()))
-
-
-def _own_topics(context: ReconcileContext) -> set[str]:
-    """Return the internal topics that exist; names are checked again, because a deleted topic cannot be restored."""
-    return _known_topics(context) & context.observed.kafka.topics.keys()
+def _topics(context: ReconcileContext) -> tuple[set[str], dict[str, Neighbour]]:
+    """Return the internal topics that exist, and which other StreamsApp reads one."""
+    existing = _known_topics(context) & context.observed.kafka.topics.keys()
+    return existing, {topic: item for item in context.observed.neighbours for topic in item.topics & existing}
 
 
 def _known_topics(context: ReconcileContext) -> set[str]:
-    names_known = {item.name for item in context.status.internal_topics} | context.observed.kafka.internal
-    names_known |= {name for plan in context.view.plans() for name in internal_topics(plan)}
+    """Return the names of internal topics; they are checked again, because a deleted topic cannot be restored."""
+    known = {item.name for item in context.status.internal_topics} | context.observed.kafka.internal
+    known |= {name for plan in context.view.plans() for name in internal_topics(plan)}
     prefix = f"{context.spec.application_id}-"
-    return {name for name in names_known if name.startswith(prefix) and name.endswith(("-changelog", "-repartition"))}
+    return {name for name in known if name.startswith(prefix) and name.endswith(("-changelog", "-repartition"))}
 
 
 def _children_are_gone(context: ReconcileContext) -> bool:
-    deletes_claims = policy_of(context) == "Purge" or _claims_go_with_the_app(context)
-    deletes_topics = context.desired.spec is not None and _deletes_topics(context)
+    spec = context.desired.spec
+    deletes_claims = policy_of(context) == "Purge" or (
+        spec is not None and spec.storage.retention.when_deleted == "Delete"
+    )
+    deletes_topics = spec is not None and _deletes_topics(context)
     kept: frozenset[Key] = frozenset()
     if not (deletes_claims and deletes_topics):
         kept = retained.retain(
@@ -234,7 +205,3 @@ def _children_are_gone(context: ReconcileContext) -> bool:
     for key in left:
         context.delete(key.kind, key.name)
     return all(is_terminating(context.view.objects[key]) for key in left)
-
-
-def _claims_go_with_the_app(context: ReconcileContext) -> bool:
-    return context.desired.spec is not None and context.desired.spec.storage.retention.when_deleted == "Delete"

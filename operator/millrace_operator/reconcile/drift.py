@@ -53,7 +53,10 @@ def is_part_of(wanted: object, seen: object, key: str = "", parent: str = "") ->
     if wanted == seen:
         return True
     if parent in _QUANTITY_MAPS or key in _QUANTITIES or key in _QUANTITY_MAPS:
-        return _same_quantity(wanted, seen)
+        try:
+            return _quantity_milli(wanted) == _quantity_milli(seen)
+        except (AssertionError, KeyError, TypeError, ValueError):
+            return False
     return not wanted and seen is None
 
 
@@ -72,14 +75,7 @@ def _by_name(items: Sequence[object]) -> Json | None:
     return named if len(named) == len(items) else None
 
 
-def _same_quantity(one: object, other: object) -> bool:
-    try:
-        return quantity_milli(one) == quantity_milli(other)
-    except (AssertionError, KeyError, TypeError, ValueError):
-        return False
-
-
-def quantity_milli(value: object) -> int:
+def _quantity_milli(value: object) -> int:
     """Return a quantity in thousandths, rounded up."""
     text = str(value)
     return quantity_value(text[:-1]) if text.endswith("m") else quantity_value(text) * 1000

@@ -8,20 +8,14 @@ describes state that still exists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from millrace_operator.children import naming
 from millrace_operator.children.naming import APP_LABEL, APP_UID_LABEL, MANAGER, REVISION_LABEL, STARTED_ANNOTATION
-from millrace_operator.model import Key, Object
+from millrace_operator.model import Key, Object, labels_of
 
 _MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 _KINDS: Final = "sts,svc,sa,cm,pdb,netpol"
-
-
-def key_of(item: Object) -> Key:
-    """Return which object this is."""
-    return Key(str(item["kind"]), str(item["metadata"]["name"]))
 
 
 def is_own(key: Key, item: Object, app: str, uid: str) -> bool:
@@ -33,17 +27,20 @@ def is_own(key: Key, item: Object, app: str, uid: str) -> bool:
         app: The application's name.
         uid: The uid of its `StreamsApp`.
     """
-    labels = _labels(item)
+    labels = labels_of(item)
     if labels.get(APP_LABEL) != app or labels.get(_MANAGED_BY) != MANAGER:
         return False
-    if not naming.is_child(app, key.kind, key.name, labels.get(REVISION_LABEL)):
+    revision = labels.get(REVISION_LABEL)
+    if not naming.is_child(app, key.kind, key.name, revision):
         return False
-    return labels.get(APP_UID_LABEL, uid) == uid or _is_plan_of_state(key, item, app)
+    is_plan = key == Key("ConfigMap", naming.plan_config_map(app, revision or ""))
+    describes_state = is_plan and STARTED_ANNOTATION in (item["metadata"].get("annotations") or {})
+    return labels.get(APP_UID_LABEL, uid) == uid or describes_state
 
 
 def conflict_message(item: Object, app: str) -> str:
     """Return a description of somebody else's object for the application's user, with what to do about it."""
-    key, labels = key_of(item), _labels(item)
+    key, labels = Key.of(item), labels_of(item)
     if labels.get(APP_LABEL) == app and labels.get(_MANAGED_BY) == MANAGER and APP_UID_LABEL in labels:
         # kubectl knows PodMonitors only where they are installed.
         kinds = "podmonitor" if key.kind == "PodMonitor" else _KINDS
@@ -79,15 +76,5 @@ def is_own_pod(item: Object, app: str, stateful_set: Object | None, others: str 
     controller = controller_of(item)
     if controller is None or (stateful_set is not None and controller["uid"] == stateful_set["metadata"]["uid"]):
         return True
-    by_name = (controller.get("kind"), controller.get("name")) == ("StatefulSet", naming.stateful_set(app))
+    by_name = (controller.get("kind"), controller.get("name")) == ("StatefulSet", app)
     return by_name and controller["uid"] != others
-
-
-def _is_plan_of_state(key: Key, item: Object, app: str) -> bool:
-    revision = _labels(item).get(REVISION_LABEL, "")
-    is_plan = key == Key("ConfigMap", naming.plan_config_map(app, revision))
-    return is_plan and STARTED_ANNOTATION in (item["metadata"].get("annotations") or {})
-
-
-def _labels(item: Object) -> Mapping[str, str]:
-    return item["metadata"].get("labels") or {}

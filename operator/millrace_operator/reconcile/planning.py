@@ -15,7 +15,7 @@ from millrace_operator.children import naming
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import COMPONENT_LABEL, REVISION_LABEL
 from millrace_operator.children.plan_job import plan_job
-from millrace_operator.model import AppRevision, Object
+from millrace_operator.model import AppRevision, Object, labels_of
 from millrace_operator.reconcile.children_view import Trouble, is_terminating, read_plan, trouble_of
 from millrace_operator.reconcile.context import ReconcileContext
 from millrace_operator.reconcile.reasons import ConditionReason
@@ -62,81 +62,65 @@ def _from_job(context: ReconcileContext, app: AppRevision, job: Object) -> Plann
     name = job["metadata"]["name"]
     image = app.spec.image
     output = context.observed.outputs.get(name)
-    if _has(job, "Complete"):
-        if output is None:
-            context.recheck_after(2)
-            return Planned(message=f"Job {name} has finished; its output is being read.")
-        if not output.strip():
-            why = f"Job {name} printed nothing, or its log was lost. {_AGAIN}"
-            return Planned(failure=ConditionReason.PLAN_FAILED, message=why)
-        if read_plan(output) is None:
-            why = (
-                f"Job {name} printed something that is not a plan: does {image} contain another version of Millrace? "
-                f"{_tail(output)}"
-            )
-            return Planned(failure=ConditionReason.PLAN_FAILED, message=why)
-        context.apply(plan_config_map(app, output))
-        if not context.is_taken("ConfigMap", naming.plan_config_map(context.desired.name, app.revision)):
-            context.recheck_after(1)
-        return Planned(message=f"The plan that Job {name} printed is being stored.")
-    if _has(job, "Failed"):
-        trouble = _image_trouble(context, app.revision) or _told_before(context, job)
-        if trouble is not None:
-            return Planned(failure=ConditionReason.PLAN_IMAGE_UNAVAILABLE, message=f"{trouble}{_THEN}")
-        why = _tail(output) if output else _condition_message(job)
+    troubles = list(_troubles(context, app.revision))
+    images = (pod["spec"]["containers"][0]["image"] for pod, trouble in troubles if trouble.is_image)
+    no_image = None
+    if (lacking := next(images, None)) is not None:
+        no_image = f"Image {lacking} cannot be pulled. Correct image or imagePullSecrets, or make the image available."
+    if _condition(job, "Complete") is not None:
+        return _from_output(context, app, name, output)
+    failed = _condition(job, "Failed")
+    if failed is not None:
+        why = f"{failed.get('reason', '')}: {failed.get('message', '')}".strip(": ") + "."
+        stalled = context.condition("Stalled")
+        was_reported = stalled is not None and stalled.reason == ConditionReason.PLAN_IMAGE_UNAVAILABLE
+        if no_image is None and was_reported and stalled is not None and "DeadlineExceeded" in why:
+            no_image = stalled.message.partition(_THEN)[0]  # the pod that showed it went when the Job's time was over
+        if no_image is not None:
+            return Planned(failure=ConditionReason.PLAN_IMAGE_UNAVAILABLE, message=f"{no_image}{_THEN}")
+        why = _tail(output) if output else why
         return Planned(
             failure=ConditionReason.PLAN_FAILED, message=f"Job {name} with image {image} failed: {why}\n{_AGAIN}"
         )
     context.recheck_after(5)
-    trouble = _image_trouble(context, app.revision)
-    if trouble is not None:
-        return Planned(failure=ConditionReason.PLAN_IMAGE_UNAVAILABLE, message=trouble)
-    return Planned(
-        message=f"Job {name} asks image {image} for the topology's plan.{_other_trouble(context, app.revision)}"
-    )
+    if no_image is not None:
+        return Planned(failure=ConditionReason.PLAN_IMAGE_UNAVAILABLE, message=no_image)
+    others = "".join(f" Pod {pod['metadata']['name']}: {trouble.shown}" for pod, trouble in troubles)
+    return Planned(message=f"Job {name} asks image {image} for the topology's plan.{others}")
 
 
-def _has(job: Object, kind: str) -> bool:
-    return any(
-        item["type"] == kind and item["status"] == "True" for item in job.get("status", {}).get("conditions", ())
-    )
+def _from_output(context: ReconcileContext, app: AppRevision, name: str, output: str | None) -> Planned:
+    if output is None:
+        context.recheck_after(2)
+        return Planned(message=f"Job {name} has finished; its output is being read.")
+    if not output.strip():
+        why = f"Job {name} printed nothing, or its log was lost. {_AGAIN}"
+        return Planned(failure=ConditionReason.PLAN_FAILED, message=why)
+    if read_plan(output) is None:
+        why = (
+            f"Job {name} printed something that is not a plan: does {app.spec.image} contain another version of Millrace? "
+            f"{_tail(output)}"
+        )
+        return Planned(failure=ConditionReason.PLAN_FAILED, message=why)
+    context.apply(plan_config_map(app, output))
+    if not context.is_taken("ConfigMap", naming.plan_config_map(context.desired.name, app.revision)):
+        context.recheck_after(1)
+    return Planned(message=f"The plan that Job {name} printed is being stored.")
 
 
-def _condition_message(job: Object) -> str:
-    for item in job.get("status", {}).get("conditions", ()):
-        if item["type"] == "Failed":
-            return f"{item.get('reason', '')}: {item.get('message', '')}".strip(": ") + "."
-    return "Kubernetes does not say why."
-
-
-def _image_trouble(context: ReconcileContext, revision: str) -> str | None:
-    for pod, trouble in _troubles(context, revision):
-        if trouble.is_image:
-            image = pod["spec"]["containers"][0]["image"]
-            return f"Image {image} cannot be pulled. Correct image or imagePullSecrets, or make the image available."
-    return None
-
-
-def _other_trouble(context: ReconcileContext, revision: str) -> str:
-    return "".join(f" Pod {pod['metadata']['name']}: {trouble.shown}" for pod, trouble in _troubles(context, revision))
+def _condition(job: Object, kind: str) -> Object | None:
+    """Return a condition of a Job if it is true."""
+    conditions = job.get("status", {}).get("conditions", ())
+    return next((item for item in conditions if item["type"] == kind and item["status"] == "True"), None)
 
 
 def _troubles(context: ReconcileContext, revision: str) -> Iterator[tuple[Object, Trouble]]:
     for key, item in sorted(context.view.objects.items()):
-        labels = item["metadata"].get("labels", {})
+        labels = labels_of(item)
         if key.kind == "Pod" and labels.get(COMPONENT_LABEL) == "plan" and labels.get(REVISION_LABEL) == revision:
             trouble = trouble_of(item)
             if trouble is not None:
                 yield item, trouble
-
-
-def _told_before(context: ReconcileContext, job: Object) -> str | None:
-    """Return what was reported about an image while the Job waited for it: its pod is gone once the Job's deadline has passed."""
-    stalled = context.condition("Stalled")
-    deadline = "DeadlineExceeded" in _condition_message(job)
-    if deadline and stalled is not None and stalled.reason == ConditionReason.PLAN_IMAGE_UNAVAILABLE:
-        return stalled.message.partition(_THEN)[0]
-    return None
 
 
 def _tail(output: str) -> str:

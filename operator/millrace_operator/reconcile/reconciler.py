@@ -20,7 +20,7 @@ from millrace_operator.children.auxiliary_objects import (
 from millrace_operator.children.naming import FINALIZER, PAUSE_ANNOTATION, TEMPLATE_ANNOTATION, owner_reference
 from millrace_operator.children.network_policy import network_policy, plan_network_policy
 from millrace_operator.children.stateful_set import stateful_set
-from millrace_operator.model import AppRevision, Decision, DesiredApp, Json, Object, ObservedApp, SetFinalizer
+from millrace_operator.model import AppRevision, Decision, DesiredApp, Json, Key, Object, ObservedApp, SetFinalizer
 from millrace_operator.reconcile import (
     autoscaling,
     conditions,
@@ -63,29 +63,21 @@ def reconcile(desired: DesiredApp, observed: ObservedApp) -> Decision:
         deletion.delete(context)
     elif desired.annotations.get(PAUSE_ANNOTATION, "").lower() == "true":
         lifecycle, replicas = "Paused", context.view.replicas or 0
-        _pause(context, replicas)
+        message = f"The annotation {PAUSE_ANNOTATION} keeps the operator from changing anything. Remove it to continue."
+        context.set_condition("True", ConditionReason.PAUSED_BY_ANNOTATION, message)
+        context.set_condition("False", ConditionReason.HELD_BACK)
+        conditions.set_ready(context, replicas, suspended=False)
     elif desired.spec is None:
         lifecycle, replicas = "Blocked", context.view.replicas or 0
-        _refuse(context, replicas)
+        message = "\n".join(desired.problems) or "The spec cannot be read."
+        context.set_condition("True", ConditionReason.INVALID_SPEC, message)
+        conditions.set_ready(context, replicas, suspended=False)
     else:
         lifecycle, replicas = _run(context)
     conditions.set_defaults(context)
     status = status_of(context, lifecycle, replicas)
     events = (*context.events, *transitions(desired.status, status))
     return Decision(tuple(context.actions), status, events, min(context.recheck_delays, default=None), context.renewal)
-
-
-def _pause(context: ReconcileContext, replicas: int) -> None:
-    message = f"The annotation {PAUSE_ANNOTATION} keeps the operator from changing anything. Remove it to continue."
-    context.set_condition("True", ConditionReason.PAUSED_BY_ANNOTATION, message)
-    context.set_condition("False", ConditionReason.HELD_BACK)
-    conditions.set_ready(context, replicas, suspended=False)
-
-
-def _refuse(context: ReconcileContext, replicas: int) -> None:
-    message = "\n".join(context.desired.problems) or "The spec cannot be read."
-    context.set_condition("True", ConditionReason.INVALID_SPEC, message)
-    conditions.set_ready(context, replicas, suspended=False)
 
 
 def _run(context: ReconcileContext) -> tuple[LifecycleState, int]:
@@ -130,9 +122,7 @@ def _bring_to(context: ReconcileContext, target: Target, wanted: int, running: i
     applied = context.apply(item)
     if context.is_taken("StatefulSet", item["metadata"]["name"]):
         return
-    if step.leaving is not None:
-        scaling.drain(context, step.leaving, step.since)
-    scaling.restart_drained(context, step.replicas if step.leaving is None else step.leaving.index)
+    scaling.drain_pods(context, step)
     storage.delete_claims_beyond(context, running)
     if not applied or step.replicas != wanted or len(context.view.pods) != wanted:
         conditions.set_pods_changing(context, wanted)
@@ -140,18 +130,14 @@ def _bring_to(context: ReconcileContext, target: Target, wanted: int, running: i
         conditions.set_waiting(context)
     if not applied or step.replicas != context.view.replicas or step.leaving is not None:
         return
-    template = item["spec"]["template"]["metadata"]["annotations"][TEMPLATE_ANNOTATION]
-    _replace_pods(context, target, template, step.replicas, wanted)
-
-
-def _replace_pods(context: ReconcileContext, target: Target, template: str, replicas: int, wanted: int) -> None:
-    """Replace pods of other revisions first, then those with stale credentials, then those from another template."""
-    if not rolling.replace_pods(context, target.revision, replicas, may_start=target.may_start):
+    # Replace pods of other revisions first, then those with stale credentials, then those from another template.
+    if not rolling.replace_pods(context, target.revision, step.replicas, may_start=target.may_start):
         conditions.set_rolling(context, target)
-    elif rolling.renew_credentials(context, replicas, may_start=target.may_start):
-        if replicas == wanted and rolling.has_settled(context, target.revision, wanted):
+    elif rolling.renew_credentials(context, step.replicas, may_start=target.may_start):
+        if step.replicas == wanted and rolling.has_settled(context, target.revision, wanted):
             context.stable = target.revision
-        rolling.renew_by_template(context, target.revision, template, replicas, may_start=target.may_start)
+        template = item["spec"]["template"]["metadata"]["annotations"][TEMPLATE_ANNOTATION]
+        rolling.renew_by_template(context, target.revision, template, step.replicas, may_start=target.may_start)
 
 
 def _stateful_set(context: ReconcileContext, target: Target, step: scaling.Scale) -> Json:
@@ -174,22 +160,20 @@ def _apply_auxiliary_objects(context: ReconcileContext) -> None:
     name = context.desired.name
     app = AppRevision(context.desired.namespace, name, revision_of(context.spec), context.spec)
     context.apply(service_account(app))  # not deleted before the app is: pods of an older revision may still need it
-    _keep(
-        context, "NetworkPolicy", naming.network_policy(name), network_policy(app, context.observed.operator_namespace)
-    )
-    _keep(context, "NetworkPolicy", naming.plan_network_policy(name), plan_network_policy(app))
-    context.delete("NetworkPolicy", naming.former_plan_network_policy(name))
-    _keep(context, "Service", naming.service(name), headless_service(app))
-    _keep(context, "PodDisruptionBudget", naming.disruption_budget(name), disruption_budget(app))
     monitor = pod_monitor(app)
+    wanted: list[tuple[Key, Object | None]] = [
+        (Key("NetworkPolicy", name), network_policy(app, context.observed.operator_namespace)),
+        (Key("NetworkPolicy", naming.plan_network_policy(name)), plan_network_policy(app)),
+        (Key("NetworkPolicy", naming.former_plan_network_policy(name)), None),
+        (Key("Service", name), headless_service(app)),
+        (Key("PodDisruptionBudget", name), disruption_budget(app)),
+    ]
     if context.observed.pod_monitors:
-        _keep(context, "PodMonitor", naming.pod_monitor(name), monitor)
+        wanted.append((Key("PodMonitor", name), monitor))
     elif monitor is not None:
         context.unavailable.append(_NO_POD_MONITORS)
-
-
-def _keep(context: ReconcileContext, kind: str, name: str, wanted: Object | None) -> None:
-    if wanted is None:
-        context.delete(kind, name)
-    else:
-        context.apply(wanted)
+    for key, item in wanted:
+        if item is None:
+            context.delete(key.kind, key.name)
+        else:
+            context.apply(item)

@@ -17,7 +17,7 @@ from typing import Final
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import RETAINED_KEY, retained_config_map
 from millrace_operator.children.naming import APP_UID_LABEL, RETAINED_LABEL, STARTED_ANNOTATION
-from millrace_operator.model import Apply, Delete, Key, Object, Release
+from millrace_operator.model import Apply, Delete, Key, Object, Release, labels_of
 from millrace_operator.reconcile.children_view import ChildrenView, is_terminating
 from millrace_operator.reconcile.context import ReconcileContext
 from millrace_operator.reconcile.drift import needs_apply, stamped
@@ -102,7 +102,8 @@ def forgotten(view: ChildrenView) -> list[Delete]:
 def remedy(context: ReconcileContext) -> str:
     """Return what to do if an earlier application's plans block a topology and nothing else of that application is left."""
     plans = [key for key in sorted(context.view.objects) if _tells_of_state(context.view, key)]
-    earlier = [key.name for key in plans if _labels(context.view, key).get(APP_UID_LABEL) != context.desired.uid]
+    uid = context.desired.uid
+    earlier = [key.name for key in plans if labels_of(context.view.objects[key]).get(APP_UID_LABEL) != uid]
     if not earlier:
         return ""
     record = _key(context.view)
@@ -115,7 +116,7 @@ def remedy(context: ReconcileContext) -> str:
 
 def _release(context: ReconcileContext, key: Key, *, retained: bool = False) -> None:
     item = context.view.objects[key]
-    labels = _labels(context.view, key)
+    labels = labels_of(item)
     owned = any(reference["uid"] == context.desired.uid for reference in item["metadata"].get("ownerReferences") or ())
     if not is_terminating(item) and (APP_UID_LABEL in labels or owned or (retained and RETAINED_LABEL not in labels)):
         context.actions.append(Release(key, item["metadata"]["uid"], retained))
@@ -153,7 +154,3 @@ def _record(view: ChildrenView) -> Object:
 
 def _key(view: ChildrenView) -> Key:
     return Key("ConfigMap", naming.retained_config_map(view.app))
-
-
-def _labels(view: ChildrenView, key: Key) -> Mapping[str, str]:
-    return view.objects[key]["metadata"].get("labels") or {}

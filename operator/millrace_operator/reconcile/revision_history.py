@@ -37,11 +37,6 @@ def mark_started(context: ReconcileContext, revision: str, replicas: int) -> Non
     context.apply(item)
 
 
-def has_started(context: ReconcileContext, revision: str | None) -> bool:
-    """Return whether pods of a revision may have written state."""
-    return revision is not None and revision in _started(context)
-
-
 def obstacles(context: ReconcileContext, revision: str, plan: TopologyPlan) -> Sequence[str]:
     """Return why a revision cannot continue from the existing state, line by line.
 
@@ -56,12 +51,10 @@ def obstacles(context: ReconcileContext, revision: str, plan: TopologyPlan) -> S
     stable = retained.stable_revision(context)
     if revision == stable:
         return ()
-    started = _started(context)
-    current = started.keys() & {stable, context.view.running_revision} or {
-        max(started, key=started.__getitem__, default="")
-    }
+    since = started(context)
+    current = since.keys() & {stable, context.view.running_revision} or {max(since, key=since.__getitem__, default="")}
     lines: dict[str, str] = {}
-    for old in sorted(started, key=lambda item: (item not in current, item)):
+    for old in sorted(since, key=lambda item: (item not in current, item)):
         known = context.view.plan(old)
         if known is None or old == revision:
             continue
@@ -69,14 +62,6 @@ def obstacles(context: ReconcileContext, revision: str, plan: TopologyPlan) -> S
             if reason.needs_reset and (old in current or not reason.leaves_behind):
                 lines.setdefault(str(reason), old)
     return tuple(line if old in current else f"{line} (revision {old} ran before)" for line, old in lines.items())
-
-
-def is_worth_keeping(context: ReconcileContext, revision: str) -> bool:
-    """Return whether a plan describes state that the plan of the stable revision does not."""
-    if _mark(context.view, revision) is None:
-        return False
-    old, stable = context.view.plan(revision), context.view.plan(context.stable)
-    return old is not None and (stable is None or any(item.needs_reset for item in diff_plans(old, stable).reasons))
 
 
 def forgotten(app: DesiredApp, view: ChildrenView) -> Sequence[Apply]:
@@ -94,12 +79,12 @@ def forgotten(app: DesiredApp, view: ChildrenView) -> Sequence[Apply]:
     ]
 
 
-def _started(context: ReconcileContext) -> dict[str, float]:
+def started(context: ReconcileContext) -> dict[str, float]:
     """Return the revisions whose pods may have written state, with the time since when, as far as known."""
     marks = {revision: _mark(context.view, revision) for revision in context.view.revisions()}
-    started = {revision: float(mark) for revision, mark in marks.items() if mark is not None}
+    marked = {revision: float(mark) for revision, mark in marks.items() if mark is not None}
     present = {context.stable, *(pod.revision for pod in context.view.pods.values())}
-    return dict.fromkeys(filter(None, present), 0.0) | started
+    return dict.fromkeys(filter(None, present), 0.0) | marked
 
 
 def _plan_config_map(app: DesiredApp, revision: str, text: str) -> Json:
@@ -126,7 +111,12 @@ def collect_garbage(context: ReconcileContext) -> None:
     for key in sorted(context.view.objects):
         if key.kind == "Job" and key.name not in {naming.plan_job(name, revision) for revision in used if revision}:
             context.delete(key.kind, key.name)
+    stable = context.view.plan(context.stable)
     for revision in sorted(context.view.revisions() - used):
-        if not is_worth_keeping(context, revision):
+        old = None if _mark(context.view, revision) is None else context.view.plan(revision)
+        # Does it describe state that the plan of the stable revision does not?
+        if old is None or (
+            stable is not None and not any(item.needs_reset for item in diff_plans(old, stable).reasons)
+        ):
             context.delete("ConfigMap", naming.plan_config_map(name, revision))
         context.delete("ConfigMap", naming.revision_config_map(name, revision))

@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.manifest.fields import duration_ms
-from millrace.plan.model import TopologyPlan
-from millrace_operator.model import Delete, Key, Renewal, ReportedStatus
+from millrace_operator.model import Delete, Key, Renewal
 from millrace_operator.reconcile.children_view import Pod, seconds
 from millrace_operator.reconcile.context import ReconcileContext
 from millrace_operator.reconcile.reasons import ConditionReason
@@ -61,12 +60,7 @@ class Failure:
             return cls(ConditionReason.POD_CRASHED, text)
 
 
-def failure_of(context: ReconcileContext, revision: str) -> Failure | None:
-    """Return why a revision does not work, as its pods show; None while they may still become ready."""
-    return failure_among(context, [pod for _, pod in sorted(context.view.pods.items()) if pod.revision == revision])
-
-
-def failure_among(context: ReconcileContext, pods: Iterable[Pod]) -> Failure | None:
+def failure_of(context: ReconcileContext, pods: Iterable[Pod]) -> Failure | None:
     """Return why the first failing one of these pods fails; None while they may still become ready."""
     failures = (_pod_failure(context, pod) for pod in pods if not pod.terminating)
     return next((failure for failure in failures if failure is not None), None)
@@ -115,13 +109,16 @@ def is_at_once(context: ReconcileContext, target: str) -> bool:
         return True
     new = context.view.plan(target)
     olds = [context.view.plan(pod.revision) for pod in context.view.pods.values() if pod.revision != target]
-    return new is not None and any(old is not None and not _reads_all_of(new, old) for old in olds)
-
-
-def _reads_all_of(new: TopologyPlan, old: TopologyPlan) -> bool:
-    """Return whether a version can take every task that a leader of the older version may assign."""
-    after = {item.id: {*item.source_topics, *item.source_patterns} for item in new.subtopologies}
-    return all({*item.source_topics, *item.source_patterns} <= after.get(item.id, set()) for item in old.subtopologies)
+    if new is None:
+        return False
+    # A version has to be able to take every task that a leader of the older version may assign.
+    reads = {item.id: {*item.source_topics, *item.source_patterns} for item in new.subtopologies}
+    return any(
+        not {*item.source_topics, *item.source_patterns} <= reads.get(item.id, set())
+        for old in olds
+        if old is not None
+        for item in old.subtopologies
+    )
 
 
 def replace_pods(context: ReconcileContext, target: str, replicas: int, *, may_start: bool) -> bool:
@@ -161,7 +158,13 @@ def replace_one(context: ReconcileContext, replicas: int, there: Sequence[Pod], 
     coming = [pod for pod in there if pod not in outdated and not pod.ready]
     if absent or coming:
         return
-    broken = [pod for pod in outdated if _is_broken(context, pod)]
+    latest = context.now - duration_ms(context.spec.upgrade.gate.ready_timeout) / 1000
+    answering = _brokers_away_until(context)
+    broken = [
+        pod
+        for pod in outdated
+        if not pod.ready and (pod.trouble is not None or max(pod.unready_since, answering) < latest)
+    ]
     if broken:
         delete_pods(context, broken[:1])
     elif all(pod.ready for pod in there):
@@ -179,12 +182,6 @@ def replace_one(context: ReconcileContext, replicas: int, there: Sequence[Pod], 
         context.recheck_after(10)
 
 
-def _is_broken(context: ReconcileContext, pod: Pod) -> bool:
-    limit = duration_ms(context.spec.upgrade.gate.ready_timeout) / 1000
-    waited = context.now - max(pod.unready_since, _brokers_away_until(context))
-    return not pod.ready and (pod.trouble is not None or waited > limit)
-
-
 def delete_pods(context: ReconcileContext, pods: Sequence[Pod]) -> None:
     """Delete pods, which the StatefulSet recreates from its template."""
     context.actions.extend(Delete(Key("Pod", pod.name), pod.uid) for pod in pods if not pod.terminating)
@@ -193,8 +190,8 @@ def delete_pods(context: ReconcileContext, pods: Sequence[Pod]) -> None:
 def gate(context: ReconcileContext, pods: Sequence[Pod]) -> str | None:
     """Return what the next replacement has to wait for, or None; all pods are ready."""
     asked = context.spec.upgrade.gate
-    settled = settled_since(pods)
-    left = settled + duration_ms(asked.min_stable) / 1000 - context.now
+    ready_since = max((pod.ready_since or 0 for pod in pods), default=0)
+    left = ready_since + duration_ms(asked.min_stable) / 1000 - context.now
     if len(pods) < len(context.view.pods):
         context.recheck_after(5)
         return "Pods that are no longer wanted are terminating."
@@ -216,18 +213,14 @@ def gate(context: ReconcileContext, pods: Sequence[Pod]) -> str | None:
     return None
 
 
-def settled_since(pods: Sequence[Pod]) -> float:
-    """Return since when all of some ready pods have been ready."""
-    return max((pod.ready_since or 0 for pod in pods), default=0)
-
-
 def has_settled(context: ReconcileContext, target: str, replicas: int) -> bool:
     """Return whether the revision has run well for as long as the gate asks."""
     pods = [context.view.pods.get(index) for index in range(replicas)]
     there = [pod for pod in pods if pod is not None and pod.ready and pod.revision == target]
     if not replicas or len(there) < replicas:
         return False
-    left = settled_since(there) + duration_ms(context.spec.upgrade.gate.min_stable) / 1000 - context.now
+    ready_since = max(pod.ready_since or 0 for pod in there)
+    left = ready_since + duration_ms(context.spec.upgrade.gate.min_stable) / 1000 - context.now
     if left > 0:
         context.recheck_after(left)
         return False
@@ -243,38 +236,28 @@ def renew_credentials(context: ReconcileContext, replicas: int, *, may_start: bo
         may_start: Whether brokers and topics are such that a new pod could run.
     """
     there = [pod for index, pod in sorted(context.view.pods.items()) if index < replicas]
-    stale = [
-        pod for pod in reversed(there) if _is_stale(context.observed.instances.get(pod.name)) and not pod.terminating
-    ]
+    instances = context.observed.instances
+    outdated = {name for name, instance in instances.items() if instance.credentials_stale}
+    stale = [pod for pod in reversed(there) if pod.name in outdated and not pod.terminating]
     if not stale:
         return True
     names = ", ".join(sorted(pod.name for pod in stale))
     context.set_condition(
         "True", ConditionReason.RENEWING_CREDENTIALS, f"Pods to be restarted with new certificates or keys: {names}."
     )
-    if may_start:
-        _restart_one(context, replicas, there, stale)
-    else:
-        context.recheck_after(15)
-    return False
-
-
-def _is_stale(instance: ReportedStatus | None) -> bool:
-    return instance is not None and instance.credentials_stale
-
-
-def _restart_one(context: ReconcileContext, replicas: int, there: Sequence[Pod], stale: Sequence[Pod]) -> None:
     absent = len(there) < replicas or any(pod.terminating for pod in there)
     coming = any(not pod.ready and pod not in stale for pod in there)
-    if absent or coming:
+    if not may_start:
+        context.recheck_after(15)
+    elif absent or coming:
         context.recheck_after(10)
-        return
-    cut_off = [pod for pod in stale if not pod.ready and not context.observed.instances[pod.name].restoring]
-    closed = None if cut_off else gate(context, there)
-    if closed is None:
-        delete_pods(context, (cut_off or stale)[:1])
+    elif cut_off := [pod for pod in stale if not pod.ready and not instances[pod.name].restoring]:
+        delete_pods(context, cut_off[:1])
+    elif (closed := gate(context, there)) is None:
+        delete_pods(context, stale[:1])
     else:
         context.set_condition("True", ConditionReason.WAITING_FOR_GATE, closed)
+    return False
 
 
 def renew_by_template(
@@ -310,7 +293,7 @@ def renew_by_template(
     names = ", ".join(sorted(pod.name for pod in outdated))
     left = f"Pods left as they are: {names}." if outdated else "No pod is left as it was."
     context.set_condition("False", ConditionReason.RENEWAL_UNDER_WAY, f"Pods still to be replaced: {names or 'none'}.")
-    failure = failure_among(context, coming) if context.stable == revision else None
+    failure = failure_of(context, coming) if context.stable == revision else None
     if failure is not None:
         context.set_condition(
             "True",

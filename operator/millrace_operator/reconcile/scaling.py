@@ -50,14 +50,12 @@ def scale(context: ReconcileContext, wanted: int, *, may_start: bool) -> Scale:
         return Scale(wanted if may_start else current)
     if wanted == 0:
         return Scale(0)
-    return _one_fewer(context, current)
-
-
-def _one_fewer(context: ReconcileContext, current: int) -> Scale:
     pod = context.view.pods.get(current - 1)
     if pod is None or pod.terminating:
         return Scale(current - 1)
-    noted = _noted(context, pod)
+    annotations = (context.view.stateful_set or {"metadata": {}})["metadata"].get("annotations") or {}
+    uid, _, noted_since = annotations.get(DRAIN_ANNOTATION, "").partition(" ")
+    noted = int(noted_since) if uid == pod.uid and noted_since.isdecimal() else None
     since = pod.drains_since or noted or int(context.now)
     grace = context.spec.drain.termination_grace_period_seconds
     left = since + grace - context.now
@@ -71,21 +69,12 @@ def _one_fewer(context: ReconcileContext, current: int) -> Scale:
     return Scale(current, pod, since)
 
 
-def _noted(context: ReconcileContext, pod: Pod) -> int | None:
-    """Return since when a pod should hand over its tasks, according to the StatefulSet's annotation."""
-    annotations = (context.view.stateful_set or {"metadata": {}})["metadata"].get("annotations") or {}
-    uid, _, since = annotations.get(DRAIN_ANNOTATION, "").partition(" ")
-    return int(since) if uid == pod.uid and since.isdecimal() else None
-
-
-def drain(context: ReconcileContext, pod: Pod, since: int) -> None:
-    """Tell a pod to hand over its tasks, unless it has been told already."""
-    if pod.drains_since is None:
-        context.actions.append(DrainPod(pod.name, pod.uid, since))
-
-
-def restart_drained(context: ReconcileContext, replicas: int) -> None:
-    """Replace pods that were told to drain but are wanted after all: a drained instance takes no tasks again."""
+def drain_pods(context: ReconcileContext, step: Scale) -> None:
+    """Have the pod that leaves drain, and replace pods that drain but are wanted after all: those take no tasks again."""
+    leaving = step.leaving
+    if leaving is not None and leaving.drains_since is None:
+        context.actions.append(DrainPod(leaving.name, leaving.uid, step.since))
+    replicas = step.replicas if leaving is None else leaving.index
     for index, pod in sorted(context.view.pods.items()):
         instance = context.observed.instances.get(pod.name)
         drained = pod.drains_since is not None or (instance is not None and instance.state == "DRAINED")
@@ -98,8 +87,8 @@ def _has_left(context: ReconcileContext, pod: Pod) -> bool:
     instance = context.observed.instances.get(pod.name)
     if instance is None or instance.state != "DRAINED":
         return False
-    mine = consumer_group.own_members(context)
-    return context.group_is_stable and not any(_ordinal(context, item.instance_id) == pod.index for item in mine)
+    own, _ = consumer_group.members(context)
+    return context.group_is_stable and not any(_ordinal(context, item.instance_id) == pod.index for item in own)
 
 
 def _ordinal(context: ReconcileContext, instance_id: str | None) -> int | None:
@@ -119,15 +108,16 @@ def remove_members(context: ReconcileContext) -> None:
         return
     former, replicas = consumer_group.former_members(context), context.view.replicas
     gone = [item for item in former if item.instance_id is not None]  # others leave when their session is over
+    own, _ = consumer_group.members(context)
     if replicas is not None:
         gone += [
             item
-            for item in consumer_group.own_members(context)
+            for item in own
             if (index := _ordinal(context, item.instance_id)) is not None
             and index >= replicas
             and index not in context.view.pods
         ]
     if context.spec.standby.replicas:
         dead = frozenset().union(*(pod.dead_members for pod in context.view.pods.values()))
-        gone += [item for item in consumer_group.own_members(context) if item.member_id in dead]
+        gone += [item for item in own if item.member_id in dead]
     context.actions.extend(consumer_group.removal_of(gone))

@@ -32,7 +32,6 @@ from millrace_operator.reconcile.context import ReconcileContext
 from millrace_operator.reconcile.reasons import NO_ACTION, REASONS
 from millrace_operator.reconcile.storage import max_used_percent
 
-_TYPES: Final[tuple[ConditionType, ...]] = get_args(ConditionType)
 _COMPATIBILITY: Final = {"True": "Compatible", "False": "NeedsReset", "Unknown": "Unknown"}
 _LONGEST_MESSAGE: Final = 4000
 _NO_LAG: Final = 100
@@ -68,7 +67,14 @@ def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: in
             else GroupStatus(protocol=kafka.group.protocol, state=kafka.group.state, members=len(kafka.group.members))
             if kafka.group is not None
             else None,
-            "tasks": _tasks(instances) if context.all_ready_pods_report else old.tasks,
+            "tasks": old.tasks
+            if not context.all_ready_pods_report
+            else TasksStatus(
+                active=sum(item.active for item in instances),
+                standby=sum(item.standby for item in instances),
+                warmup=sum(item.warmup for item in instances),
+                restoring=sum(item.restoring for item in instances),
+            ),
             "restoration": _restoration(instances) if context.all_ready_pods_report else old.restoration,
             "lag": _lag(context),
             "internal_topics": old.internal_topics if context.topics is None else context.topics.statuses,
@@ -76,17 +82,12 @@ def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: in
             if (used := max_used_percent(context)) is None
             else StorageStatus(max_used_percent=used),
             "autoscaling": context.autoscaling,
-            "conditions": _conditions(context),
+            "conditions": tuple(
+                _condition(context, kind)
+                for kind in get_args(ConditionType)
+                if kind in context.conditions or context.condition(kind) is not None
+            ),
         }
-    )
-
-
-def _conditions(context: ReconcileContext) -> tuple[Condition, ...]:
-    """Return all conditions, in the order of their declaration."""
-    return tuple(
-        _condition(context, kind)
-        for kind in _TYPES
-        if kind in context.conditions or context.condition(kind) is not None
     )
 
 
@@ -131,16 +132,6 @@ def _topology(context: ReconcileContext) -> TopologyStatus | None:
             "tasks": tasks if tasks is not None else (old.tasks if old is not None else None),
             "compatibility": compatibility,
         }
-    )
-
-
-def _tasks(instances: Iterable[ReportedStatus]) -> TasksStatus:
-    items = list(instances)
-    return TasksStatus(
-        active=sum(item.active for item in items),
-        standby=sum(item.standby for item in items),
-        warmup=sum(item.warmup for item in items),
-        restoring=sum(item.restoring for item in items),
     )
 
 

@@ -26,15 +26,14 @@ def with_possible_storage(context: ReconcileContext, spec: StreamsAppSpec) -> St
     template = _claim_template(context)
     if template is None:
         return spec
-    size = _size(template)
-    possible = spec.storage.size if _may_grow(context, size, spec.storage.size) else size
+    size, wanted = _size(template), spec.storage.size
+    may_grow = quantity_value(wanted) > quantity_value(size) and context.observed.storage_class_expandable is not False
     storage_class = template["spec"].get("storageClassName")
-    change = {"size": possible, "storage_class_name": storage_class or spec.storage.storage_class_name}
+    change = {
+        "size": wanted if may_grow else size,
+        "storage_class_name": storage_class or spec.storage.storage_class_name,
+    }
     return spec.model_copy(update={"storage": spec.storage.model_copy(update=change)})
-
-
-def _may_grow(context: ReconcileContext, size: str, wanted: str) -> bool:
-    return quantity_value(wanted) > quantity_value(size) and context.observed.storage_class_expandable is not False
 
 
 def needs_recreation(context: ReconcileContext, wanted: Object) -> bool:

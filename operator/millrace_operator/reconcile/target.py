@@ -11,7 +11,6 @@ from typing import Final
 
 from millrace.manifest import StreamsAppSpec
 from millrace.plan.model import TopologyPlan
-from millrace_operator.children import naming
 from millrace_operator.children.config_maps import revision_config_map
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION, FAILED_ANNOTATION
 from millrace_operator.model import AppRevision, Event, ProvisionTopics
@@ -34,8 +33,13 @@ def choose(context: ReconcileContext) -> Target | None:
     context.stable = stable if context.view.revision_config_map(stable) is not None else None
     running = _running(context, wanted)
     failure = _failure(context, wanted)
-    _keep_revision(context, wanted, failure)
-    if context.is_taken("ConfigMap", naming.revision_config_map(context.desired.name, wanted)):
+    item = revision_config_map(
+        AppRevision(context.desired.namespace, context.desired.name, wanted, spec), pods_part(spec)
+    )
+    if failure is not None:
+        item["metadata"]["annotations"] = {FAILED_ANNOTATION: failure.to_text()}
+    context.apply(item)
+    if context.is_taken("ConfigMap", item["metadata"]["name"]):
         context.set_condition("Unknown", ConditionReason.PLAN_PENDING)
         kept = _kept(context, running, decided=True)  # pods of the wanted revision would get somebody else's manifest
         return None if kept in {None, wanted} else _with_topics(context, kept)
@@ -52,7 +56,7 @@ def choose(context: ReconcileContext) -> Target | None:
         _set_unplanned(context, wanted, kept, plan)
         return None if kept is None else _with_topics(context, kept)
     if not _is_compatible(context, wanted, plan.plan) and not (
-        running == wanted and revision_history.has_started(context, wanted)
+        running == wanted and wanted in revision_history.started(context)
     ):
         context.set_condition("True", ConditionReason.TOPOLOGY_HELD_BACK)
         kept = None if running == wanted else _kept(context, running, decided=True)
@@ -75,7 +79,7 @@ def _kept(context: ReconcileContext, running: str | None, *, decided: bool) -> s
         running: The revision that runs, or ran last.
         decided: Whether the wanted revision is refused, and not only awaited.
     """
-    return running if context.view.has_pods or (decided and revision_history.has_started(context, running)) else None
+    return running if context.view.has_pods or (decided and running in revision_history.started(context)) else None
 
 
 def _running(context: ReconcileContext, wanted: str) -> str | None:
@@ -83,7 +87,7 @@ def _running(context: ReconcileContext, wanted: str) -> str | None:
     running = context.view.running_revision or context.stable or context.view.revision_of_pods
     if running in {None, wanted, context.stable} or context.stable is None or not _rolls_back(context):
         return running
-    return running if rolling.failure_of(context, running) is None else context.stable
+    return running if rolling.failure_of(context, context.view.pods_of(running)) is None else context.stable
 
 
 def _rolls_back(context: ReconcileContext) -> bool:
@@ -98,16 +102,8 @@ def _failure(context: ReconcileContext, wanted: str) -> Failure | None:
         return Failure.from_text(text[FAILED_ANNOTATION])
     upgrade = context.stable is not None and wanted != context.stable and context.view.running_revision == wanted
     if upgrade and _rolls_back(context):
-        return rolling.failure_of(context, wanted)
+        return rolling.failure_of(context, context.view.pods_of(wanted))
     return None
-
-
-def _keep_revision(context: ReconcileContext, wanted: str, failure: Failure | None) -> None:
-    app = AppRevision(context.desired.namespace, context.desired.name, wanted, context.spec)
-    item = revision_config_map(app, pods_part(context.spec))
-    if failure is not None:
-        item["metadata"]["annotations"] = {FAILED_ANNOTATION: failure.to_text()}
-    context.apply(item)
 
 
 def _set_rolled_back(context: ReconcileContext, wanted: str, failure: Failure) -> None:
@@ -168,8 +164,16 @@ def _with_topics(context: ReconcileContext, revision: str | None) -> Target:
     elif not context.brokers_answer:
         context.set_unknown(ConditionReason.TOPICS_UNKNOWN, "The brokers cannot be asked: look at BrokersReachable.")
         may_start = False
+    elif (found := _found(context, target.spec, target.plan)) is None:
+        context.set_unknown(
+            ConditionReason.TOPICS_UNKNOWN, "The brokers are being asked for the topics of the newest plan."
+        )
+        context.recheck_after(1)
+        may_start = False
     else:
-        may_start = _examine(context, target.spec, target.plan)
+        context.topics = found
+        _provision(context, target.spec, target.plan, found)
+        may_start = found.ready
     return replace(target, may_start=may_start and context.may_begin)
 
 
@@ -190,24 +194,8 @@ def _found(context: ReconcileContext, spec: StreamsAppSpec, plan: TopologyPlan) 
     return topics.examine(plan, spec, context.observed.kafka, known, accepted)
 
 
-def _examine(context: ReconcileContext, spec: StreamsAppSpec, plan: TopologyPlan) -> bool:
-    found = _found(context, spec, plan)
-    if found is None:
-        context.set_unknown(
-            ConditionReason.TOPICS_UNKNOWN, "The brokers are being asked for the topics of the newest plan."
-        )
-        context.recheck_after(1)
-        return False
-    context.topics = found
-    _set_topics_ready(context, found)
-    if found.create and context.spec.state == "running" and context.may_begin:
-        replicas = spec.internal_topics.replication_factor
-        context.actions.append(ProvisionTopics(plan.to_json(), found.create, -1 if replicas is None else replicas))
-        context.recheck_after(2)
-    return found.ready
-
-
-def _set_topics_ready(context: ReconcileContext, found: TopicReport) -> None:
+def _provision(context: ReconcileContext, spec: StreamsAppSpec, plan: TopologyPlan, found: TopicReport) -> None:
+    """Set TopicsReady, and create the topics that never existed if the application is to run."""
     if found.findings:
         context.set_condition("False", found.findings[0].reason, "\n".join(item.message for item in found.findings))
         if any(item.is_unfit for item in found.findings):
@@ -224,5 +212,8 @@ def _set_topics_ready(context: ReconcileContext, found: TopicReport) -> None:
             ConditionReason.PROVISIONING_TOPICS,
             f"Internal topics are being created: {', '.join(found.create)}.",
         )
+        replicas = spec.internal_topics.replication_factor
+        context.actions.append(ProvisionTopics(plan.to_json(), found.create, -1 if replicas is None else replicas))
+        context.recheck_after(2)
     elif not found.ready:
         context.recheck_after(10)

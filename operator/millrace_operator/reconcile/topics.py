@@ -104,33 +104,26 @@ def examine(
     existing = {name: topic.partitions for name, topic in kafka.topics.items()}
     missing = sorted(external_source_topics(plan) - existing.keys())
     if missing:
-        return TopicReport((_missing_inputs(missing),), statuses=_unexamined(plan, kafka, known))
-    try:
-        counts = resolve_partition_counts(plan, existing)
-    except TopologyError as error:
-        return TopicReport(
-            (TopicProblem("", ConditionReason.PARTITIONS_DISAGREE, str(error)),),
-            statuses=_unexamined(plan, kafka, known),
+        topics = f"Input topic {missing[0]} does" if len(missing) == 1 else f"Input topics {', '.join(missing)} do"
+        problem = TopicProblem(
+            missing[0],
+            ConditionReason.INPUT_TOPIC_MISSING,
+            f"{topics} not exist. Create what is missing, or correct its name.",
         )
-    return _Examination(plan, spec, kafka, known, accepted, counts).result()
-
-
-def _missing_inputs(missing: list[str]) -> TopicProblem:
-    topics = f"Input topic {missing[0]} does" if len(missing) == 1 else f"Input topics {', '.join(missing)} do"
-    return TopicProblem(
-        missing[0],
-        ConditionReason.INPUT_TOPIC_MISSING,
-        f"{topics} not exist. Create what is missing, or correct its name.",
-    )
-
-
-def _unexamined(plan: TopologyPlan, kafka: KafkaState, known: Mapping[str, str]) -> tuple[InternalTopicStatus, ...]:
-    return tuple(
+    else:
+        try:
+            counts = resolve_partition_counts(plan, existing)
+        except TopologyError as error:
+            problem = TopicProblem("", ConditionReason.PARTITIONS_DISAGREE, str(error))
+        else:
+            return _Examination(plan, spec, kafka, known, accepted, counts).result()
+    unexamined = (
         InternalTopicStatus(name=name, topic_id=known.get(name), ok=False, message="Not examined yet.")
         if (topic := kafka.topics.get(name)) is None
         else _status(name, topic, known.get(name), None)
         for name in sorted(internal_topics(plan))
     )
+    return TopicReport((problem,), statuses=tuple(unexamined))
 
 
 def _status(name: str, topic: Topic, topic_id: str | None, message: str | None) -> InternalTopicStatus:

@@ -57,7 +57,7 @@ def plan_actions(
     foreign = [
         item
         for item in brokers.members
-        if not any(consumer_group.is_member_of(app.name, uid, item.client_id, item.instance_id) for uid in known)
+        if not consumer_group.is_member_of(app.name, known, item.client_id, item.instance_id)
     ]
     if foreign and not spec.dry_run:
         raise ActiveGroupError(

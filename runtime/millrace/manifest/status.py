@@ -214,3 +214,7 @@ class StreamsAppStatus(StatusModel):
     """What autoscaling recommends."""
     conditions: Conditions = ()
     """The aspects of the application's health, with one entry each."""
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """Return the condition of a type; None if there is none yet."""
+        return next((item for item in self.conditions if item.type == kind), None)

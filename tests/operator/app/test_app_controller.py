@@ -46,7 +46,7 @@ POD = {"name": "orders-0", "namespace": "shop", "labels": labels("orders")}
 BUDGET = {
     "apiVersion": "policy/v1",
     "kind": "PodDisruptionBudget",
-    "metadata": {"name": naming.disruption_budget("orders"), "namespace": "shop", "labels": labels("orders")},
+    "metadata": {"name": "orders", "namespace": "shop", "labels": labels("orders")},
 }
 BUDGET_PATH = "/apis/policy/v1/namespaces/shop/poddisruptionbudgets/orders"
 SPEC = {

@@ -123,8 +123,8 @@ def test_members_are_named_as_the_operator_knows_them(tmp_path):
     made = application(None, given["file"], settings=given["config"], replica=2, secrets_dir=tmp_path)
     member = ClientSettings(made.config, "process", resolve_references=False).membership(3)
     assert member.instance_id == "orders-2.1b4e28ba-3"
-    assert consumer_group.is_member_of("orders", of.uid, member.client_id, None)
-    assert consumer_group.is_member_of("orders", of.uid, "", member.instance_id)
+    assert consumer_group.is_member_of("orders", [of.uid], member.client_id, None)
+    assert consumer_group.is_member_of("orders", [of.uid], "", member.instance_id)
 
 
 def test_command_of_an_older_operator_is_understood(tmp_path):

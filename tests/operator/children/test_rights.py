@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 from tests.operator.children.apps import FULL, SMALL, rendered, revision_of
 
-from millrace_operator.cluster.kinds import CHILDREN, POD_MONITORS, kind_of
+from millrace_operator.cluster.kinds import CHILDREN, KINDS, POD_MONITORS
 
 RULES = Path(__file__).parents[3] / "charts/millrace-operator/templates/_rules.tpl"
 VERBS = {"list", "create", "patch", "delete"}
@@ -38,6 +38,6 @@ def test_every_child_is_observed():
 def test_operator_may_write_and_delete_every_child():
     """For each kind of child the chart's role has all verbs needed to observe, apply and delete it."""
     allowed = rights()
-    kinds = {kind_of(child["kind"]) for child in children()}
+    kinds = {KINDS[child["kind"]] for child in children()}
     missing = {kind.plural: VERBS - allowed.get((kind.group, kind.plural), set()) for kind in kinds}
     assert {plural: verbs for plural, verbs in missing.items() if verbs} == {}

@@ -240,7 +240,7 @@ def test_whose_members_are(clusters, kafka, plan, app):
     finally:
         group.close()
     whose = {
-        (item.instance_id, consumer_group.is_member_of("app", "u-1", item.client_id, item.static_id)) for item in seen
+        (item.instance_id, consumer_group.is_member_of("app", ["u-1"], item.client_id, item.static_id)) for item in seen
     }
     assert whose == {("app-0", True), ("app-0", False), (None, True)}
 

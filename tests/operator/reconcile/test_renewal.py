@@ -100,9 +100,9 @@ def upgraded(monkeypatch):
 
 def build_differently(monkeypatch, timeout=7):
     """Give probes another timeout than the operator that created the pods."""
-    before = pod.probes()
+    before = pod.PROBES
     changed = {name: {**probe, "timeoutSeconds": timeout} for name, probe in before.items()}
-    monkeypatch.setattr(pod, "probes", lambda: changed)
+    monkeypatch.setattr(pod, "PROBES", changed)
 
 
 def run_until_pods_are_replaced(world, count):
