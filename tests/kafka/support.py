@@ -48,17 +48,21 @@ class Group:
             for member, tps in given.items()
         }
 
-    def join(self, name, *, patterns=(), **settings):
-        """Add a member, which joins while the group is polled."""
+    def member(self, name, *, patterns=(), **settings):
+        """Return a new member, not yet started."""
         config = StreamsConfig.of({**self.settings, **settings})
         topics = () if patterns else (self.topic,)
-        member = GroupMember(
+        return GroupMember(
             ClientSettings(config, name),
             1,
             TopicSubscription.of(topics, patterns),
             user_data=name.encode,
             assign=self.assign,
         )
+
+    def join(self, name, *, patterns=(), **settings):
+        """Add a member, which joins while the group is polled."""
+        member = self.member(name, patterns=patterns, **settings)
         member.start()
         self.members[name] = member
         self.events.setdefault(name, [])

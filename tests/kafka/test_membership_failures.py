@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from tests.kafka.support import Group, committed
+from tests.waiting import wait_until
 
 from millrace.assignment.protocol import Lost
 from millrace.config import StreamsConfig
@@ -20,6 +22,7 @@ from millrace.errors import (
 )
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection_check import check_connection, split_server
+from millrace.kafka.membership.heartbeat import Heartbeats
 from millrace.records import OffsetAndMetadata
 
 pytestmark = pytest.mark.broker
@@ -208,6 +211,26 @@ def test_a_member_with_the_wrong_password_does_not_start(secured):
     group = Group(secured.sasl_bootstrap_servers, "in", 4, **sasl(secured.sasl_bootstrap_servers, "nope"))
     with pytest.raises(AuthenticationError):
         group.join("a")
+
+
+def test_a_member_whose_start_fails_unexpectedly_can_be_closed(secured, monkeypatch):
+    """If a step fails in a way that nobody expects, close still ends the member's IO thread and its connections."""
+    group = Group(secured.bootstrap_servers, "in", 4)
+    before, started = set(threading.enumerate()), []
+
+    class Broken(Heartbeats):
+        def __init__(self, *_args):
+            started.extend(thread for thread in threading.enumerate() if thread not in before)
+            raise ZeroDivisionError
+
+    monkeypatch.setattr("millrace.kafka.membership.member.Heartbeats", Broken)
+    member = group.member("a")
+    with pytest.raises(ZeroDivisionError):
+        member.start()
+    assert any(thread.is_alive() for thread in started)
+    member.close()
+    assert member.closed
+    wait_until(lambda: not any(thread.is_alive() for thread in started), "its threads to end", 10)
 
 
 def test_unreachable_brokers_are_an_error():

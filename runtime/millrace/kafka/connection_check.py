@@ -19,6 +19,7 @@ import kafka.errors as kafka_errors
 from kafka.protocol.metadata import MetadataRequest
 
 from millrace.config import StreamsConfig
+from millrace.deadline import Deadline
 from millrace.errors import AuthenticationError, BrokerUnreachableError, StreamsError
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import Connection
@@ -58,15 +59,13 @@ def check_connection(settings: ClientSettings, timeout_s: float = 15.0) -> None:
     security.for_librdkafka()
     if (tokens := settings.tokens("admin.")) is not None:
         tokens.current()  # raises if there is none: no broker need be asked
-    began = time.monotonic()
-    deadline, patience = began + timeout_s, began + min(timeout_s, _MISMATCH_PATIENCE_S)
+    deadline, patience = Deadline(timeout_s), Deadline(min(timeout_s, _MISMATCH_PATIENCE_S))
     servers = list(config.bootstrap_servers)
     mismatch: _Failure | None = None
     while True:
         failures = []
         for server in servers:
-            remaining_s = min(_ATTEMPT_S, max(0.5, deadline - time.monotonic()))
-            failure = _try(server, settings, security, remaining_s)
+            failure = _try(server, settings, security, min(_ATTEMPT_S, deadline.left_s(at_least=0.5)))
             if failure is None:
                 return
             failures.append(failure)
@@ -75,9 +74,9 @@ def check_connection(settings: ClientSettings, timeout_s: float = 15.0) -> None:
             raise _error(refused, config, timeout_s)
         if any(f.step is not _Step.NO_ANSWER for f in failures):  # an attempt that timed out disproves nothing
             mismatch = next((f for f in failures if f.step is _Step.NOT_THE_PROTOCOL), None)
-        if mismatch is not None and time.monotonic() >= patience:
+        if mismatch is not None and patience.passed:
             raise _error(mismatch, config, timeout_s)
-        if time.monotonic() + _RETRY_S >= deadline:
+        if deadline.left_s() <= _RETRY_S:
             raise _error(mismatch or failures[0], config, timeout_s)
         time.sleep(_RETRY_S)
 

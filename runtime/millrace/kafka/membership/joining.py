@@ -92,10 +92,10 @@ class Joining:
         """The member's requests."""
         return self._requests
 
-    def wait_s(self, now_s: float) -> float | None:
-        """Return the seconds from `now_s` (monotonic) until the next attempt to join; None if no attempt is due."""
+    def wait_s(self) -> float | None:
+        """Return the seconds until the next attempt to join; None if no attempt is due."""
         if self._shared.step is None and self._shared.state is MemberState.UNJOINED:
-            return max(0.001, self._retry_at_s - now_s)
+            return max(0.001, self._retry_at_s - time.monotonic())
         return None
 
     def advance(self) -> list[GroupEvent]:

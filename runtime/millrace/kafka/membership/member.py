@@ -10,12 +10,12 @@ Stream threads use this module only; `joining` has the protocol, `state` what is
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Mapping
 
 import kafka.errors as kafka_errors
 
 from millrace.assignment.protocol import GroupEvent, LeaderAssignor, TopicSubscription, UserDataProvider
+from millrace.deadline import Deadline
 from millrace.errors import BrokerUnreachableError, RebalanceInProgressError, StreamsError
 from millrace.kafka.admin_requests import given_up
 from millrace.kafka.client_settings import ClientSettings
@@ -203,17 +203,16 @@ class GroupMember:
             ConfigError: The broker does not accept the session timeout, or the group is full.
             StreamsError: Raised by the assignor, or a permanent error.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         changed = self._shared.changed
         while True:
             self._heartbeats.polled()
             changed.clear()
             events = self._joining.advance()
-            now = time.monotonic()
-            if events or now >= deadline:
+            if events or deadline.passed:
                 return events
-            retry_s = self._joining.wait_s(now)
-            changed.wait(deadline - now if retry_s is None else min(deadline - now, retry_s))
+            retry_s = self._joining.wait_s()
+            changed.wait(deadline.left_s() if retry_s is None else min(deadline.left_s(), retry_s))
 
     def request_rejoin(self, reason: str) -> None:
         """Rejoin at the next `poll`, for example for a follow-up or probing rebalance."""
