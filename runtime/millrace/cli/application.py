@@ -6,7 +6,6 @@ import contextlib
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -101,11 +100,23 @@ class Application:
         with self.naming_fields():
             check_settings(config)
 
-    def naming_fields(self) -> AbstractContextManager[None]:
-        """Add to errors in this block the field of the manifest that they are about."""
-        if self.manifest is None:
-            return nullcontext()
-        return _naming_fields(self.manifest, self.manifest_config, self.settings)
+    @contextlib.contextmanager
+    def naming_fields(self) -> Iterator[None]:
+        """Add to an error in this block that names a setting the field of the manifest that the setting comes from."""
+        try:
+            yield
+        except StreamsError as error:
+            if self.manifest is not None and not getattr(error, "__notes__", ()):
+                from millrace.manifest.kafka import OWNED_SETTINGS
+
+                fields = {key: field for key, field in OWNED_SETTINGS.items() if field.startswith("spec.")}
+                fields |= _SECURITY_FIELDS
+                fields |= {key: f"spec.kafka.config[{key}]" for key in self.manifest_config}
+                named = [(found.start(), key) for key in self.settings if (found := _find(key, str(error))) is not None]
+                field = next((fields[key] for _, key in sorted(named) if key in fields), None)
+                if field is not None:
+                    error.add_note(f"In {self.manifest} this is {field}.")
+            raise
 
     def topology(self) -> Topology:
         """Import the user's program and return its topology.
@@ -203,32 +214,6 @@ def setting(text: str) -> tuple[str, str]:
     if not equals or not key.strip():
         raise ConfigError(f"`{text}` is not a setting: write KEY=VALUE, for example num.stream.threads=2")
     return key.strip(), value.strip()
-
-
-@contextlib.contextmanager
-def _naming_fields(manifest: Path, own: Mapping[str, object], settings: Mapping[str, object]) -> Iterator[None]:
-    """Add a note to an error that names a setting, saying which field of the manifest the setting comes from.
-
-    Args:
-        manifest: Where the settings come from.
-        own: Its `spec.kafka.config`.
-        settings: All settings.
-    """
-    try:
-        yield
-    except StreamsError as error:
-        if not getattr(error, "__notes__", ()):
-            from millrace.manifest.kafka import OWNED_SETTINGS
-
-            owned = {
-                key: field for key, field in OWNED_SETTINGS.items() if field.startswith("spec.")
-            } | _SECURITY_FIELDS
-            named = [(found.start(), key) for key in settings if (found := _find(key, str(error))) is not None]
-            fields = [f"spec.kafka.config[{key}]" if key in own else owned.get(key) for _, key in sorted(named)]
-            field = next(filter(None, fields), None)
-            if field is not None:
-                error.add_note(f"In {manifest} this is {field}.")
-        raise
 
 
 def _find(key: str, message: str) -> re.Match[str] | None:

@@ -44,7 +44,8 @@ def report(error: errors.StreamsError, *, verbose: bool, with_reason: bool = Fal
         verbose: Whether to print the traceback, with causes, as well.
         with_reason: Whether to add the kind of the error as the last line, for programs: `Reason: UnsupportedFeature`.
     """
-    hints = [*getattr(error, "__notes__", ()), *filter(None, [hint_for(error)])]
+    usual_remedy = next((_HINTS[kind] for kind in type(error).__mro__ if kind in _HINTS), None)
+    hints = [*getattr(error, "__notes__", ()), *filter(None, [usual_remedy])]
     if are_json():
         text = " ".join([f"{_with_cause(error)}", *hints, f"(reason: {reason(error)})"])
         logging.getLogger("millrace").error("%s", text, exc_info=error if verbose else None)
@@ -73,11 +74,6 @@ def _with_cause(error: BaseException) -> str:
     if cause is None or (cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)) in text:
         return text
     return f"{text} (caused by {type(cause).__name__}: {_with_cause(cause)})"
-
-
-def hint_for(error: errors.StreamsError) -> str | None:
-    """Return the usual remedy for this kind of error, if there is one."""
-    return next((_HINTS[kind] for kind in type(error).__mro__ if kind in _HINTS), None)
 
 
 def exit_code(error: errors.StreamsError) -> int:

@@ -137,16 +137,13 @@ def _drain_on_request(streams: KafkaStreams, file: Path) -> None:
     write pods can drain one.
     """
     while not streams.state.has_ended:
-        if _has_content(file) and streams.drain():
+        try:
+            requested = bool(file.read_text().strip())
+        except (OSError, ValueError):  # does not exist, or is not readable (yet)
+            requested = False
+        if requested and streams.drain():
             return
         time.sleep(_POLL_S)
-
-
-def _has_content(file: Path) -> bool:
-    try:
-        return bool(file.read_text().strip())
-    except (OSError, ValueError):  # does not exist, or is not readable (yet)
-        return False
 
 
 def _stop_at_end_of_input() -> None:

@@ -23,10 +23,9 @@ from millrace.errors import ConfigError, StreamsError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.tree import Tree
 
     from millrace.plan.diff import PlanDiff
-    from millrace.plan.model import PlannedSubtopology, TopologyPlan
+    from millrace.plan.model import TopologyPlan
 
 NEEDS_RESET = 3
 """Exit code of `--diff` if existing state does not fit the new plan."""
@@ -134,26 +133,23 @@ def _show(plan: TopologyPlan, console: Console) -> None:
 
     root = Tree(f"[bold]{plan.application_id}[/]  [dim]{plan.hash}[/]")
     for subtopology in plan.subtopologies:
-        _grow(root.add(f"[bold]sub-topology {subtopology.id}[/]"), subtopology)
-    for store in plan.global_stores:
-        root.add(f"global store [cyan]{store.name}[/] ({store.kind}) of topic [green]{store.topic}[/]")
+        branch = root.add(f"[bold]sub-topology {subtopology.id}[/]")
+        internal = {topic.name for topic in subtopology.repartition_topics}
+        for name in subtopology.source_topics:
+            branch.add(f"reads [green]{name}[/]{' (repartition topic)' if name in internal else ''}")
+        for pattern in subtopology.source_patterns:
+            branch.add(f"reads all topics that match [green]{pattern}[/]")
+        for store in subtopology.stores:
+            changelog = f", changelog [green]{store.changelog_topic}[/]" if store.changelog_topic else ", not logged"
+            where = "RocksDB" if store.persistent else "in memory"
+            branch.add(f"keeps [cyan]{store.name}[/] ({store.kind}, {where}{changelog})")
+        for name in subtopology.sink_topics:
+            branch.add(f"writes [green]{name}[/]")
+    for shared in plan.global_stores:
+        root.add(f"global store [cyan]{shared.name}[/] ({shared.kind}) of topic [green]{shared.topic}[/]")
     if plan.dead_letter_topic is not None:
         root.add(f"sends dead letters to [green]{plan.dead_letter_topic}[/]")
     console.print(root)
-
-
-def _grow(branch: Tree, subtopology: PlannedSubtopology) -> None:
-    internal = {topic.name for topic in subtopology.repartition_topics}
-    for name in subtopology.source_topics:
-        branch.add(f"reads [green]{name}[/]{' (repartition topic)' if name in internal else ''}")
-    for pattern in subtopology.source_patterns:
-        branch.add(f"reads all topics that match [green]{pattern}[/]")
-    for store in subtopology.stores:
-        changelog = f", changelog [green]{store.changelog_topic}[/]" if store.changelog_topic else ", not logged"
-        where = "RocksDB" if store.persistent else "in memory"
-        branch.add(f"keeps [cyan]{store.name}[/] ({store.kind}, {where}{changelog})")
-    for name in subtopology.sink_topics:
-        branch.add(f"writes [green]{name}[/]")
 
 
 @contextlib.contextmanager

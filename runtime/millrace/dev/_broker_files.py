@@ -25,7 +25,7 @@ from millrace.errors import BrokerStartError
 
 HOST = "127.0.0.1"
 
-_LOG4J = """<?xml version="1.0" encoding="UTF-8"?>
+LOG4J = """<?xml version="1.0" encoding="UTF-8"?>
 <Configuration status="ERROR">
   <Appenders>
     <Console name="out" target="SYSTEM_OUT"><PatternLayout pattern="%d{{ISO8601}} %p [%t] %m (%c)%n"/></Console>
@@ -33,6 +33,7 @@ _LOG4J = """<?xml version="1.0" encoding="UTF-8"?>
   <Loggers><Root level="{level}"><AppenderRef ref="out"/></Root></Loggers>
 </Configuration>
 """
+"""log4j's configuration, to be formatted with a `level`: everything from it up goes to standard output."""
 
 _SMALL_AND_FAST = {
     "auto.create.topics.enable": "false",
@@ -122,19 +123,18 @@ def server_properties(
     if security and own.sasl:
         listeners["SASL"] = own.sasl
         settings["sasl.enabled.mechanisms"] = "PLAIN"
-        settings["listener.name.sasl.plain.sasl.jaas.config"] = _jaas(security)
+        quoted = {name: text.replace("\\", "\\\\").replace('"', '\\"') for name, text in security.users.items()}
+        users = " ".join(f'user_{name}="{password}"' for name, password in quoted.items())
+        login = f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+        settings["listener.name.sasl.plain.sasl.jaas.config"] = login
     if own.proxied and own.advertised:
         listeners["PROXIED"] = own.proxied
         told = {name: port for name, port in listeners.items() if name != "CONTROLLER"} | {"PROXIED": own.advertised}
         settings["advertised.listeners"] = ",".join(f"{name}://{host}:{port}" for name, port in told.items())
     settings["listeners"] = ",".join(f"{name}://{host}:{port}" for name, port in listeners.items())
     settings |= overrides
-    return "".join(f"{key}={_escape(value)}\n" for key, value in sorted(settings.items()))
-
-
-def log4j_configuration(level: str) -> str:
-    """Return log4j's configuration: everything from `level` up goes to standard output."""
-    return _LOG4J.format(level=level)
+    escaped = {key: value.replace("\\", "\\\\").replace("\n", "\\n") for key, value in sorted(settings.items())}
+    return "".join(f"{key}={value}\n" for key, value in escaped.items())
 
 
 def new_cluster_id() -> str:
@@ -180,7 +180,7 @@ def _bootstrap_checkpoint(java: Java, jars: Sequence[Path]) -> Path:
         properties = data.with_name("server.properties")
         properties.write_text(server_properties(1, {1: NodePorts(9092, 9093)}, data, None, {}))
         log4j = data.with_name("log4j2.xml")
-        log4j.write_text(log4j_configuration("ERROR"))
+        log4j.write_text(LOG4J.format(level="ERROR"))
         command = [str(java.executable), "-Xmx128m", "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={log4j}"]
         command += ["-cp", join_class_path(jars), "kafka.tools.StorageTool"]
         command += ["format", "-t", new_cluster_id(), "-c", str(properties)]
@@ -190,19 +190,6 @@ def _bootstrap_checkpoint(java: Java, jars: Sequence[Path]) -> Path:
             raise BrokerStartError(message)
         (data / "bootstrap.checkpoint").replace(cached)
     return cached
-
-
-def _jaas(security: SaslPlain) -> str:
-    users = " ".join(f'user_{name}="{_quote(password)}"' for name, password in security.users.items())
-    return f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
-
-
-def _quote(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 STATE_FILE = "embedded-kafka.json"
@@ -235,26 +222,20 @@ class ClusterState:
         """Whether the process of any node is still running."""
         return any(is_running(node.pid, node.started_at) for node in self.nodes)
 
+    def write(self, directory: Path) -> None:
+        """Replace the state file of a directory; only its owner may read it, because it contains passwords."""
+        part = directory / f"{STATE_FILE}.part"
+        part.touch(mode=0o600)
+        part.write_text(json.dumps(asdict(self), indent=2))
+        part.replace(directory / STATE_FILE)
 
-def write_state(directory: Path, state: ClusterState) -> None:
-    """Replace the state file of a directory; only its owner may read it, because it contains passwords."""
-    part = directory / f"{STATE_FILE}.part"
-    part.touch(mode=0o600)
-    part.write_text(json.dumps(asdict(state), indent=2))
-    part.replace(directory / STATE_FILE)
-
-
-def read_running_state(directory: Path) -> ClusterState | None:
-    """Return the state of the cluster that is running in a directory, or None if there is none."""
-    try:
-        fields = json.loads((directory / STATE_FILE).read_text())
-    except FileNotFoundError:
-        return None
-    nodes = tuple(NodeState(**{**node, "ports": NodePorts(**node["ports"])}) for node in fields.pop("nodes"))
-    state = ClusterState(nodes=nodes, **fields)
-    return state if state.running else None
-
-
-def remove_state(directory: Path) -> None:
-    """Remove the state file of a directory."""
-    (directory / STATE_FILE).unlink(missing_ok=True)
+    @classmethod
+    def of_running(cls, directory: Path) -> ClusterState | None:
+        """Return the state of the cluster that is running in a directory, or None if there is none."""
+        try:
+            fields = json.loads((directory / STATE_FILE).read_text())
+        except FileNotFoundError:
+            return None
+        nodes = tuple(NodeState(**{**node, "ports": NodePorts(**node["ports"])}) for node in fields.pop("nodes"))
+        state = cls(nodes=nodes, **fields)
+        return state if state.running else None

@@ -26,6 +26,7 @@ ROOTS = {
     Bundle.KAFKA_STREAMS_TEST: (f"org.apache.kafka:kafka-streams-test-utils:{KAFKA_VERSION}", _LOG4J),
     Bundle.ECJ: ("org.eclipse.jdt:ecj:3.46.0",),
 }
+_RUNTIME_SCOPES = frozenset({None, "compile", "runtime"})
 
 
 def make_lock(context: MavenContext) -> str:
@@ -37,18 +38,16 @@ def make_lock(context: MavenContext) -> str:
     bundles: dict[str, list[str]] = {}
     jars: dict[str, dict[str, str | int]] = {}
     for bundle, roots in ROOTS.items():
-        artifacts = {str(artifact): artifact for root in roots for artifact in _runtime_artifacts(context, root)}
-        coordinates = {f"{jar.groupId}:{jar.artifactId}:{jar.version}": jar for jar in artifacts.values()}
+        coordinates: dict[str, Artifact] = {}
+        for root in roots:
+            itself, transitive = context.resolver.resolve([context.create_dependency(root)])
+            jars_of_root = [found.artifact for found in (*itself, *transitive) if found.scope in _RUNTIME_SCOPES]
+            coordinates |= {f"{jar.groupId}:{jar.artifactId}:{jar.version}": jar for jar in jars_of_root}
         bundles[bundle] = sorted(coordinates)
         for coordinate, artifact in coordinates.items():
             content = artifact.resolve().read_bytes()
             jars[coordinate] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
     return json.dumps({"bundles": bundles, "jars": dict(sorted(jars.items()))}, indent=2) + "\n"
-
-
-def _runtime_artifacts(context: MavenContext, root: str) -> list[Artifact]:
-    roots, transitive = context.resolver.resolve([context.create_dependency(root)])
-    return [found.artifact for found in (*roots, *transitive) if found.scope in {None, "compile", "runtime"}]
 
 
 def main() -> None:

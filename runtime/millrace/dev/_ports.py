@@ -6,6 +6,7 @@ while the broker restarts. (A client that keeps trying a closed port in that ran
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 from pathlib import Path
@@ -28,7 +29,10 @@ def free_ports(count: int, host: str) -> list[int]:
         BrokerStartError: There are not enough.
     """
     found: set[int] = set()
-    highest = _ephemeral_start() - 1
+    start = _DEFAULT_EPHEMERAL_START
+    with contextlib.suppress(OSError):
+        start = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    highest = (start if start > _LOWEST + 1_000 else _DEFAULT_EPHEMERAL_START) - 1
     chooser = random.SystemRandom()
     for _ in range(_ATTEMPTS + count):
         port = chooser.randint(_LOWEST, highest)
@@ -51,11 +55,3 @@ def is_free(port: int, host: str) -> bool:
         except OSError:
             return False
         return True
-
-
-def _ephemeral_start() -> int:
-    try:
-        start = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    except OSError:
-        return _DEFAULT_EPHEMERAL_START
-    return start if start > _LOWEST + 1_000 else _DEFAULT_EPHEMERAL_START

@@ -61,7 +61,7 @@ class BrokerProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        process = cls(child.pid, _start_time(child.pid), child)
+        process = cls(child.pid, _stat(child.pid)[1], child)
         if owner_pid is not None:
             process._watchdog = subprocess.Popen(  # noqa: S603 (our command)
                 [
@@ -139,11 +139,8 @@ def is_running(pid: int, started_at: str) -> bool:
     return state != "Z" and (not started_at or now == started_at)
 
 
-def _start_time(pid: int) -> str:
-    return _stat(pid)[1]
-
-
 def _stat(pid: int) -> tuple[str, str]:
+    """Return the state of a process and its start time; both are empty without `/proc`."""
     try:
         fields = _fields(Path(f"/proc/{pid}/stat"))
     except OSError:

@@ -124,7 +124,9 @@ def fetch(jars: tuple[Jar, ...], directory: Path, title: str, repository: str | 
     files = [directory / jar.path for jar in jars]
     if not _missing(jars, directory):
         return files
-    with _exclusive(directory):
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         wanted = [jar for jar in _missing(jars, directory) if not _take_from_maven(jar, directory)]
         if wanted:
             _download_all(wanted, directory, title, repository or repository_url())
@@ -133,27 +135,22 @@ def fetch(jars: tuple[Jar, ...], directory: Path, title: str, repository: str | 
 
 def repository_url() -> str:
     """Return the root URL of the Maven repository to download from."""
-    override = os.environ.get("MILLRACE_MAVEN_REPOSITORY")
-    return (override or _settings_mirror() or _default_repository()).rstrip("/")
+    named = os.environ.get("MILLRACE_MAVEN_REPOSITORY") or _settings_mirror()
+    if named:
+        return named.rstrip("/")
+    try:
+        from jgo.maven import MavenContext  # noqa: PLC0415 (an extra's dependency, needed for downloads only)
+    except ImportError as error:
+        message = (
+            "Downloading Kafka needs the package 'jgo', which knows the public Maven repository: install "
+            "'millrace[dev-kafka]', or set MILLRACE_MAVEN_REPOSITORY to the URL of a Maven repository"
+        )
+        raise JarDownloadError(message) from error
+    return str(next(iter(MavenContext().remote_repos.values()))).rstrip("/")
 
 
 def _missing(jars: tuple[Jar, ...], directory: Path) -> list[Jar]:
-    return [jar for jar in jars if not _has_size(directory / jar.path, jar.size_bytes)]
-
-
-def _has_size(path: Path, size_bytes: int) -> bool:
-    try:
-        return path.stat().st_size == size_bytes
-    except FileNotFoundError:
-        return False
-
-
-@contextmanager
-def _exclusive(directory: Path) -> Iterator[None]:
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return [jar for jar in jars if _size(directory / jar.path) != jar.size_bytes]
 
 
 def _settings_mirror() -> str | None:
@@ -169,21 +166,9 @@ def _settings_mirror() -> str | None:
     return None
 
 
-def _default_repository() -> str:
-    try:
-        from jgo.maven import MavenContext  # noqa: PLC0415 (an extra's dependency, needed for downloads only)
-    except ImportError as error:
-        message = (
-            "Downloading Kafka needs the package 'jgo', which knows the public Maven repository: install "
-            "'millrace[dev-kafka]', or set MILLRACE_MAVEN_REPOSITORY to the URL of a Maven repository"
-        )
-        raise JarDownloadError(message) from error
-    return str(next(iter(MavenContext().remote_repos.values())))
-
-
 def _take_from_maven(jar: Jar, directory: Path) -> bool:
     local = Path(os.environ.get("M2_REPO") or Path.home() / ".m2" / "repository") / jar.path
-    if not _has_size(local, jar.size_bytes) or _sha256(local) != jar.sha256:
+    if _size(local) != jar.size_bytes or _sha256(local) != jar.sha256:
         return False
     part = _part_of(jar, directory)
     shutil.copyfile(local, part)
@@ -265,7 +250,12 @@ def _complete(session: requests.Session, url: str, part: Path, jar: Jar, advance
             _append(session, url, part, advance)
         except requests.RequestException as error:
             if _size(part) <= have_bytes:
-                raise _unreachable(jar, url, error) from error
+                message = (
+                    f"Cannot download {jar} from {url}: {error}. Connect to the network and try again (partial downloads are "
+                    "kept), set HTTPS_PROXY and REQUESTS_CA_BUNDLE if there is a proxy, set MILLRACE_MAVEN_REPOSITORY to a "
+                    f"repository that can be reached, or copy a filled cache from another machine to {cache_directory()}"
+                )
+                raise JarDownloadError(message) from error
         if _size(part) <= have_bytes:
             break
         have_bytes = _size(part)
@@ -287,14 +277,6 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _unreachable(jar: Jar, url: str, error: Exception) -> JarDownloadError:
-    return JarDownloadError(
-        f"Cannot download {jar} from {url}: {error}. Connect to the network and try again (partial downloads are kept), set "
-        "HTTPS_PROXY and REQUESTS_CA_BUNDLE if there is a proxy, set MILLRACE_MAVEN_REPOSITORY to a repository that "
-        f"can be reached, or copy a filled cache from another machine to {cache_directory()}"
-    )
-
-
 @contextmanager
 def _download_progress(title: str, source: str, total_bytes: int) -> Iterator[Advance]:
     """Show a download on standard error while the block runs: a bar at a terminal, two plain lines in a log.
@@ -305,21 +287,15 @@ def _download_progress(title: str, source: str, total_bytes: int) -> Iterator[Ad
         total_bytes: The size of the download.
     """
     if sys.stderr.isatty():
-        with _bar(title, total_bytes) as advance:
-            yield advance
+        from rich.console import Console  # noqa: PLC0415 (slow to import, needed at a terminal only)
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            task = progress.add_task(title, total=total_bytes)
+            yield lambda arrived: progress.advance(task, arrived)
         return
     started = time.monotonic()
     print(f"Fetching {title}: {source}, {total_bytes / 1e6:.0f} MB", file=sys.stderr, flush=True)  # noqa: T201
     yield lambda _bytes: None
     print(f"Fetched {total_bytes / 1e6:.0f} MB in {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)  # noqa: T201
-
-
-@contextmanager
-def _bar(title: str, total_bytes: int) -> Iterator[Advance]:
-    from rich.console import Console  # noqa: PLC0415 (slow to import, needed at a terminal only)
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(title, total=total_bytes)
-        yield lambda arrived: progress.advance(task, arrived)

@@ -23,18 +23,16 @@ from confluent_kafka.cimpl import NewTopic
 from millrace.deadline import Deadline
 from millrace.dev._broker_files import (
     HOST,
+    LOG4J,
+    STATE_FILE,
     ClusterState,
     NodePorts,
     NodeState,
     SaslPlain,
     cluster_id_of,
     format_storage,
-    log4j_configuration,
     new_cluster_id,
-    read_running_state,
-    remove_state,
     server_properties,
-    write_state,
 )
 from millrace.dev._ports import free_ports, is_free
 from millrace.dev._process import BrokerProcess
@@ -142,7 +140,7 @@ class EmbeddedKafka:
         Raises:
             DevKafkaError: No cluster is running there.
         """
-        state = read_running_state(directory)
+        state = ClusterState.of_running(directory)
         if state is None:
             message = (
                 f"No Kafka is running in {directory}: start one there with EmbeddedKafka(directory=..., detach=True)"
@@ -251,8 +249,8 @@ class EmbeddedKafka:
         deadline = Deadline(timeout_s)
         clean = [process.wait(deadline.left_s()) for process in self._processes.values()]
         self._end_all(complete=all(clean))
-        if self._directory and not read_running_state(self._directory):  # else it belongs to another cluster
-            remove_state(self._directory)
+        if self._directory and not ClusterState.of_running(self._directory):  # else it belongs to another cluster
+            (self._directory / STATE_FILE).unlink(missing_ok=True)
         if self._directory and self._temporary:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
@@ -347,7 +345,7 @@ class EmbeddedKafka:
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="millrace-kafka-"))
         self._directory.mkdir(parents=True, exist_ok=True)
-        running = read_running_state(self._directory)
+        running = ClusterState.of_running(self._directory)
         if running:
             message = (
                 f"A Kafka is already running in {self._directory}, at {running.bootstrap_servers}: "
@@ -397,7 +395,7 @@ class EmbeddedKafka:
         properties.write_text(
             server_properties(node, self._ports, self._data_path(node), self._security, self._config, host=self._host),
         )
-        log4j.write_text(log4j_configuration(self._log_level))
+        log4j.write_text(LOG4J.format(level=self._log_level))
         command = [str(java.executable), *self._jvm_options, *self._archive.options()]
         command += [f"-Dlog4j2.configurationFile={log4j}", "-cp", join_class_path(jars), "kafka.Kafka", str(properties)]
         self._processes[node] = BrokerProcess.start(
@@ -467,4 +465,4 @@ class EmbeddedKafka:
         )
         users = dict(self._security.users) if self._security else {}
         state = ClusterState(self.bootstrap_servers, nodes, self._config, users, self._log_level, self._temporary)
-        write_state(self._require_directory(), state)
+        state.write(self._require_directory())

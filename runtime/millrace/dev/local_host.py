@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +58,17 @@ class HostOptions:
     """Topics to create if missing, with their partition counts."""
     create_topics: bool = True
     """Whether all missing input and output topics are created, not only the named ones."""
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of `millrace dev up` that say the same."""
+        result = ["--file", str(self.manifest), "--create-topics" if self.create_topics else "--no-create-topics"]
+        if self.directory:
+            result += ["--dir", str(self.directory.absolute())]
+        if self.bootstrap:
+            result += ["--bootstrap", self.bootstrap]
+        for name, count in self.topics.items():
+            result += ["--topic", name if count is None else f"{name}:{count}"]
+        return result
 
 
 class LocalHost:
@@ -119,7 +130,11 @@ class LocalHost:
             check_connection(ClientSettings(StreamsConfig.of(self._settings()), "check"), CHECK_TIMEOUT_S)
             self._report(f"Using Kafka at {self.bootstrap_servers}")
         else:
-            self._kafka, self._kafka_is_ours = _running_or_new(self.directory.kafka)
+            try:
+                self._kafka = EmbeddedKafka.attach(self.directory.kafka)
+            except DevKafkaError:
+                self._kafka = EmbeddedKafka(directory=self.directory.kafka).start()
+                self._kafka_is_ours = True
             self._bootstrap = self._kafka.bootstrap_servers
             self._report(f"Kafka serves at {self.bootstrap_servers}")
         if self._note:
@@ -216,14 +231,17 @@ class LocalHost:
         return Replica(name, arguments, self.directory.log(name), clock=time.monotonic)
 
     def _view(self, replica: Replica) -> ReplicaView:
-        status = read_status(self.directory.status(replica.name)) if replica.pid else None
+        status = InstanceStatus.read(self.directory.status(replica.name)) if replica.pid else None
         if status and status.pid != replica.pid:
             status = None
+        state = replica.state.value
+        if replica.state is ReplicaState.RUNNING:
+            state = status.state.lower() if status else "starting"
         rate = self._rate(replica.name, status)
         return ReplicaView(
             name=replica.name,
             pid=replica.pid,
-            state=_state(replica, status),
+            state=state,
             tasks=status.tasks if status else None,
             lag=status.lag if status else None,
             records_per_s=rate,
@@ -248,19 +266,6 @@ class LocalHost:
         return to_streams_config(self.app, bootstrap_servers=[self.bootstrap_servers])
 
 
-def _running_or_new(directory: Path) -> tuple[EmbeddedKafka, bool]:
-    try:
-        return EmbeddedKafka.attach(directory), False
-    except DevKafkaError:
-        return EmbeddedKafka(directory=directory).start(), True
-
-
-def _state(replica: Replica, status: InstanceStatus | None) -> str:
-    if replica.state is not ReplicaState.RUNNING:
-        return replica.state.value
-    return status.state.lower() if status else "starting"
-
-
 @dataclass(frozen=True, slots=True)
 class InstanceStatus:
     """The status of an instance, at the moment it wrote it."""
@@ -275,21 +280,21 @@ class InstanceStatus:
     written_at: float
     """Seconds since the epoch."""
 
-
-def read_status(path: Path) -> InstanceStatus | None:
-    """Return the status in a file, or None if there is none yet."""
-    try:
-        data = json.loads(path.read_text())
-        return InstanceStatus(
-            pid=data["pid"],
-            state="RESTORING" if data["task_counts"]["restoring"] else data["state"],
-            tasks=len(data["tasks"]),
-            lag=data["lag"]["total"],
-            records=data["processing"]["records"],
-            written_at=data["time_ms"] / 1000,
-        )
-    except (FileNotFoundError, json.JSONDecodeError, KeyError):
-        return None
+    @classmethod
+    def read(cls, path: Path) -> InstanceStatus | None:
+        """Return the status in a file, or None if there is none yet."""
+        try:
+            data = json.loads(path.read_text())
+            return cls(
+                pid=data["pid"],
+                state="RESTORING" if data["task_counts"]["restoring"] else data["state"],
+                tasks=len(data["tasks"]),
+                lag=data["lag"]["total"],
+                records=data["processing"]["records"],
+                written_at=data["time_ms"] / 1000,
+            )
+        except (FileNotFoundError, json.JSONDecodeError, KeyError):
+            return None
 
 
 def command(*arguments: str) -> list[str]:
@@ -321,12 +326,6 @@ def ask_for_plan(manifest: Path) -> TopologyPlan:
     return TopologyPlan.from_json(brace + rest)
 
 
-def outputs_of(plan: TopologyPlan) -> frozenset[str]:
-    """Return the user's topics that the application writes, as far as they are known in advance."""
-    written = {name for item in plan.subtopologies for name in item.sink_topics} - repartition_topics(plan).keys()
-    return frozenset(written if plan.dead_letter_topic is None else written | {plan.dead_letter_topic})
-
-
 def provide_topics(
     admin: AdminClient,
     plan: TopologyPlan,
@@ -348,27 +347,26 @@ def provide_topics(
         MissingSourceTopicError: Input topics are missing and may not be created; names them.
         StreamsError: The brokers refused to create a topic.
     """
-    inputs, outputs = external_source_topics(plan), outputs_of(plan)
+    inputs = external_source_topics(plan)
+    outputs = {name for item in plan.subtopologies for name in item.sink_topics} - repartition_topics(plan).keys()
+    if plan.dead_letter_topic is not None:
+        outputs.add(plan.dead_letter_topic)
     existing = topic_partitions(admin, {*inputs, *outputs, *wanted})
     partitions = max((existing[name] for name in inputs if name in existing), default=DEFAULT_PARTITIONS)
     missing = {name: count or partitions for name, count in wanted.items() if name not in existing}
     others = [name for name in (*sorted(inputs), *sorted(outputs - inputs)) if name not in {*existing, *wanted}]
     if create_missing:
         missing |= dict.fromkeys(others, partitions)
-    else:
-        _refuse_missing(others, inputs, plan.dead_letter_topic)
+    elif others:
+        kinds = (
+            dict.fromkeys(outputs, "output") | {plan.dead_letter_topic: "dead letters"} | dict.fromkeys(inputs, "input")
+        )
+        named = ", ".join(f"{name} ({kinds[name]})" for name in others)
+        options = " ".join(f"--topic {name}:{DEFAULT_PARTITIONS}" for name in others)
+        raise MissingSourceTopicError(
+            f"Topics of the application do not exist: {named}. Create them, or add `{options}`"
+        )
     if missing:
         create_topics(admin, {name: TopicToCreate(count) for name, count in missing.items()})
     for name, count in missing.items():
         report(f"Created topic {name}, partitions: {count}")
-
-
-def _refuse_missing(missing: Sequence[str], inputs: Collection[str], dead_letters: str | None) -> None:
-    if not missing:
-        return
-    kinds = {
-        name: "input" if name in inputs else "dead letters" if name == dead_letters else "output" for name in missing
-    }
-    named = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
-    options = " ".join(f"--topic {name}:{DEFAULT_PARTITIONS}" for name in missing)
-    raise MissingSourceTopicError(f"Topics of the application do not exist: {named}. Create them, or add `{options}`")

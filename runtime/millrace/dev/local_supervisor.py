@@ -59,7 +59,8 @@ def supervise(options: HostOptions, console: Console | None = None) -> None:
                 host.start_replicas()
                 _watch(host, console)
             except _StopRequested:
-                _second_signal_kills(host)
+                for number in (signal.SIGINT, signal.SIGTERM):  # a second signal kills
+                    signal.signal(number, lambda *_: host.kill())
 
 
 def detached(options: HostOptions, *, report: Callable[[str], None]) -> None:
@@ -77,7 +78,7 @@ def detached(options: HostOptions, *, report: Callable[[str], None]) -> None:
     directory.root.mkdir(parents=True, exist_ok=True)
     with directory.host_log.open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 (the arguments are ours)
-            command("dev", "up", *_arguments(options)),
+            command("dev", "up", *options.arguments()),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -201,22 +202,6 @@ def _stop_signals() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _second_signal_kills(host: LocalHost) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: host.kill())
-
-
-def _arguments(options: HostOptions) -> list[str]:
-    arguments = ["--file", str(options.manifest), "--create-topics" if options.create_topics else "--no-create-topics"]
-    if options.directory:
-        arguments += ["--dir", str(options.directory.absolute())]
-    if options.bootstrap:
-        arguments += ["--bootstrap", options.bootstrap]
-    for name, count in options.topics.items():
-        arguments += ["--topic", name if count is None else f"{name}:{count}"]
-    return arguments
 
 
 def _wait_until_serving(process: subprocess.Popen[bytes], directory: LocalDirectory) -> HostRecord:

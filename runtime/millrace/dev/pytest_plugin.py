@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -32,13 +32,6 @@ class TopicFactory(Protocol):
 
     def __call__(self, name: str = "topic", *, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
         """Create a topic and return its name, which begins with `name`."""
-
-
-@runtime_checkable
-class _WorkerConfig(Protocol):
-    """The configuration of an xdist worker."""
-
-    workerinput: Mapping[str, Any]
 
 
 class KafkaFactory(Protocol):
@@ -84,15 +77,24 @@ def kafka_options() -> Mapping[str, Any]:
 @pytest.fixture(scope="session")
 def kafka(request: pytest.FixtureRequest, kafka_options: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
     """The session's running Kafka, shared by all tests and all xdist workers: do not stop or kill it."""
+    import fcntl  # noqa: PLC0415
+
+    from millrace.dev._broker_files import ClusterState  # noqa: PLC0415
     from millrace.dev.kafka import EmbeddedKafka  # noqa: PLC0415
 
-    config: object = request.config
-    worker_input = config.workerinput if isinstance(config, _WorkerConfig) else None
-    if worker_input is None or _SHARED_DIRECTORY not in worker_input:
+    worker_input: Mapping[str, Any] = getattr(request.config, "workerinput", {})  # only xdist's workers have it
+    if _SHARED_DIRECTORY not in worker_input:
         with EmbeddedKafka(**kafka_options) as kafka:
             yield kafka
         return
-    yield _share_kafka(Path(worker_input[_SHARED_DIRECTORY]), worker_input[_SHARED_OWNER], kafka_options)
+    directory = Path(worker_input[_SHARED_DIRECTORY])
+    directory.mkdir(mode=0o700, exist_ok=True)
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if ClusterState.of_running(directory) is None:
+            EmbeddedKafka(directory=directory, owner_pid=worker_input[_SHARED_OWNER], **kafka_options).start()
+        shared = EmbeddedKafka.attach(directory)
+    yield shared
 
 
 @pytest.fixture
@@ -120,17 +122,3 @@ def own_kafka() -> Iterator[KafkaFactory]:
             return kafka.start()
 
         yield start
-
-
-def _share_kafka(directory: Path, owner_pid: int, options: Mapping[str, Any]) -> EmbeddedKafka:
-    import fcntl  # noqa: PLC0415
-
-    from millrace.dev._broker_files import read_running_state  # noqa: PLC0415
-    from millrace.dev.kafka import EmbeddedKafka  # noqa: PLC0415
-
-    directory.mkdir(mode=0o700, exist_ok=True)
-    with (directory / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if read_running_state(directory) is None:
-            EmbeddedKafka(directory=directory, owner_pid=owner_pid, **options).start()
-        return EmbeddedKafka.attach(directory)

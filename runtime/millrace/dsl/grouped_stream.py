@@ -13,7 +13,7 @@ from millrace.dsl.graph.repartition import Repartition
 from millrace.dsl.ktable import KTable
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
-from millrace.dsl.processors.aggregate import StreamAggregate, StreamReduce, count_aggregator, count_initializer
+from millrace.dsl.processors.aggregate import StreamAggregate, StreamReduce, count_aggregator
 from millrace.dsl.processors.tables import TableProcessor
 from millrace.dsl.stores import TableOptions, table_options
 from millrace.dsl.windowed_stream import SessionWindowedKStream, TimeWindowedKStream, WindowedTable
@@ -62,7 +62,7 @@ class KGroupedStream(AbstractStream[K, V]):
         options = table_options(materialized, self._graph.names, AGGREGATE)
         options = options.with_defaults(self._key_serde, Serdes.long())
         name = self._graph.names.processor(AGGREGATE, name_of(named))
-        processor = StreamAggregate(options.store_name, count_initializer, count_aggregator)
+        processor = StreamAggregate(options.store_name, int, count_aggregator)
         return self._aggregated(name, options, processor)
 
     def reduce(

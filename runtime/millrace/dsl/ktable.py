@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from millrace.dsl import table_joins
 from millrace.dsl.abstract_stream import AbstractKTable
@@ -27,12 +27,12 @@ from millrace.dsl.processors.table_operators import (
     TableFilter,
     TableMapValues,
     TableTransformValues,
+    ValueTransformer,
     table_to_stream,
 )
 from millrace.dsl.processors.tables import TableProcessor
 from millrace.dsl.stores import TableOptions, table_options
 from millrace.errors import TopologyError
-from millrace.processor.api import ProcessingContext
 from millrace.state.suppression_buffer import SuppressionBufferBuilder
 
 if TYPE_CHECKING:
@@ -45,24 +45,6 @@ V2 = TypeVar("V2")
 VO = TypeVar("VO")
 R = TypeVar("R")
 FK = TypeVar("FK")
-
-
-KIn = TypeVar("KIn", contravariant=True)  # noqa: PLC0105 (Kafka Streams' names)
-VIn = TypeVar("VIn", contravariant=True)  # noqa: PLC0105 (Kafka Streams' names)
-VOut = TypeVar("VOut", covariant=True)  # noqa: PLC0105 (Kafka Streams' names)
-
-
-class ValueTransformer(Protocol[KIn, VIn, VOut]):
-    """What `KTable.transform_values` runs (Java's ValueTransformerWithKey)."""
-
-    def init(self, context: ProcessingContext) -> None:
-        """Fetch stores; called once per task."""
-
-    def transform(self, key: KIn, value: VIn) -> VOut:
-        """Return the new value: always the same for the same key and value, unless the result is materialised."""
-
-    def close(self) -> None:
-        """Release what `init` acquired."""
 
 
 class KTable(AbstractKTable[K, V]):
@@ -210,7 +192,7 @@ class KTable(AbstractKTable[K, V]):
             >>> run(lambda words: words.to_table().to_stream(), ("k", "a"), ("k", "b"))
             [('k', 'a'), ('k', 'b')]
         """
-        node = ProcessorStep(self._graph.names.processor("KTABLE-TOSTREAM-", name_of(named)), table_to_stream())
+        node = ProcessorStep(self._graph.names.processor("KTABLE-TOSTREAM-", name_of(named)), table_to_stream)
         self._graph.add(self._node, node)
         stream: KStream[K, V] = self._graph.new_stream(
             self._graph,

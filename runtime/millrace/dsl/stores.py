@@ -33,25 +33,6 @@ from millrace.state.stores import Stores
 from millrace.state.suppliers import AnyStoreSupplier, VersionedBytesStoreSupplier, WindowBytesStoreSupplier
 
 
-@dataclass(frozen=True, slots=True)
-class WindowSpec:
-    """The properties that a window store must have."""
-
-    retention_ms: int
-    size_ms: int
-    emits_on_close: bool = False
-    is_sliding: bool = False
-    retain_duplicates: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSpec:
-    """The properties that a session store must have."""
-
-    retention_ms: int
-    emits_on_close: bool = False
-
-
 @dataclass(slots=True, eq=False)
 class TableStoreSpec:
     """The store of a table before the configuration is known: a `DeferredStore`."""
@@ -62,7 +43,7 @@ class TableStoreSpec:
     supplier: AnyStoreSupplier | None = None
     store_type: StoreType | None = None
     suppliers: DslStoreSuppliers | type[DslStoreSuppliers] | None = None
-    windows: WindowSpec | SessionSpec | None = None
+    windows: DslWindowParams | DslSessionParams | None = None
     logging_enabled: bool = True
     caching_enabled: bool = True
     log_config: Mapping[str, str] = field(default_factory=dict)
@@ -89,9 +70,9 @@ class TableStoreSpec:
         return builder
 
     def _new_builder(self) -> Callable[[Any, AnySerde | None, AnySerde | None], StoreBuilderBase]:
-        if isinstance(self.windows, SessionSpec):
+        if isinstance(self.windows, DslSessionParams):
             return Stores.session_store_builder
-        if isinstance(self.windows, WindowSpec):
+        if isinstance(self.windows, DslWindowParams):
             windows = self.windows
             return (
                 Stores.join_window_store_builder
@@ -106,9 +87,9 @@ class TableStoreSpec:
     def _caches(self) -> bool:
         """As in Java, only sliding windows and sessions go without a cache when they are emitted on close."""
         windows = self.windows
-        if isinstance(windows, SessionSpec) and windows.emits_on_close:
+        if isinstance(windows, DslSessionParams) and windows.emits_on_close:
             return False
-        if isinstance(windows, WindowSpec) and (
+        if isinstance(windows, DslWindowParams) and (
             windows.retain_duplicates or (windows.emits_on_close and windows.is_sliding)
         ):
             return False
@@ -117,23 +98,10 @@ class TableStoreSpec:
     def _default_supplier(self, config: StreamsConfig) -> AnyStoreSupplier:
         suppliers = dsl_suppliers(self.suppliers, self.store_type, config)
         store_format = config.dsl_store_format
-        if isinstance(self.windows, WindowSpec):
-            windows = self.windows
-            return suppliers.window_store(
-                DslWindowParams(
-                    self.name,
-                    windows.retention_ms,
-                    windows.size_ms,
-                    windows.retain_duplicates,
-                    windows.emits_on_close,
-                    windows.is_sliding,
-                    store_format,
-                )
-            )
-        if isinstance(self.windows, SessionSpec):
-            return suppliers.session_store(
-                DslSessionParams(self.name, self.windows.retention_ms, self.windows.emits_on_close, store_format)
-            )
+        if isinstance(self.windows, DslWindowParams):
+            return suppliers.window_store(replace(self.windows, store_format=store_format))
+        if isinstance(self.windows, DslSessionParams):
+            return suppliers.session_store(replace(self.windows, store_format=store_format))
         return suppliers.key_value_store(DslKeyValueParams(self.name, store_format))
 
 
@@ -162,7 +130,7 @@ class TableOptions:
             ),
         )
 
-    def store(self, windows: WindowSpec | SessionSpec | None = None) -> TableStoreSpec:
+    def store(self, windows: DslWindowParams | DslSessionParams | None = None) -> TableStoreSpec:
         """Return the store."""
         option = self.option
         return TableStoreSpec(
@@ -213,7 +181,7 @@ def join_window_store(
         value_serde,
         supplier,
         suppliers=joined.dsl_store_suppliers,
-        windows=WindowSpec(retention, windows.size_ms, retain_duplicates=True),
+        windows=DslWindowParams(name, retention, windows.size_ms, retain_duplicates=True),
         logging_enabled=joined.logging_enabled or supplier is not None,
         caching_enabled=False,
         log_config={**joined.log_config, "cleanup.policy": "delete"} if supplier is None else {},
@@ -236,23 +204,6 @@ def _check_join_supplier(supplier: WindowBytesStoreSupplier, windows: JoinWindow
         )
 
 
-def join_shared_store(name: str, joined: AnyStreamJoined) -> JoinSharedStoreSpec:
-    """Return the store of a left or outer join in which records of both sides wait for a match."""
-    suppliers = joined.dsl_store_suppliers
-    if suppliers is None and joined.this_store_supplier is not None and not joined.this_store_supplier.persistent:
-        suppliers = InMemoryDslStoreSuppliers()
-    return JoinSharedStoreSpec(
-        name,
-        joined.key_serde,
-        joined.value_serde,
-        joined.other_value_serde,
-        suppliers,
-        joined.logging_enabled,
-        joined.log_config,
-        generated_name=joined.store_name is None and joined.this_store_supplier is None,
-    )
-
-
 @dataclass(slots=True, eq=False)
 class JoinSharedStoreSpec:
     """The store in which records of both sides wait for a match: a `DeferredStore`."""
@@ -263,8 +214,25 @@ class JoinSharedStoreSpec:
     right_serde: AnySerde | None
     suppliers: DslStoreSuppliers | type[DslStoreSuppliers] | None
     logging_enabled: bool
-    log_config: Mapping[str, str] = field(default_factory=dict)
-    generated_name: bool = False
+    log_config: Mapping[str, str]
+    generated_name: bool
+
+    @classmethod
+    def of(cls, name: str, joined: AnyStreamJoined) -> JoinSharedStoreSpec:
+        """Return the store that the options of a left or outer join ask for."""
+        suppliers = joined.dsl_store_suppliers
+        if suppliers is None and joined.this_store_supplier is not None and not joined.this_store_supplier.persistent:
+            suppliers = InMemoryDslStoreSuppliers()
+        return cls(
+            name,
+            joined.key_serde,
+            joined.value_serde,
+            joined.other_value_serde,
+            suppliers,
+            joined.logging_enabled,
+            joined.log_config,
+            generated_name=joined.store_name is None and joined.this_store_supplier is None,
+        )
 
     def for_config(self, config: StreamsConfig) -> StoreBuilder:
         """Return the builder of the real store."""

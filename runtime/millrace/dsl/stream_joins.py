@@ -17,7 +17,7 @@ from millrace.dsl.processors.stateless import KeyValueMapper, pass_through
 from millrace.dsl.processors.stream_join import stream_join
 from millrace.dsl.processors.stream_table_join import StreamGlobalTableJoin, StreamTableJoin
 from millrace.dsl.processors.tables import Joiner
-from millrace.dsl.stores import join_shared_store, join_window_store
+from millrace.dsl.stores import JoinSharedStoreSpec, join_window_store
 from millrace.dsl.windows import JoinWindows
 from millrace.errors import TopologyError
 from millrace.state.grace_buffer import GraceBufferBuilder
@@ -352,7 +352,7 @@ def _with_stream(
         raise TopologyError(
             f"Both sides of join {names.merge} have a store named {this_store.name}; give them two names"
         )
-    shared_store = None if kind == "inner" else join_shared_store(names.shared_store, joined)
+    shared_store = None if kind == "inner" else JoinSharedStoreSpec.of(names.shared_store, joined)
     factories = stream_join(
         windows=windows,
         joiner=joiner,

@@ -190,13 +190,21 @@ def foreign_key_join(
     options = table_joined or TableJoined()
     left._processor.send_old_values(force=True)
     right._processor.send_old_values(force=True)
-    names = _JoinNames.take(graph, _name_of_join(options, named))
+    given = name_of(named)
+    if given is not None and options.name is not None:
+        raise TopologyError(
+            f"A foreign-key join is named both {options.name} (TableJoined) and {given} (named); give it one name"
+        )
+    names = _JoinNames.take(graph, options.name if given is None else given)
     for topic in (names.registration_topic, names.response_topic) if names.generated else ():
         graph.topology.note_generated_name("repartition topic", topic)
     serdes = ForeignKeySerdes(
         names.registration_topic, left._key_serde, left._value_serde, right._key_serde, right._value_serde
     )
-    response_source = _add_exchange(graph, left, right, names, serdes, options, _extractor_of(foreign_key), left_join)
+    extractor: ForeignKeyExtractor = (
+        foreign_key.extractor if isinstance(foreign_key, ForeignKeyWithKey) else lambda _key, value: foreign_key(value)
+    )
+    response_source = _add_exchange(graph, left, right, names, serdes, options, extractor, left_join)
     sources = left._sources | {names.response_source}
     graph.topology.copartition_sources(sorted(sources))
     left_view = left._processor.view()
@@ -206,7 +214,10 @@ def foreign_key_join(
         store_names=left_view.store_names,
     )
     graph.add(response_source, resolver)
-    return _result_table(left, graph, resolver, names, materialized, sources)
+    result = table_options(materialized, graph.names, "KTABLE-FK-JOIN-OUTPUT-").with_defaults(left._key_serde)
+    node = TableStep(names.result, result.store())
+    graph.add(resolver, node)
+    return type(left)._from_node(graph, node, node.processor, result, sources=sources)
 
 
 def _add_exchange(
@@ -269,35 +280,6 @@ def _through_topic(
     source = StreamSource(source_name, (topic,), key_serde=sink.key_serde, value_serde=sink.value_serde)
     graph.add(sink, source)
     return source
-
-
-def _result_table(
-    left: T,
-    graph: GraphBuilder,
-    resolver: ProcessorStep,
-    names: _JoinNames,
-    materialized: AnyMaterialized | str | None,
-    sources: frozenset[str],
-) -> T:
-    options = table_options(materialized, graph.names, "KTABLE-FK-JOIN-OUTPUT-").with_defaults(left._key_serde)
-    node = TableStep(names.result, options.store())
-    graph.add(resolver, node)
-    return type(left)._from_node(graph, node, node.processor, options, sources=sources)
-
-
-def _name_of_join(options: AnyTableJoined, named: Named | str | None) -> str | None:
-    given = name_of(named)
-    if given is not None and options.name is not None:
-        raise TopologyError(
-            f"A foreign-key join is named both {options.name} (TableJoined) and {given} (named); give it one name"
-        )
-    return options.name if given is None else given
-
-
-def _extractor_of(foreign_key: AnyForeignKey) -> ForeignKeyExtractor:
-    if isinstance(foreign_key, ForeignKeyWithKey):
-        return foreign_key.extractor
-    return lambda _key, value: foreign_key(value)
 
 
 def _partitioner_by_key(partitioner: StreamPartitioner | None) -> StreamPartitioner | None:

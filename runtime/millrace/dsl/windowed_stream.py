@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millrace.dsl.options.materialized import AnyMaterialized, Materialized
 from millrace.dsl.options.named import Named, name_of
-from millrace.dsl.processors.aggregate import Aggregator, Initializer, count_aggregator, count_initializer
+from millrace.dsl.processors.aggregate import Aggregator, Initializer, count_aggregator
 from millrace.dsl.processors.session_aggregate import SessionAggregate
 from millrace.dsl.processors.sliding_window_aggregate import SlidingWindowAggregate
 from millrace.dsl.processors.tables import TableProcessor
 from millrace.dsl.processors.window_aggregate import WindowAggregate, Windows
-from millrace.dsl.stores import SessionSpec, TableOptions, WindowSpec, table_options
+from millrace.dsl.store_suppliers import DslSessionParams, DslWindowParams
+from millrace.dsl.stores import TableOptions, table_options
 from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.errors import TopologyError
 from millrace.records import Windowed
@@ -38,7 +39,7 @@ W = TypeVar("W", bound=AnyWindows)
 class WindowedTable:
     """What the table of a windowed aggregation has besides the aggregates."""
 
-    store: WindowSpec | SessionSpec
+    store: DslWindowParams | DslSessionParams
     key_serde: AnySerde | None
     """Of windowed keys; None if the grouping has no serde, since the default serde may not be the one of the inner keys."""
     grace_ms: int
@@ -56,7 +57,7 @@ def windowed_table(windows: AnyWindows, options: TableOptions, emit: EmitStrateg
         grace_ms = windows.grace_ms + windows.inactivity_gap_ms
         retention_ms = _retention(options, grace_ms, "session", "the inactivity gap and grace")
         return WindowedTable(
-            SessionSpec(retention_ms, emits_on_close),
+            DslSessionParams(options.store_name, retention_ms, emits_on_close),
             None if key_serde is None else SessionWindowedSerde(key_serde),
             grace_ms,
         )
@@ -65,7 +66,7 @@ def windowed_table(windows: AnyWindows, options: TableOptions, emit: EmitStrateg
     needed_ms = min((2 * size_ms if sliding else size_ms) + windows.grace_ms, 2**63 - 1)
     retention_ms = _retention(options, needed_ms, "window", "the windows' size and grace")
     return WindowedTable(
-        WindowSpec(retention_ms, size_ms, emits_on_close, sliding),
+        DslWindowParams(options.store_name, retention_ms, size_ms, emits_on_close=emits_on_close, is_sliding=sliding),
         None if key_serde is None else TimeWindowedSerde(key_serde, size_ms or None),
         windows.grace_ms,
     )
@@ -169,7 +170,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, TimeWindows | UnlimitedWindows 
             materialized,
             named,
             Serdes.long(),
-            initializer=count_initializer,
+            initializer=int,
             aggregator=count_aggregator,
         )
 
@@ -293,7 +294,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
             materialized,
             named,
             Serdes.long(),
-            initializer=count_initializer,
+            initializer=int,
             aggregator=count_aggregator,
             merger=lambda _key, one, other: one + other,
         )

@@ -8,7 +8,7 @@ import pytest
 from tests.dsl.processors.support import Pipeline, Running, Sent
 
 from millrace.dsl.options.suppressed import BufferConfig
-from millrace.dsl.processors.aggregate import count_aggregator, count_initializer
+from millrace.dsl.processors.aggregate import count_aggregator
 from millrace.dsl.processors.suppress import TableSuppress
 from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.windowed_stream import windowed_aggregate
@@ -47,7 +47,7 @@ def table_pipeline(wait_ms: int, buffer: BufferConfig | None = None) -> Pipeline
 def window_pipeline(*, grace: int = 50) -> Pipeline:
     """Return a pipeline that counts topic `in` by windows of 100 ms, and suppresses until they close."""
     windows = TimeWindows.of_size_and_grace(100, grace)
-    count = windowed_aggregate("w", windows, EmitStrategy.ON_WINDOW_UPDATE, count_initializer, count_aggregator)
+    count = windowed_aggregate("w", windows, EmitStrategy.ON_WINDOW_UPDATE, int, count_aggregator)
     suppress = TableSuppress(
         parent=count, store_name="b", wait_ms=grace, final_results=True, buffer=BufferConfig.unbounded()
     )

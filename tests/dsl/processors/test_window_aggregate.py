@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.dsl.processors.support import Pipeline, Running, new_values
 
-from millrace.dsl.processors.aggregate import count_aggregator, count_initializer
+from millrace.dsl.processors.aggregate import count_aggregator
 from millrace.dsl.windowed_stream import windowed_aggregate
 from millrace.dsl.windows import EmitStrategy, TimeWindows, UnlimitedWindows
 from millrace.errors import FailedProcessingError, TopologyError
@@ -40,7 +40,7 @@ def pipeline(
     aggregation = windowed_aggregate("w", windows, emit, initializer, aggregator)
     if send_old_values:
         aggregation.send_old_values()
-    serde = Serdes.long() if initializer is count_initializer else Serdes.string()
+    serde = Serdes.long() if initializer is int else Serdes.string()
     if emit is ON_CLOSE:
         supplier = Stores.persistent_time_ordered_window_store("w", retention_ms, size_ms)
     else:
@@ -63,7 +63,7 @@ def k(start: int, end: int, key: str = "k") -> Windowed[str]:
 
 def test_a_record_counts_in_the_one_tumbling_window_it_falls_in() -> None:
     """Windows are aligned to the epoch, with inclusive start and exclusive end."""
-    with Running(pipeline(tumbling(), initializer=count_initializer, aggregator=count_aggregator)) as task:
+    with Running(pipeline(tumbling(), initializer=int, aggregator=count_aggregator)) as task:
         assert new_values(task.pipe("in", "k", "a", 0)) == [(k(0, 100), 1, 0)]
         assert new_values(task.pipe("in", "k", "b", 99)) == [(k(0, 100), 2, 99)]
         assert new_values(task.pipe("in", "k", "c", 100)) == [(k(100, 200), 1, 100)]

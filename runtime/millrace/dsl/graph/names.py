@@ -11,7 +11,6 @@ from millrace.errors import TopologyError
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 _MAX_LENGTH = 249
-_GENERATED_STREAM_NAME = re.compile(r"KSTREAM.*-[0-9]{10}")
 
 
 def checked_name(name: str) -> str:
@@ -32,11 +31,6 @@ def checked_name(name: str) -> str:
     if not _LEGAL.fullmatch(name):
         raise TopologyError(f"Name {name!r} is illegal: only ASCII letters and digits, '.', '_' and '-' are allowed")
     return name
-
-
-def is_generated_stream_name(name: str) -> bool:
-    """Whether the nodes around a repartition topic with this base name have generated names too."""
-    return _GENERATED_STREAM_NAME.fullmatch(name) is not None
 
 
 class Names:

@@ -6,8 +6,7 @@ of the physical node whose output is the logical node's output. The optimiser lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
 
 from millrace.processor.api import StreamPartitioner, TopicNameExtractor
 from millrace.processor.node import NodeFactory
@@ -108,14 +107,6 @@ class Root(GraphNode):
         """Write nothing."""
 
 
-@runtime_checkable
-class VersionedSemantics(Protocol):
-    """The definition of an operator that treats out-of-order updates of a versioned table in a special way (KIP-914)."""
-
-    def use_versioned_semantics(self) -> None:
-        """Expect updates of a versioned table."""
-
-
 class ProcessorStep(GraphNode):
     """A processor, its own stores, and the names of other stores it uses."""
 
@@ -146,10 +137,10 @@ class ProcessorStep(GraphNode):
         return self.versioned_output
 
     def use_versioned_semantics(self, parent: str) -> None:  # noqa: ARG002 (one input is all a processor has)
-        """Tell the operator, if it treats versioned tables in a special way."""
-        factory: object = self.factory
-        if isinstance(factory, VersionedSemantics):
-            factory.use_versioned_semantics()
+        """Tell the operator, if it treats out-of-order updates of a versioned table in a special way (KIP-914)."""
+        use: Callable[[], None] | None = getattr(self.factory, "use_versioned_semantics", None)
+        if use is not None:
+            use()
 
     def write(self, topology: TopologyBuilder) -> None:
         """Add the processor and its own stores, and connect the others."""

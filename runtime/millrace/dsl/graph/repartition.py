@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 
-from millrace.dsl.graph.names import Names, is_generated_stream_name
+from millrace.dsl.graph.names import Names
 from millrace.dsl.graph.nodes import GraphNode
 from millrace.processor.api import StreamPartitioner
 from millrace.processor.node import NodeContext, ProcessFn
@@ -18,6 +18,8 @@ REPARTITION_SUFFIX = "-repartition"
 FILTER = "KSTREAM-FILTER-"
 SINK = "KSTREAM-SINK-"
 SOURCE = "KSTREAM-SOURCE-"
+_GENERATED_STREAM_NAME = re.compile(r"KSTREAM.*-[0-9]{10}")
+"""Base names with which the nodes around a repartition topic have generated names too."""
 
 
 class Repartition(GraphNode):
@@ -37,7 +39,7 @@ class Repartition(GraphNode):
     ) -> None:
         topic = base_name if base_name.endswith(REPARTITION_SUFFIX) else base_name + REPARTITION_SUFFIX
         sink, keep, source = names.processor(SINK), names.processor(FILTER), names.processor(SOURCE)
-        if not is_generated_stream_name(base_name):
+        if not _GENERATED_STREAM_NAME.fullmatch(base_name):
             sink, keep, source = f"{topic}-sink", f"{topic}-filter", f"{topic}-source"
         super().__init__(source)
         self.topic = RepartitionTopic(topic, partitions, partitions is not None)
@@ -55,7 +57,7 @@ class Repartition(GraphNode):
         topology.add_internal_topic(self.topic)
         if self.name_is_generated:
             topology.note_generated_name("repartition topic", self.topic.name)
-        topology.add_processor(self._filter, _null_key_filter(lambda: self.keeps_null_keys), self.parent_names)
+        topology.add_processor(self._filter, self._compile_filter, self.parent_names)
         topology.add_sink(
             SinkNode(
                 self._sink,
@@ -75,6 +77,17 @@ class Repartition(GraphNode):
                 timestamp_extractor=fail_on_invalid_timestamp,
             )
         )
+
+    def _compile_filter(self, node: NodeContext) -> ProcessFn:
+        forward = node.forward
+        if self.keeps_null_keys:
+            return forward
+
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
+            if key is not None:
+                forward(key, value, timestamp, headers)
+
+        return process
 
 
 class TableRepartition(GraphNode):
@@ -125,18 +138,3 @@ class TableRepartition(GraphNode):
                 timestamp_extractor=fail_on_invalid_timestamp,
             )
         )
-
-
-def _null_key_filter(keeps_null_keys: Callable[[], bool]) -> Callable[[NodeContext], ProcessFn]:
-    def factory(node: NodeContext) -> ProcessFn:
-        forward = node.forward
-        if keeps_null_keys():
-            return forward
-
-        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
-            if key is not None:
-                forward(key, value, timestamp, headers)
-
-        return process
-
-    return factory

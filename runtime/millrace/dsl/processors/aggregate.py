@@ -21,11 +21,6 @@ Aggregator = Callable[[Any, Any, Any], Any]
 Reducer = Callable[[Any, Any], Any]
 
 
-def count_initializer() -> int:
-    """Return the initial count."""
-    return 0
-
-
 def count_aggregator(key: object, value: object, count: int) -> int:  # noqa: ARG001 (any record counts)
     """Count one more record."""
     return count + 1

@@ -99,7 +99,10 @@ class _SessionTask:
 
     def _listen(self) -> None:
         self._silent = forward_flushed(
-            self._node, self._store, send_old_values=self._sends_old_values, timestamp_of=_session_end
+            self._node,
+            self._store,
+            send_old_values=self._sends_old_values,
+            timestamp_of=lambda session, _timestamp: session.window.end,
         )
 
     def process(self, key: object, value: object, timestamp: int, headers: Headers) -> None:
@@ -157,7 +160,3 @@ class _SessionTask:
                 yield session, value, session.window.end
 
         return FinalResults(self._node, store_name, due=due, fetch=fetch)
-
-
-def _session_end(session: Windowed[Any], _timestamp: int) -> int:
-    return session.window.end

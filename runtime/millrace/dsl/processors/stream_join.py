@@ -65,7 +65,7 @@ def stream_join(
     if outer_store_name is None:
         before, after = windows.before_ms, windows.after_ms
         left = InnerJoinSide(right_store_name, before, after, joiner)
-        right = InnerJoinSide(left_store_name, after, before, _reversed(joiner))
+        right = InnerJoinSide(left_store_name, after, before, lambda key, right, left: joiner(key, left, right))
     else:
         times = TimesOfTasks()
         left = OuterJoinSide(
@@ -81,10 +81,6 @@ def stream_join(
         right=right,
         self_join=SelfJoin(left_store_name, windows, joiner),
     )
-
-
-def _reversed(joiner: Joiner) -> Joiner:
-    return lambda key, right, left: joiner(key, left, right)
 
 
 class WindowedRecords:

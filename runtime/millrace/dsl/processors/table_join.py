@@ -135,8 +135,13 @@ class TableJoinMerge:
 
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
+        forward_change = node.forward
+
+        def without_old_values(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
+            forward_change(key, Change(change[0], None, change[2]), timestamp, headers)
+
         if self._store_name is None:
-            return node.forward if self._sends_old_values else _without_old_values(node)
+            return node.forward if self._sends_old_values else without_old_values
         record = node.record
         table = TableStore(node.state_store(self._store_name))
         put = table.put
@@ -150,12 +155,3 @@ class TableJoinMerge:
                 forward(key, change[0], change[1], timestamp, headers, code == IS_LATEST)
 
         return process
-
-
-def _without_old_values(node: NodeContext) -> ProcessFn:
-    forward = node.forward
-
-    def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
-        forward(key, Change(change[0], None, change[2]), timestamp, headers)
-
-    return process

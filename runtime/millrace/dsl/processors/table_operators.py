@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from millrace.dsl.processors.tables import (
     NOT_PUT,
@@ -20,6 +20,9 @@ from millrace.processor.adapter import NodeProcessorContext
 from millrace.processor.api import ProcessingContext
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Change, Headers, ValueAndTimestamp
+
+Compute = Callable[[Any, Any], object]
+"""Gets key and value of an entry (None: it is deleted); returns its value in a computed table."""
 
 
 class TableSourceProcessor:
@@ -108,11 +111,66 @@ class _ComputedTable:
         """Look into the own store, or compute from the parent's values."""
         if self._store_name is not None:
             return store_view(self._store_name)
-        return mapped_view(self._parent.view(), self._compute)
+        return self._computed_view(self._parent.view())
 
     def _compute(self, key: object, value: object) -> object:
         """Return the value that key and value of the parent give, which may be None."""
         raise NotImplementedError
+
+    def _compile(self, node: NodeContext) -> Compute:  # noqa: ARG002 (most operators need nothing of the task)
+        """Return `_compute` as the node calls it."""
+        return self._compute
+
+    def _computed_view(self, parent: View) -> View:
+        return mapped_view(parent, self._compute)
+
+    def _skips_absent(self) -> bool:
+        """Whether nothing is forwarded for a key that has neither an old nor a new value."""
+        return False
+
+    def __call__(self, node: NodeContext) -> ProcessFn:
+        """Compile the node."""
+        compute, sends_old, skips_absent = self._compile(node), self._sends_old_values, self._skips_absent()
+        forward, fail, record = node.forward, node.processing_failed, node.record
+
+        if self._store_name is None:
+
+            def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
+                record.timestamp = timestamp
+                record.headers = headers
+                try:
+                    new = compute(key, change[0])
+                    old = compute(key, change[1]) if sends_old else None
+                except Exception as error:
+                    fail(error, key, change, timestamp, headers)
+                    return
+                if skips_absent and new is None and old is None:
+                    return
+                forward(key, Change(new, old, change[2]), timestamp, headers)
+
+            return process
+
+        table = TableStore(node.state_store(self._store_name))
+        get, put = table.get, table.put
+        forward_change = change_forwarder(node, table.store, send_old_values=sends_old)
+
+        def process_stored(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
+            record.timestamp = timestamp
+            record.headers = headers
+            try:
+                new = compute(key, change[0])
+            except Exception as error:
+                fail(error, key, change, timestamp, headers)
+                return
+            found = get(key) if sends_old else None
+            old = None if found is None else found[0]
+            if skips_absent and new is None and old is None:
+                return
+            code = put(key, new, timestamp)
+            if code != NOT_PUT:
+                forward_change(key, new, old, timestamp, headers, code == -1)
+
+        return process_stored
 
 
 class TableFilter(_ComputedTable):
@@ -140,51 +198,11 @@ class TableFilter(_ComputedTable):
         """Forward deletions even if there was no entry: out-of-order updates need them."""
         self._versioned = True
 
+    def _skips_absent(self) -> bool:
+        return self._sends_old_values and not self._versioned
+
     def _compute(self, key: object, value: object) -> object:
         return value if value is not None and bool(self._predicate(key, value)) is not self._negate else None
-
-    def __call__(self, node: NodeContext) -> ProcessFn:
-        """Compile the node."""
-        compute = self._compute
-        sends_old, skips_absent = self._sends_old_values, self._sends_old_values and not self._versioned
-        forward, fail, record = node.forward, node.processing_failed, node.record
-
-        if self._store_name is None:
-
-            def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
-                try:
-                    new = compute(key, change[0])
-                    old = compute(key, change[1]) if sends_old else None
-                except Exception as error:
-                    fail(error, key, change, timestamp, headers)
-                    return
-                if skips_absent and new is None and old is None:
-                    return
-                forward(key, Change(new, old, change[2]), timestamp, headers)
-
-            return process
-
-        table = TableStore(node.state_store(self._store_name))
-        get, put = table.get, table.put
-        forward_change = change_forwarder(node, table.store, send_old_values=sends_old)
-
-        def process_stored(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
-            try:
-                new = compute(key, change[0])
-            except Exception as error:
-                fail(error, key, change, timestamp, headers)
-                return
-            record.timestamp = timestamp
-            record.headers = headers
-            found = get(key) if sends_old else None
-            old = None if found is None else found[0]
-            if skips_absent and new is None and old is None:
-                return
-            code = put(key, new, timestamp)
-            if code != NOT_PUT:
-                forward_change(key, new, old, timestamp, headers, code == -1)
-
-        return process_stored
 
 
 class TableMapValues(_ComputedTable):
@@ -199,66 +217,30 @@ class TableMapValues(_ComputedTable):
     def _compute(self, key: object, value: object) -> object:
         return None if value is None else self._mapper(key, value)
 
-    def __call__(self, node: NodeContext) -> ProcessFn:
-        """Compile the node."""
-        compute, sends_old = self._compute, self._sends_old_values
-        forward, fail, record = node.forward, node.processing_failed, node.record
 
-        if self._store_name is None:
-
-            def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
-                try:
-                    new = compute(key, change[0])
-                    old = compute(key, change[1]) if sends_old else None
-                except Exception as error:
-                    fail(error, key, change, timestamp, headers)
-                    return
-                forward(key, Change(new, old, change[2]), timestamp, headers)
-
-            return process
-
-        table = TableStore(node.state_store(self._store_name))
-        get, put = table.get, table.put
-        forward_change = change_forwarder(node, table.store, send_old_values=sends_old)
-
-        def process_stored(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
-            try:
-                new = compute(key, change[0])
-            except Exception as error:
-                fail(error, key, change, timestamp, headers)
-                return
-            record.timestamp = timestamp
-            record.headers = headers
-            found = get(key) if sends_old else None
-            code = put(key, new, timestamp)
-            if code != NOT_PUT:
-                forward_change(key, new, None if found is None else found[0], timestamp, headers, code == -1)
-
-        return process_stored
-
-
-def table_to_stream() -> Callable[[NodeContext], ProcessFn]:
+def table_to_stream(node: NodeContext) -> ProcessFn:
     """Forward the new values of a table's updates as records of a stream."""
+    forward = node.forward
 
-    def factory(node: NodeContext) -> ProcessFn:
-        forward = node.forward
+    def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
+        forward(key, change[0], timestamp, headers)
 
-        def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
-            forward(key, change[0], timestamp, headers)
-
-        return process
-
-    return factory
+    return process
 
 
-class Transformer(Protocol):
-    """A `ValueTransformer` of keys and values whose types only the user knows."""
+KIn = TypeVar("KIn", contravariant=True)  # noqa: PLC0105 (Kafka Streams' names)
+VIn = TypeVar("VIn", contravariant=True)  # noqa: PLC0105 (Kafka Streams' names)
+VOut = TypeVar("VOut", covariant=True)  # noqa: PLC0105 (Kafka Streams' names)
+
+
+class ValueTransformer(Protocol[KIn, VIn, VOut]):
+    """What `KTable.transform_values` runs (Java's ValueTransformerWithKey)."""
 
     def init(self, context: ProcessingContext) -> None:
         """Fetch stores; called once per task."""
 
-    def transform(self, key: Any, value: Any) -> object:
-        """Return the new value."""
+    def transform(self, key: KIn, value: VIn) -> VOut:
+        """Return the new value: always the same for the same key and value, unless the result is materialised."""
 
     def close(self) -> None:
         """Release what `init` acquired."""
@@ -271,20 +253,25 @@ class TableTransformValues(_ComputedTable):
     """
 
     def __init__(
-        self, parent: TableProcessor, supplier: Callable[[], Transformer], *, queryable_name: str | None
+        self,
+        parent: TableProcessor,
+        supplier: Callable[[], ValueTransformer[Any, Any, object]],
+        *,
+        queryable_name: str | None,
     ) -> None:
         super().__init__(parent, queryable_name)
         self._supplier = supplier
 
-    def view(self) -> View:
-        """Look into the own store, or transform the parent's values."""
-        if self._store_name is not None:
-            return store_view(self._store_name)
-        parent = self._parent.view()
+    def _compile(self, node: NodeContext) -> Compute:
+        """Make a transformer that starts and ends with the node, and return its function."""
+        transformer = self._supplier()
+        node.on_init(lambda: transformer.init(NodeProcessorContext(node)))
+        node.on_close(transformer.close)
+        return transformer.transform
 
+    def _computed_view(self, parent: View) -> View:
         def open_view(node: NodeContext) -> ValueGetter:
-            get_parent = parent.open(node).get
-            transform = _started(self._supplier(), node)
+            get_parent, transform = parent.open(node).get, self._compile(node)
 
             def get(key: object) -> ValueAndTimestamp[object] | None:
                 found = get_parent(key)
@@ -294,49 +281,3 @@ class TableTransformValues(_ComputedTable):
             return ValueGetter(get)
 
         return View(parent.store_names, open_view)
-
-    def __call__(self, node: NodeContext) -> ProcessFn:
-        """Compile the node."""
-        transform = _started(self._supplier(), node)
-        forward, fail, record, sends_old = node.forward, node.processing_failed, node.record, self._sends_old_values
-
-        if self._store_name is None:
-
-            def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
-                record.timestamp = timestamp
-                record.headers = headers
-                try:
-                    new = transform(key, change[0])
-                    old = transform(key, change[1]) if sends_old else None
-                except Exception as error:
-                    fail(error, key, change, timestamp, headers)
-                    return
-                forward(key, Change(new, old, change[2]), timestamp, headers)
-
-            return process
-
-        table = TableStore(node.state_store(self._store_name))
-        get, put = table.get, table.put
-        forward_change = change_forwarder(node, table.store, send_old_values=sends_old)
-
-        def process_stored(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
-            record.timestamp = timestamp
-            record.headers = headers
-            try:
-                new = transform(key, change[0])
-            except Exception as error:
-                fail(error, key, change, timestamp, headers)
-                return
-            found = get(key) if sends_old else None
-            code = put(key, new, timestamp)
-            if code != NOT_PUT:
-                forward_change(key, new, None if found is None else found[0], timestamp, headers, code == -1)
-
-        return process_stored
-
-
-def _started(transformer: Transformer, node: NodeContext) -> Callable[[Any, Any], object]:
-    """Initialise a transformer with the node's task, and return its function."""
-    node.on_init(lambda: transformer.init(NodeProcessorContext(node)))
-    node.on_close(transformer.close)
-    return transformer.transform

@@ -88,11 +88,38 @@ class TableStore:
         self.get_as_of: LookupAsOf | None = None
         self.direct: DirectAccess
         if isinstance(store, VersionedKeyValueStore):
-            self.get, self.put, self.get_as_of = _versioned_get(store), _versioned_put(store), _versioned_as_of(store)
-            self.direct = DirectAccess("", _key_itself, self.get, self.get, _versioned_pair_put(store))
+            self._use_versioned(store)
         else:
-            self.direct = store.direct()
-            self.get, self.put = _timestamped_get(self.direct), _timestamped_put(self.direct)
+            self._use_timestamped(store.direct())
+
+    def _use_timestamped(self, direct: DirectAccess) -> None:
+        topic, key_bytes, get, _, put = direct
+
+        def put_value(key: object, value: object, timestamp: int) -> int:
+            put(key_bytes(topic, key), (value, timestamp))
+            return IS_LATEST
+
+        self.direct = direct
+        self.get = lambda key: get(key_bytes(topic, key))
+        self.put = put_value
+
+    def _use_versioned(self, store: AnyVersionedStore) -> None:
+        get, put = store.get, store.put
+
+        def get_latest(key: object) -> Found:
+            record = get(key)
+            return None if record is None else (record.value, record.timestamp)
+
+        def get_as_of(key: object, timestamp: int) -> Found:
+            record = get(key, timestamp)
+            return None if record is None else (record.value, record.timestamp)
+
+        def put_pair(key: object, pair: tuple[object, int]) -> int | None:
+            code: int = put(key, *pair)
+            return None if code == IS_LATEST else code
+
+        self.direct = DirectAccess("", lambda _topic, key: key, get_latest, get_latest, put_pair)
+        self.get, self.put, self.get_as_of = get_latest, put, get_as_of
 
     def getter(self) -> ValueGetter:
         """Return the look-up of this store."""
@@ -190,59 +217,6 @@ def forwards_when_flushed(node: NodeContext, store: object, *, send_old_values: 
     if cached:
         node.on_init(listen)
     return cached
-
-
-def _timestamped_get(direct: DirectAccess) -> Lookup:
-    topic, key_bytes, get, _, _ = direct
-    return lambda key: get(key_bytes(topic, key))
-
-
-def _timestamped_put(direct: DirectAccess) -> Put:
-    topic, key_bytes, _, _, put = direct
-
-    def put_value(key: object, value: object, timestamp: int) -> int:
-        put(key_bytes(topic, key), (value, timestamp))
-        return IS_LATEST
-
-    return put_value
-
-
-def _key_itself(_topic: str, key: object) -> Any:
-    return key
-
-
-def _versioned_put(store: AnyVersionedStore) -> Put:
-    return store.put
-
-
-def _versioned_pair_put(store: AnyVersionedStore) -> Callable[[Any, tuple[Any, int]], int | None]:
-    put = store.put
-
-    def put_pair(key: object, pair: tuple[object, int]) -> int | None:
-        code: int = put(key, *pair)
-        return None if code == IS_LATEST else code
-
-    return put_pair
-
-
-def _versioned_get(store: AnyVersionedStore) -> Lookup:
-    get = store.get
-
-    def get_latest(key: object) -> Found:
-        record = get(key)
-        return None if record is None else (record.value, record.timestamp)
-
-    return get_latest
-
-
-def _versioned_as_of(store: AnyVersionedStore) -> LookupAsOf:
-    get = store.get
-
-    def get_as_of(key: object, timestamp: int) -> Found:
-        record = get(key, timestamp)
-        return None if record is None else (record.value, record.timestamp)
-
-    return get_as_of
 
 
 def window_view(store_name: str) -> View:
