@@ -131,12 +131,6 @@ def test_what_the_program_prints_goes_to_standard_error(job):
     ("spec", "reason", "says", "field"),
     [
         (
-            {"standby": {"replicas": 2}},
-            "UnsupportedFeature",
-            "num.standby.replicas=2 is not supported yet",
-            "spec.standby.replicas",
-        ),
-        (
             {"kafka": {"groupProtocol": "streams"}},
             "UnsupportedFeature",
             "group.protocol=streams",
@@ -207,7 +201,7 @@ def test_wrong_manifest_ends_with_its_reason(job):
 
 def test_run_refuses_the_same_settings(job):
     """An instance with such settings ends at once with the same message."""
-    job.manifest(standby={"replicas": 1})
+    job.manifest(kafka={"groupProtocol": "streams"})
     ran = subprocess.run(
         [sys.executable, "-m", "millrace.cli", "run", "-f", str(job.folder / "streamsapp.yaml"), "--replica", "0"],
         capture_output=True,
@@ -217,5 +211,5 @@ def test_run_refuses_the_same_settings(job):
         check=False,
     )
     assert ran.returncode == 2, ran.stderr
-    assert "spec.standby.replicas" in ran.stderr
+    assert "spec.kafka.groupProtocol" in ran.stderr
     assert not Path("/tmp/kafka-streams/shop-v1").exists()

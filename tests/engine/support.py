@@ -9,6 +9,7 @@ from millrace.config import StreamsConfig
 from millrace.engine.task import StreamTask
 from millrace.processor.api import Processor
 from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TaskId, TopicPartition
+from millrace.state.cache import RecordCache
 from millrace.testing.collector import CapturingCollector
 from millrace.topology import Topology
 
@@ -18,7 +19,9 @@ DEFAULTS = {"application.id": "app", "default.key.serde": "string", "default.val
 class Harness:
     """One task over partition 0 of its topics, which the test drives."""
 
-    def __init__(self, topology: Topology, directory: Path, **settings: Any) -> None:
+    def __init__(
+        self, topology: Topology, directory: Path, *, cache: RecordCache | None = None, **settings: Any
+    ) -> None:
         self.config = StreamsConfig.of({**DEFAULTS, **settings})
         self.now = 0
         self.collector = CapturingCollector()
@@ -29,7 +32,7 @@ class Harness:
             self.config,
             self.collector,
             state_dir=directory / "0_0",
-            cache=None,
+            cache=cache,
             clock=lambda: self.now,
             input_partitions=frozenset(TopicPartition(topic, 0) for topic in self.subtopology.source_topics),
         )

@@ -13,6 +13,7 @@ from millrace.records import OffsetAndMetadata, Record, TopicPartition
 from millrace.serdes import Serdes
 from millrace.state import Stores
 from millrace.state.api import ChangelogRecord
+from millrace.state.cache import RecordCache
 from millrace.topology import Topology
 
 IN = TopicPartition("in", 0)
@@ -29,10 +30,12 @@ class Counter(Processor):
         self.context.forward(record.with_value(str(count)))
 
 
-def counting(*, persistent=True):
+def counting(*, persistent=True, caching=False):
     """Return a topology that counts per key in the store `counts`."""
     supplier = Stores.persistent_key_value_store("counts") if persistent else Stores.in_memory_key_value_store("counts")
     store = Stores.key_value_store_builder(supplier, Serdes.string(), Serdes.long())
+    if caching:
+        store.with_caching_enabled()
     return (
         Topology()
         .add_source("src", "in")
@@ -64,9 +67,6 @@ def test_task_goes_through_its_states(tmp_path):
     assert task.state is TaskState.RUNNING
     task.suspend()
     assert task.state is TaskState.SUSPENDED
-    task.resume()
-    assert task.state is TaskState.RUNNING
-    task.suspend()
     assert task.prepare_commit() == {}
     task.post_commit({})
     task.close_clean()
@@ -148,17 +148,44 @@ def test_standby_updates_and_takes_over_with_its_stores_open(tmp_path):
 
 
 def test_active_becomes_standby_without_closing_stores(tmp_path):
-    """Recycling stops the nodes, and keeps the stores open for further updates."""
+    """Recycling stops the nodes, and keeps the stores open for further updates, after the last offset of the active task."""
     harness = Harness(counting(), tmp_path)
     task = harness.run()
-    task.suspend()
-    assert task.prepare_commit() == {}
-    task.post_commit({})
-    task.become_standby()
+    changelog = TopicPartition("app-counts-changelog", 0)
+    assert task.changelog_positions == {changelog: None}
+    harness.add("in", ("k", "v", 1))
+    task.process(0, 1)
+    task.prepare_commit()
+    task.post_commit({changelog: 0})
+    task.recycle(task.input_partitions)
     assert task.state is TaskState.RESTORING
     assert task.stores["counts"].is_open()
-    task.restore(TopicPartition("app-counts-changelog", 0), [ChangelogRecord(b"k", (1).to_bytes(8, "big"), 1, 0)])
-    task.close_clean()
+    assert task.changelog_positions == {changelog: 1}
+    task.restore(changelog, [ChangelogRecord(b"k", (7).to_bytes(8, "big"), 1, 1)])
+    assert task.changelog_positions == {changelog: 2}
+    task.initialize()
+    harness.add("in", ("k", "v", 2))
+    task.process(0, 1)
+    assert harness.values("out") == ["1", "8"]
+    task.close_dirty()
+
+
+def test_a_recycled_task_has_no_record_cache(tmp_path):
+    """What the cache holds is released, so that a row that a standby restores is not hidden by an older one."""
+    cache = RecordCache(1 << 20)
+    harness = Harness(counting(caching=True), tmp_path, cache=cache)
+    task = harness.run()
+    harness.add("in", ("k", "v", 1))
+    task.process(0, 1)
+    task.prepare_commit()
+    task.post_commit({})
+    assert cache.used_bytes > 0
+    task.recycle(task.input_partitions)
+    assert cache.used_bytes == 0
+    changelog = TopicPartition("app-counts-changelog", 0)
+    task.restore(changelog, [ChangelogRecord(b"k", (7).to_bytes(8, "big"), 1, 1)])
+    assert task.stores["counts"].get("k") == 7
+    task.close_dirty()
 
 
 def test_dirty_close_forgets_what_was_not_committed(tmp_path):

@@ -56,22 +56,30 @@ class SplitWords(Processor[str, str, str, str]):
             self.context.forward(Record(word, word, record.timestamp))
 
 
-def counts_builder(*, caching: bool = False, log_config: Mapping[str, str] | None = None) -> Any:
+def counts_builder(
+    *, caching: bool = False, log_config: Mapping[str, str] | None = None, persistent: bool = True
+) -> Any:
     """Return the builder of the store `counts`."""
-    builder = Stores.key_value_store_builder(Stores.persistent_key_value_store("counts"), TEXT, NUMBER)
+    supplier = Stores.persistent_key_value_store if persistent else Stores.in_memory_key_value_store
+    builder = Stores.key_value_store_builder(supplier("counts"), TEXT, NUMBER)
     builder.with_logging_enabled(log_config)
     return builder.with_caching_enabled() if caching else builder
 
 
 def word_count(
-    source: str, sink: str, *, caching: bool = False, log_config: Mapping[str, str] | None = None
+    source: str,
+    sink: str,
+    *,
+    caching: bool = False,
+    log_config: Mapping[str, str] | None = None,
+    persistent: bool = True,
 ) -> Topology:
     """Count words that are already keyed, so that equal words meet: one sub-topology."""
     return (
         Topology()
         .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
         .add_processor("count", CountWords, "lines")
-        .add_state_store(counts_builder(caching=caching, log_config=log_config), "count")
+        .add_state_store(counts_builder(caching=caching, log_config=log_config, persistent=persistent), "count")
         .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
     )
 

@@ -134,4 +134,4 @@ def test_status_names_the_pod(tmp_path, monkeypatch):
     """The status has the uid that the operator sets, so it knows which pod has answered; elsewhere it is empty."""
     for uid in ("", "8f3c"):
         monkeypatch.setenv("POD_UID", uid)
-        assert take_status(InstanceInfo("app"), State.CREATED, (), Activity(tmp_path)).pod_uid == uid
+        assert take_status(InstanceInfo("app"), lambda: (State.CREATED, ()), Activity(tmp_path)).pod_uid == uid

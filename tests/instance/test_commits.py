@@ -171,12 +171,8 @@ class At:
 
     def __init__(self, partition, offset):
         self.changelogs = {partition: self}
+        self.changelog_positions = {partition: offset + 1}
         self.name = "counts"
-        self._offset = offset
-
-    def committed_offset(self, _):
-        """Return the offset."""
-        return self._offset
 
 
 def test_store_beyond_the_end_of_its_changelog_is_corrupt():

@@ -255,7 +255,7 @@ def test_unreachable_brokers_are_said_to_be(app, tmp_path):
         KafkaStreams(word_count("in", "out"), config).start()
 
 
-@pytest.mark.parametrize("setting", [{"group.protocol": "streams"}, {"num.standby.replicas": 1}])
+@pytest.mark.parametrize("setting", [{"group.protocol": "streams"}])
 def test_unsupported_settings_are_refused(app, tmp_path, setting):
     """Valid settings that this version does not support are refused by name before anything starts."""
     with pytest.raises(UnsupportedFeatureError, match=next(iter(setting))):

@@ -1,7 +1,8 @@
 """`StreamTask`: one sub-topology over one partition of its inputs, with its state.
 
 It is deterministic: records, time and the output's collector are passed in, and nothing here depends on a broker, a thread or a
-clock. A standby is a task that stays in RESTORING; its first `initialize` makes it active without closing a store (recycling).
+clock. A standby is a task that stays in RESTORING; `initialize` makes it active, and `recycle` makes an active task a standby,
+both with the stores open.
 
 A host calls `open_stores` → `restore` until caught up → `initialize` → (`add_records`, `process`, punctuate)* →
 `prepare_commit`, commits the offsets it returns, `post_commit` → … → `suspend` → `close_clean`; `close_dirty` at any point.
@@ -37,6 +38,7 @@ from millrace.records import (
 )
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import CacheBudget, ChangelogRecord, StateStore, StoreContext, close_all
+from millrace.state.layered_store import LayeredStore
 from millrace.topology.model import Subtopology
 
 _log = logging.getLogger(__name__)
@@ -91,6 +93,9 @@ class StreamTask:
             TopicPartition(topic, task_id.partition): self.stores[name]
             for name, topic in subtopology.changelog_topics.items()
         }
+        self.changelog_positions: dict[TopicPartition, int | None] = {}
+        """Changelog → offset of the next record to apply, None = from the beginning; known once the stores are open. Other
+        threads may read it."""
         self.sensors: dict[tuple[str, str], tuple[int, float]] = {}
         """(node, sensor) → (number of events, sum)."""
         self._collector = collector
@@ -141,11 +146,16 @@ class StreamTask:
         self._stores_open = True
         for store in self.stores.values():
             store.init(context)
+        for partition, store in self.changelogs.items():
+            offset = store.committed_offset(partition)
+            self.changelog_positions[partition] = None if offset is None else offset + 1
 
     def restore(self, partition: TopicPartition, records: Sequence[ChangelogRecord]) -> None:
         """Apply records of a changelog: restoration, and a standby's updates."""
         self._require(TaskState.RESTORING)
         self.changelogs[partition].restore(records)
+        if records:
+            self.changelog_positions[partition] = records[-1].offset + 1
         self.counters.restored_records += len(records)
 
     def initialize(self, committed: Mapping[TopicPartition, OffsetAndMetadata] = MappingProxyType({})) -> None:
@@ -307,6 +317,7 @@ class StreamTask:
                 own.setdefault(store.name, {})[partition] = offsets[partition]
         for name, store in self.stores.items():
             store.commit(own.get(name, {}))
+            self.changelog_positions.update({partition: offset + 1 for partition, offset in own.get(name, {}).items()})
         self._committed_metadata = dict(self._metadata)
         self._worked = False
         self.commit_requested = False
@@ -325,14 +336,21 @@ class StreamTask:
         if self.state is not TaskState.SUSPENDED:
             self._move_to(TaskState.SUSPENDED)
 
-    def resume(self) -> None:
-        """Continue after `suspend`: in RUNNING, or in RESTORING if the task was never initialised."""
-        self._move_to(TaskState.RESTORING if self._group is None else TaskState.RUNNING)
+    def recycle(self, input_partitions: frozenset[TopicPartition]) -> None:
+        """Stop the nodes but keep the stores open, to continue as a standby or with other inputs; → RESTORING. Commit first.
 
-    def become_standby(self) -> None:
-        """Stop the nodes but keep the stores open: SUSPENDED → RESTORING (recycling). Commit first."""
-        self._require(TaskState.SUSPENDED)
+        Args:
+            input_partitions: what the task reads from now on.
+        """
+        self.input_partitions = input_partitions
+        if self.state is TaskState.RESTORING:
+            return
+        self.suspend()
         self._close_topology()
+        for store in self.stores.values():
+            if isinstance(store, LayeredStore):
+                store.clear_cache()  # the cache's memory belongs to the thread, and restored rows bypass the cache
+        self.commit_requested = False
         self._move_to(TaskState.RESTORING)
 
     def close_clean(self) -> None:

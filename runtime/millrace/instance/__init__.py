@@ -2,8 +2,8 @@
 
 from millrace.instance.instrumentation import Instrumentation
 from millrace.instance.kafka_streams import KafkaStreams
-from millrace.instance.metadata import LagInfo, TaskMetadata, ThreadMetadata
-from millrace.instance.restoration import RestoreListener
+from millrace.instance.metadata import LagInfo, StreamsMetadata, TaskMetadata, ThreadMetadata
+from millrace.instance.restoration import RestoreListener, StandbyUpdateListener, SuspendReason
 from millrace.instance.run import run
 from millrace.instance.states import State, StateListener, ThreadState, UncaughtExceptionResponse
 from millrace.instance.status import StreamsStatus
@@ -13,9 +13,12 @@ __all__ = [
     "KafkaStreams",
     "LagInfo",
     "RestoreListener",
+    "StandbyUpdateListener",
     "State",
     "StateListener",
+    "StreamsMetadata",
     "StreamsStatus",
+    "SuspendReason",
     "TaskMetadata",
     "ThreadMetadata",
     "ThreadState",

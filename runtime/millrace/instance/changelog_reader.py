@@ -1,9 +1,11 @@
-"""Reads changelogs for the tasks that are being restored; used by the state updater's thread only.
+"""Reads changelogs for tasks that are being restored and for standbys; used by the state updater's thread only.
 
 Restoration ends at the **high watermark taken at the start**, even under EOS, where the consumer reads committed records only: if
 a crashed predecessor left a transaction open there, the end is reached once it is committed or aborted (after
 `transaction.timeout.ms` at the latest), so nothing that is committed can be missed. Stores that are copies of a source topic end
 at the group's committed offset instead, because what follows has yet to be processed.
+
+Standbys have no end. As long as any task is being restored they are not read, since nobody waits for them.
 
 A task leaves the reader complete (`restored`), with an error (`failed`), or because it is taken back (`let_go`).
 """
@@ -14,7 +16,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
@@ -25,17 +27,22 @@ from millrace.engine.task import StreamTask
 from millrace.errors import MissingInternalTopicsError, StreamsError, TaskCorruptedError, of_thread
 from millrace.instance.background import BackgroundQueries
 from millrace.instance.restoration import (
+    NO_LIMIT,
     ChangelogRestoration,
     FailedTask,
     RestoreListener,
-    TaskRestoration,
+    StandbyUpdate,
+    StandbyUpdateListener,
+    SuspendReason,
+    UpdatedTask,
     begin_changelog,
+    begin_update,
 )
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.records import NO_HEADERS, Headers, TaskId, TopicPartition
 from millrace.state.api import ChangelogRecord
 
-__all__ = ["ChangelogReader"]
+__all__ = ["AddedTask", "ChangelogReader"]
 
 _log = logging.getLogger(__name__)
 _BATCH: Final = 2_000
@@ -48,14 +55,24 @@ _GONE: Final = frozenset(
 )
 
 
+class AddedTask(NamedTuple):
+    """A task that is handed over to be restored, or as a standby to be kept up to date."""
+
+    task: StreamTask
+    limits: Mapping[TopicPartition, int]
+    """Where to stop in changelogs that are source topics."""
+    standby: bool
+
+
 class ChangelogReader:
-    """Restores tasks.
+    """Restores tasks, and keeps standbys up to date.
 
     Args:
         open_consumer: opens the restore consumer when the first changelog is to be read.
         admin: used for the changelogs' first and last offsets.
         config: the application's.
         listener: notified of restoration progress.
+        standby_listener: notified of updates of standbys.
     """
 
     def __init__(
@@ -64,37 +81,41 @@ class ChangelogReader:
         admin: AdminClient,
         config: StreamsConfig,
         listener: RestoreListener | None = None,
+        standby_listener: StandbyUpdateListener | None = None,
     ) -> None:
         self._open_consumer = open_consumer
         self._admin = admin
         self._commit_every_s = max(_COMMIT_AT_LEAST_EVERY_S, config.commit_interval_ms / 1000)
         self._uncommitted_max_bytes = config.uncommitted_max_bytes
         self._listener = listener
+        self._standby_listener = standby_listener
         self._consumer: Consumer | None = None
         self._last_commit = self._last_log = time.monotonic()
-        self._asked: dict[TaskId, tuple[StreamTask, Mapping[TopicPartition, int]]] = {}
-        """Tasks whose changelog offsets have been requested, with where to stop."""
+        self._asked: dict[TaskId, AddedTask] = {}
+        """Tasks whose changelog offsets have been requested."""
         self._offsets: BackgroundQueries[TaskId, dict[TopicPartition, range]] = BackgroundQueries(
             self._read_offsets, config.task_timeout_ms / 1000
         )
-        self._tasks: dict[TaskId, TaskRestoration] = {}
-        self._active: dict[TopicPartition, ChangelogRestoration] = {}
+        self._tasks: dict[TaskId, UpdatedTask] = {}
+        self._changelogs: dict[TopicPartition, ChangelogRestoration | StandbyUpdate] = {}
+        self._assigned: set[TopicPartition] = set()
+        """The changelogs that the consumer reads."""
         self.restored: deque[StreamTask] = deque()
         """Tasks whose stores are complete."""
         self.failed: deque[FailedTask] = deque()
         """Tasks that cannot be restored."""
         self.restored_total = 0
-        """Changelog records applied so far."""
+        """Changelog records restored so far, without those of standbys."""
 
     @property
-    def changelogs(self) -> list[ChangelogRestoration]:
-        """The changelogs that are being read; may be called in any thread."""
-        return list(self._active.values())
+    def changelogs(self) -> list[ChangelogRestoration | StandbyUpdate]:
+        """The changelogs of all tasks; may be called in any thread."""
+        return list(self._changelogs.values())
 
     @property
-    def has_work(self) -> bool:
-        """Whether any changelog is being read."""
-        return bool(self._active)
+    def has_tasks(self) -> bool:
+        """Whether any task has changelogs to be read, now or later."""
+        return bool(self._changelogs)
 
     @property
     def asks(self) -> bool:
@@ -103,10 +124,10 @@ class ChangelogReader:
 
     # Adding and removing tasks
 
-    def begin(self, added: Collection[tuple[StreamTask, Mapping[TopicPartition, int]]]) -> None:
-        """Begin to restore tasks, each with the offsets at which to stop early in changelogs that are source topics."""
-        logged = {task.task_id: (task, limits) for task, limits in added if task.changelogs}
-        self.restored.extend(task for task, _ in added if not task.changelogs)
+    def begin(self, added: Collection[AddedTask]) -> None:
+        """Begin to restore or update tasks."""
+        logged = {each.task.task_id: each for each in added if each.task.changelogs}
+        self.restored.extend(each.task for each in added if not each.task.changelogs)
         if logged:
             self._asked.update(logged)
             self._offsets.add(logged)
@@ -115,7 +136,7 @@ class ChangelogReader:
         """Return the offsets in the changelogs of tasks; called in a separate thread."""
         asked = self._asked.copy()
         partitions = [
-            partition for task_id in task_ids if task_id in asked for partition in asked[task_id][0].changelogs
+            partition for task_id in task_ids if task_id in asked for partition in asked[task_id].task.changelogs
         ]
         ends = latest_offsets(self._admin, partitions, timeout_s)
         beginnings = earliest_offsets(self._admin, partitions, timeout_s)
@@ -123,99 +144,140 @@ class ChangelogReader:
 
     def take_offsets(self) -> None:
         """Begin to read the changelogs whose offsets have become known."""
-        begun: list[ClientTopicPartition] = []
         for task_id, answer in self._offsets.take():
-            task, limits = self._asked.pop(task_id)
-            restoration = TaskRestoration(task)
+            task, limits, standby = self._asked.pop(task_id)
+            updated = UpdatedTask(task, standby)
             try:
                 known = answer.result()
                 for partition in task.changelogs:
                     offsets = known[partition]
+                    if standby:
+                        limit = limits.get(partition, NO_LIMIT)
+                        updated.changelogs[partition] = begin_update(
+                            task, partition, offsets, limit, self._standby_listener
+                        )
+                        continue
                     end = min(offsets.stop, limits.get(partition, offsets.stop))
-                    changelog = begin_changelog(task, partition, offsets, end, self._listener)
-                    if changelog is not None:
-                        restoration.changelogs[partition] = changelog
+                    restoration = begin_changelog(task, partition, offsets, end, self._listener)
+                    if restoration is not None:
+                        updated.changelogs[partition] = restoration
             except BaseException as error:  # the brokers, the store or the listener failed, for this task only
                 self.failed.append(FailedTask(task, of_thread(error)))
                 continue
-            self._tasks[task.task_id] = restoration
-            self._active.update(restoration.changelogs)
-            begun += [
-                ClientTopicPartition(*partition, changelog.next_offset)
-                for partition, changelog in restoration.changelogs.items()
-            ]
-            self._finish_if_done(restoration)
-        if begun:
-            if self._consumer is None:
-                self._consumer = self._open_consumer()
-            self._consumer.incremental_assign(begun)
+            self._tasks[task.task_id] = updated
+            self._changelogs.update(updated.changelogs)
+            self._finish_if_done(updated)
 
-    def let_go(self, task_id: TaskId) -> StreamTask | None:
-        """Stop restoring a task and return it; None if it is not being restored."""
+    def limit(self, limits: Mapping[TopicPartition, int]) -> None:
+        """Let standbys follow source topics up to these offsets."""
+        for partition, limit in limits.items():
+            changelog = self._changelogs.get(partition)
+            if isinstance(changelog, StandbyUpdate) and changelog.end_offset != NO_LIMIT:
+                changelog.end_offset = max(changelog.end_offset, limit)
+
+    def let_go(self, task_id: TaskId, reason: SuspendReason = SuspendReason.MIGRATED) -> StreamTask | None:
+        """Stop reading for a task and return it, with what was applied written to disk; None if it is not here."""
         if task_id in self._asked:
             self._offsets.discard(task_id)
-            return self._asked.pop(task_id)[0]
-        restoration = self._tasks.get(task_id)
-        if restoration is None:
+            return self._asked.pop(task_id).task
+        updated = self._tasks.get(task_id)
+        if updated is None:
             return None
-        self._remove(restoration)
-        for changelog in restoration.changelogs.values():
-            changelog.suspend()
-        return restoration.task
+        for partition, changelog in updated.changelogs.items():
+            if not (
+                changelog.uncommitted or changelog.next_offset > (updated.task.changelog_positions[partition] or 0)
+            ):
+                continue
+            try:
+                changelog.commit()
+            except Exception as error:  # it stays in the open store, or else is restored again
+                _log.warning("Cannot write store %s of task %s: %s", changelog.store.name, task_id, error)
+        self._drop(updated, reason)
+        return updated.task
 
     def let_all_go(self) -> None:
-        """Stop restoring every task."""
+        """Stop reading for every task."""
         for task_id in [*self._asked, *self._tasks]:
             self.let_go(task_id)
 
     def fail_all(self, error: Exception) -> None:
         """Give up every task, because the reader cannot continue."""
-        tasks = [task for task, _ in self._asked.values()] + [restoration.task for restoration in self._tasks.values()]
+        tasks = [each.task for each in self._asked.values()] + [each.task for each in self._tasks.values()]
         self.failed.extend(FailedTask(task, error) for task in tasks)
         self._asked.clear()
         self._tasks.clear()
-        self._active.clear()
+        self._changelogs.clear()
 
     def close(self) -> None:
         """Close the consumer."""
         if self._consumer is not None:
             self._consumer.close()
 
-    def _remove(self, restoration: TaskRestoration) -> None:
-        self._tasks.pop(restoration.task.task_id, None)
-        partitions = [
-            partition for partition in restoration.changelogs if self._active.pop(partition, None) is not None
-        ]
-        if partitions and self._consumer is not None:
-            try:
-                assigned = {(tp.topic, tp.partition) for tp in self._consumer.assignment()}
-                gone = [ClientTopicPartition(*partition) for partition in partitions if partition in assigned]
-                if gone:
-                    self._consumer.incremental_unassign(gone)
-            except KafkaException as error:
-                _log.warning("Cannot give up changelogs: %s", error)
+    def _drop(self, updated: UpdatedTask, reason: SuspendReason) -> None:
+        self._remove(updated)
+        for changelog in updated.changelogs.values():
+            changelog.suspend(reason)
 
-    def _finish_if_done(self, restoration: TaskRestoration) -> None:
-        if any(changelog.remaining for changelog in restoration.changelogs.values()):
+    def _remove(self, updated: UpdatedTask) -> None:
+        self._tasks.pop(updated.task.task_id, None)
+        for partition in updated.changelogs:
+            self._changelogs.pop(partition, None)
+        self._unassign(self._assigned & updated.changelogs.keys())
+
+    def _finish_if_done(self, updated: UpdatedTask) -> None:
+        restorations = [each for each in updated.changelogs.values() if isinstance(each, ChangelogRestoration)]
+        if updated.standby or any(each.remaining for each in restorations):
             return
         try:
-            for changelog in restoration.changelogs.values():
-                changelog.finish()
+            for restoration in restorations:
+                restoration.finish()
         except BaseException as error:  # the store or the listener failed, for this task only
-            self._fail(restoration.task.task_id, error)
+            self._fail(updated.task.task_id, error)
             return
-        self._remove(restoration)
-        self.restored.append(restoration.task)
+        self._remove(updated)
+        self.restored.append(updated.task)
 
     def _fail(self, task_id: TaskId, error: BaseException) -> None:
-        task = self.let_go(task_id)
-        if task is not None:
-            self.failed.append(FailedTask(task, of_thread(error)))
+        updated = self._tasks.get(task_id)
+        if updated is not None:
+            self._drop(updated, SuspendReason.MIGRATED)
+            self.failed.append(FailedTask(updated.task, of_thread(error)))
 
     # Reading
 
-    def read(self) -> None:
-        """Read and apply some records, waiting a moment for them; write progress to disk when that is due."""
+    def _assign(self) -> bool:
+        """Have the consumer read the changelogs whose turn it is; return whether there are any."""
+        restoring = any(not each.standby for each in self._tasks.values())
+        wanted = {
+            partition: changelog
+            for partition, changelog in self._changelogs.items()
+            if changelog.next_offset < changelog.end_offset and not (restoring and isinstance(changelog, StandbyUpdate))
+        }
+        self._unassign(self._assigned - wanted.keys())
+        new = [
+            ClientTopicPartition(*partition, changelog.next_offset)
+            for partition, changelog in wanted.items()
+            if partition not in self._assigned
+        ]
+        if new:
+            if self._consumer is None:
+                self._consumer = self._open_consumer()
+            self._consumer.incremental_assign(new)
+            self._assigned = set(wanted)
+        return bool(wanted)
+
+    def _unassign(self, partitions: Collection[TopicPartition]) -> None:
+        if partitions and self._consumer is not None:
+            self._assigned.difference_update(partitions)
+            try:
+                self._consumer.incremental_unassign([ClientTopicPartition(*partition) for partition in partitions])
+            except KafkaException as error:
+                _log.warning("Cannot give up changelogs: %s", error)
+
+    def read(self) -> bool:
+        """Read and apply some records, waiting a moment for them; return whether there is anything to read."""
+        if not self._assign():
+            return False
         assert self._consumer is not None
         messages = self._consumer.consume(_BATCH, 0)
         if not messages:
@@ -223,13 +285,14 @@ class ChangelogReader:
             messages = [] if first is None else [first, *self._consumer.consume(_BATCH - 1, 0)]
         for partition, records in self._sort(messages).items():
             self._apply(partition, records)
-        for task_id in {changelog.task.task_id for changelog in self._active.values() if not changelog.remaining}:
-            self._finish_if_done(self._tasks[task_id])
-        self._commit_and_log_if_due()
+        for updated in list(self._tasks.values()):
+            if not updated.standby:
+                self._finish_if_done(updated)
+        return True
 
     def _sort(self, messages: list[Message]) -> dict[TopicPartition, list[ChangelogRecord]]:
         batches: dict[TopicPartition, list[ChangelogRecord]] = {}
-        last: ChangelogRestoration | None = None
+        last: ChangelogRestoration | StandbyUpdate | None = None
         batch: list[ChangelogRecord] = []
         for message in messages:
             error = message.error()
@@ -241,7 +304,7 @@ class ChangelogReader:
             assert number is not None
             assert offset is not None
             if last is None or last.partition.partition != number or last.partition.topic != topic:
-                last = self._active.get(TopicPartition(topic, number))
+                last = self._changelogs.get(TopicPartition(topic, number))
                 if last is None:
                     continue
                 batch = batches.setdefault(last.partition, [])
@@ -264,21 +327,29 @@ class ChangelogReader:
         return batches
 
     def _apply(self, partition: TopicPartition, records: list[ChangelogRecord]) -> None:
-        changelog = self._active.get(partition)
+        changelog = self._changelogs.get(partition)
         if changelog is None or not records:
             return
         try:
+            if isinstance(changelog, StandbyUpdate):
+                self._note_end(changelog)
             changelog.apply(records, self._uncommitted_max_bytes)
         except BaseException as error:  # as above
             self._fail(changelog.task.task_id, error)
         else:
-            self.restored_total += len(records)
+            if isinstance(changelog, ChangelogRestoration):
+                self.restored_total += len(records)
+
+    def _note_end(self, changelog: StandbyUpdate) -> None:
+        assert self._consumer is not None
+        _, end = self._consumer.get_watermark_offsets(ClientTopicPartition(*changelog.partition), cached=True)
+        changelog.log_end = max(changelog.log_end, changelog.next_offset, end)
 
     def _on_error(self, error: KafkaError, message: Message) -> None:
         topic, number = message.topic(), message.partition()
         changelog = None
         if topic is not None and number is not None:
-            changelog = self._active.get(TopicPartition(topic, number))
+            changelog = self._changelogs.get(TopicPartition(topic, number))
         if changelog is None:
             _log.debug("Restore consumer: %s", error)
             return
@@ -286,6 +357,8 @@ class ChangelogReader:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
             # Everything below has been read; this also skips control records and aborted ones.
             changelog.skip_to(message.offset() or 0)
+            if isinstance(changelog, StandbyUpdate):
+                self._note_end(changelog)
         elif error.code() in _LOST:
             text = (
                 f"{changelog.partition} no longer has offset {changelog.next_offset}: the state of task {task_id} is wiped "
@@ -300,7 +373,8 @@ class ChangelogReader:
         else:
             self._fail(task_id, StreamsError(f"Cannot restore {changelog.partition}: {error.str()}"))
 
-    def _commit_and_log_if_due(self) -> None:
+    def commit_and_log_if_due(self) -> None:
+        """Write progress to disk, and log it, when that is due."""
         now = time.monotonic()
         if now - self._last_commit >= self._commit_every_s:
             self._last_commit = now
@@ -310,7 +384,8 @@ class ChangelogReader:
                         changelog.commit()
                     except BaseException as error:  # as above
                         self._fail(changelog.task.task_id, error)
-        if now - self._last_log >= _LOG_EVERY_S:
+        restoring = [each for each in self.changelogs if isinstance(each, ChangelogRestoration)]
+        if restoring and now - self._last_log >= _LOG_EVERY_S:
             self._last_log = now
-            left = sum(changelog.remaining for changelog in self._active.values())
-            _log.info("Restoring %d tasks: %d records left in %d changelogs", len(self._tasks), left, len(self._active))
+            left = sum(changelog.remaining for changelog in restoring)
+            _log.info("Restoring: %d records left in %d changelogs", left, len(restoring))

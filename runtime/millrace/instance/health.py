@@ -24,9 +24,11 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
+from millrace.config import StreamsConfig
 from millrace.errors import ListenerError
 from millrace.instance.states import State, ThreadState
 from millrace.instance.status import StreamsStatus, ThreadStatus
+from millrace.kafka.client_settings import ClientSettings
 
 _log = logging.getLogger(__name__)
 _RUNS = frozenset({State.RUNNING.value, State.REBALANCING.value})
@@ -96,7 +98,7 @@ def check_ready(status: StreamsStatus, max_poll_interval_ms: int) -> ProbeResult
     if status.state != State.RUNNING.value:
         reasons.append(f"the instance is {status.state}")
     for task in status.tasks:
-        if task.state != "RUNNING":
+        if task.role == "active" and task.state != "RUNNING":
             left = "" if task.remaining is None else f", {task.remaining} changelog records left"
             reasons.append(f"task {task.id} is {task.state}{left}")
     return ProbeResult(tuple(reasons))
@@ -171,11 +173,29 @@ class ProbeServer:
         _log.info("Probes and status are served on http://%s:%d", name, self._server.server_port)
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; does nothing if it does not listen."""
         if self._server is not None:
             server, self._server = self._server, None
             server.shutdown()
             server.server_close()
+
+
+def serve_probes(
+    config: StreamsConfig,
+    settings: ClientSettings,
+    take_status: Callable[[], StreamsStatus],
+    metrics: Callable[[], Page] | None,
+) -> ProbeServer | None:
+    """Start answering probes where `health.listener` says; None if it is not set.
+
+    Raises:
+        ListenerError: the address is in use, does not belong to this machine, or is not allowed.
+    """
+    if config.health_listener is None:
+        return None
+    server = ProbeServer(config.health_listener, take_status, settings.membership(1).max_poll_interval_ms, metrics)
+    server.start()
+    return server
 
 
 def _probe(status: StreamsStatus, check: Callable[[StreamsStatus], ProbeResult]) -> _Answer:

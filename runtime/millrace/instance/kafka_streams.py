@@ -17,19 +17,27 @@ from typing import Self
 
 from confluent_kafka.admin import AdminClient
 
+from millrace.assignment import AssignedTasks
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
 from millrace.instance.activity import Activity
 from millrace.instance.background import Startup
 from millrace.instance.global_thread import GlobalStreamThread
-from millrace.instance.health import Page, ProbeServer
+from millrace.instance.health import Page, ProbeServer, serve_probes
 from millrace.instance.housekeeping import Housekeeping
 from millrace.instance.instrumentation import Instrumentation
 from millrace.instance.membership import MembershipFactory
-from millrace.instance.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
-from millrace.instance.preflight import check_dead_letter_topic, check_supported, provision_internal_topics
+from millrace.instance.metadata import (
+    LagInfo,
+    StreamsMetadata,
+    ThreadMetadata,
+    host_stores,
+    store_lags,
+    thread_metadata,
+)
+from millrace.instance.preflight import check_cluster, check_supported
 from millrace.instance.resources import ThreadContext
-from millrace.instance.restoration import RestoreListener
+from millrace.instance.restoration import RestoreListener, StandbyUpdateListener
 from millrace.instance.state_directory import StateDirectory
 from millrace.instance.states import (
     ClientLifecycle,
@@ -43,8 +51,6 @@ from millrace.instance.status import InstanceInfo, StreamsStatus, take_status
 from millrace.instance.stream_thread import CLOSE_WAIT_S, StreamThread
 from millrace.instance.thread_pool import ThreadPool
 from millrace.kafka.client_settings import ClientSettings
-from millrace.kafka.clients import open_admin
-from millrace.kafka.connection_check import check_connection
 from millrace.kafka.credential_watch import CredentialWatch
 from millrace.topology import Topology
 
@@ -97,6 +103,7 @@ class KafkaStreams:
         )
         self._startup = Startup()
         self._restore_listener: RestoreListener | None = None
+        self._standby_listener: StandbyUpdateListener | None = None
         self._exception_handler: UncaughtExceptionHandler = lambda _: UncaughtExceptionResponse.SHUTDOWN_CLIENT
         self._context: ThreadContext | None = None
         self._global_thread: GlobalStreamThread | None = None
@@ -112,6 +119,7 @@ class KafkaStreams:
             group_protocol=self.config.group_protocol.value,
         )
         self._health: ProbeServer | None = None
+        self._assigned = AssignedTasks()
         self._credentials: CredentialWatch | None = None
         self._paused = threading.Event()
         self.error: Exception | None = None
@@ -146,6 +154,11 @@ class KafkaStreams:
         """Set the object that is notified of restoration progress (Java: setGlobalStateRestoreListener)."""
         self._require_created("set a restore listener")
         self._restore_listener = listener
+
+    def set_standby_update_listener(self, listener: StandbyUpdateListener | None) -> None:
+        """Set the object that is notified of updates of standbys (KIP-988)."""
+        self._require_created("set a standby update listener")
+        self._standby_listener = listener
 
     # Life cycle
 
@@ -183,18 +196,16 @@ class KafkaStreams:
             process_id = str(self._directory.process_id)
             self._instance = replace(self._instance, process_id=process_id)
             settings = ClientSettings(self.config, process_id)
-            self._start_health(settings)
+            self._health = serve_probes(self.config, settings, self.status, self._metrics_page)
             self._credentials = settings.watch_credentials()
-            self._startup.call(lambda: check_connection(settings))
-            admin = open_admin(settings.admin())
-            self._startup.call(lambda: provision_internal_topics(self.topology, self.config, admin))
-            self._startup.call(lambda: check_dead_letter_topic(self.config, admin))
+            admin = self._startup.call(lambda: check_cluster(self.topology, self.config, settings))
             self._start_global_thread(settings, admin)
             self._startup.require_not_closed()
         except BaseException:
             if self._global_thread is not None:
                 self._global_thread.shutdown()
-            self._stop_health()
+            if self._health is not None:
+                self._health.close()
             self._directory.unlock()
             raise
         self._context = ThreadContext(
@@ -205,10 +216,11 @@ class KafkaStreams:
             admin=admin,
             new_membership=MembershipFactory(self.topology, self.config, settings, self._directory, admin),
             on_shutdown_requested=self._on_shutdown_requested,
-            on_joined=self._activity.joined,
+            on_assigned=self._on_assigned,
             cache_max_bytes=self._pool.cache_share,
             instrumentation=self._instrumentation,
             restore_listener=self._restore_listener,
+            standby_listener=self._standby_listener,
             global_stores={} if self._global_thread is None else self._global_thread.stores,
             paused=self._paused,
         )
@@ -298,11 +310,7 @@ class KafkaStreams:
         """
         if self.state not in (State.CREATED, State.NOT_RUNNING):
             raise StreamsError(f"Cannot clean up while the application is {self.state.value}: close it first")
-        self._directory.lock()
-        try:
-            self._directory.delete_all()
-        finally:
-            self._directory.unlock()
+        self._directory.clean_up()
 
     def pause(self) -> None:
         """Stop processing, punctuating and restoring at the next record; before or after `start` (KIP-834).
@@ -327,23 +335,27 @@ class KafkaStreams:
         return tuple(thread_metadata(thread) for thread in self._pool.threads)
 
     def all_local_store_partition_lags(self) -> dict[str, dict[int, LagInfo]]:
-        """Return how far each local store is behind its changelog, by store and partition."""
-        return store_lags(self._pool.threads)
+        """Return how far each local store is behind the end of its changelog, by store and partition; asks the brokers."""
+        return {} if self._context is None else store_lags(self._pool.threads, self._context.admin)
+
+    def metadata_for_all_streams_clients(self) -> tuple[StreamsMetadata, ...]:
+        """Return what each instance with an `application.server` has, as of the last assignment, by host and port."""
+        return host_stores(self.topology, self._assigned)
+
+    def streams_metadata_for_store(self, store: str) -> tuple[StreamsMetadata, ...]:
+        """Return the instances that have active or standby partitions of a store."""
+        every = self.metadata_for_all_streams_clients()
+        return tuple(one for one in every if store in one.state_store_names | one.standby_state_store_names)
 
     def status(self) -> StreamsStatus:
         """Return a snapshot of the instance; cheap."""
-        while True:
-            state, threads = self.state, self._pool.threads
-            status = take_status(
-                self._instance,
-                state,
-                threads,
-                self._activity,
-                error=self.error,
-                credentials_stale=self._credentials is not None and self._credentials.stale,
-            )
-            if (state, threads) == (self.state, self._pool.threads):  # no thread was replaced or asked to end meanwhile
-                return status
+        return take_status(
+            self._instance,
+            lambda: (self.state, self._pool.threads),
+            self._activity,
+            error=self.error,
+            credentials_stale=self._credentials is not None and self._credentials.stale,
+        )
 
     @property
     def health_address(self) -> tuple[str, int] | None:
@@ -394,6 +406,10 @@ class KafkaStreams:
     def _new_thread(self, number: int) -> StreamThread:
         assert self._context is not None
         return StreamThread(number, self._context, self._on_thread_state, self._on_thread_death)
+
+    def _on_assigned(self, generation: int, assigned: AssignedTasks) -> None:
+        self._activity.joined(generation)
+        self._assigned = assigned
 
     def _on_thread_state(self, thread: StreamThread, new: ThreadState, _old: ThreadState) -> None:
         with self._lock:
@@ -472,25 +488,10 @@ class KafkaStreams:
                 self._credentials.stop()
             self._directory.unlock()
             self._housekeeping.write_status(end)
-            if end is not State.ERROR:  # after a failure probes are answered until `close`
-                self._stop_health()
+            if self._health is not None and end is not State.ERROR:  # after a failure probes are answered until `close`
+                self._health.close()
         finally:
             self._lifecycle.set(end)  # `wait` must not wait forever
-
-    def _start_health(self, settings: ClientSettings) -> None:
-        if self.config.health_listener is not None:
-            self._health = ProbeServer(
-                self.config.health_listener,
-                self.status,
-                settings.membership(1).max_poll_interval_ms,
-                self._metrics_page,
-            )
-            self._health.start()
-
-    def _stop_health(self) -> None:
-        if self._health is not None:
-            self._health.close()
-            self._health = None
 
     def _require_created(self, what: str) -> None:
         if self.state is not State.CREATED:

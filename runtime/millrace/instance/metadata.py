@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Final
 
+from confluent_kafka.admin import AdminClient
+
+from millrace.assignment import AssignedTasks, HostInfo
+from millrace.engine.task import StreamTask
 from millrace.instance.states import ThreadState
 from millrace.instance.stream_thread import StreamThread
+from millrace.kafka.offsets import latest_offsets
 from millrace.records import TaskId, TopicPartition
+from millrace.topology.model import BuiltTopology, Subtopology
 
-__all__ = ["LagInfo", "TaskMetadata", "ThreadMetadata", "store_lags", "thread_metadata"]
+__all__ = [
+    "STANDBY_STATE",
+    "LagInfo",
+    "StreamsMetadata",
+    "TaskMetadata",
+    "ThreadMetadata",
+    "host_stores",
+    "store_lags",
+    "thread_metadata",
+]
+
+STANDBY_STATE: Final = "RUNNING"
+"""The state in which an open standby is shown, as in Java: it does all that it ever will."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,38 +64,98 @@ class LagInfo:
     offset_lag: int
 
 
+@dataclass(frozen=True, slots=True)
+class StreamsMetadata:
+    """One instance of the application that has an `application.server`, as the last assignment says."""
+
+    host_info: HostInfo
+    state_store_names: frozenset[str]
+    """Stores of which it has active partitions, and the global stores."""
+    topic_partitions: frozenset[TopicPartition]
+    """Input partitions of its active tasks."""
+    standby_state_store_names: frozenset[str] = frozenset()
+    standby_topic_partitions: frozenset[TopicPartition] = frozenset()
+    """Input partitions of the tasks of which it has standbys."""
+
+
 def thread_metadata(thread: StreamThread) -> ThreadMetadata:
     """Return a snapshot of a thread."""
     manager = thread.tasks
     if manager is None:
         return ThreadMetadata(thread.name, thread.state, ())
     committed = manager.committed_positions()
-    tasks = [
-        TaskMetadata(
-            task_id,
-            task.state.value,
-            task.input_partitions,
-            {partition: committed[partition].offset for partition in task.input_partitions if partition in committed},
-            task.counters.records_processed,
-        )
-        for task_id, task in sorted({**manager.restoring.copy(), **manager.running.copy()}.items())
-    ]
-    tasks += [
-        TaskMetadata(task_id, "PENDING", inputs, {}) for task_id, inputs in sorted(manager.pending.copy().items())
-    ]
-    return ThreadMetadata(thread.name, thread.state, tuple(tasks))
+
+    def metadata(task: StreamTask, state: str) -> TaskMetadata:
+        offsets = {partition: committed[partition].offset for partition in task.input_partitions & committed.keys()}
+        return TaskMetadata(task.task_id, state, task.input_partitions, offsets, task.counters.records_processed)
+
+    active = [metadata(task, task.state.value) for task in (*_values(manager.restoring), *_values(manager.running))]
+    standby = [metadata(task, STANDBY_STATE) for task in _values(manager.standby)]
+    for task_id, wanted in manager.pending.copy().items():
+        (standby if wanted.standby else active).append(TaskMetadata(task_id, "PENDING", wanted.inputs, {}))
+    return ThreadMetadata(thread.name, thread.state, _sorted(active), _sorted(standby))
 
 
-def store_lags(threads: list[StreamThread]) -> dict[str, dict[int, LagInfo]]:
-    """Return how far each store is behind, by store and partition; stores of running tasks are up to date."""
-    lags: dict[str, dict[int, LagInfo]] = {}
+def _values(tasks: Mapping[TaskId, StreamTask]) -> list[StreamTask]:
+    return list(dict(tasks).values())  # a copy, as the thread may change them
+
+
+def _sorted(tasks: list[TaskMetadata]) -> tuple[TaskMetadata, ...]:
+    return tuple(sorted(tasks, key=attrgetter("task_id")))
+
+
+def store_lags(threads: Iterable[StreamThread], admin: AdminClient) -> dict[str, dict[int, LagInfo]]:
+    """Return how far each store is behind the end of its changelog, by store and partition; running tasks are at the end.
+
+    Raises:
+        StreamsError: the brokers do not say where the changelogs end.
+    """
+    positions: dict[TopicPartition, tuple[str, int | None]] = {}
     for thread in threads:
-        tasks, resources = thread.tasks, thread.resources
-        if tasks is None or resources is None:
+        manager, resources = thread.tasks, thread.resources
+        if manager is None or resources is None:
             continue
-        remaining = resources.updater.progress()
-        for task in [*tasks.running.copy().values(), *tasks.restoring.copy().values()]:
+        read = resources.updater.positions()
+        for task in (*_values(manager.restoring), *_values(manager.standby)):
             for partition, store in task.changelogs.items():
-                position, end = remaining.get(partition, (0, 0))
-                lags.setdefault(store.name, {})[partition.partition] = LagInfo(position, end, max(0, end - position))
+                positions[partition] = store.name, read.get(partition, task.changelog_positions.get(partition) or 0)
+        for task in _values(manager.running):
+            positions.update({partition: (store.name, None) for partition, store in task.changelogs.items()})
+    ends = latest_offsets(admin, list(positions)) if positions else {}
+    lags: dict[str, dict[int, LagInfo]] = {}
+    for partition, (store_name, position) in positions.items():
+        end = ends[partition]
+        at = end if position is None else position
+        lags.setdefault(store_name, {})[partition.partition] = LagInfo(at, end, max(0, end - at))
     return lags
+
+
+def host_stores(topology: BuiltTopology, assigned: AssignedTasks) -> tuple[StreamsMetadata, ...]:
+    """Return what each instance has, according to an assignment."""
+    global_part = topology.global_subtopology
+    global_stores = frozenset() if global_part is None else _store_names(global_part)
+
+    def stores(partitions: frozenset[TopicPartition]) -> frozenset[str]:
+        topics = {partition.topic for partition in partitions}
+        found = [_store_names(item) for item in topology.subtopologies if any(map(partial(_reads, item), topics))]
+        return frozenset().union(*found)
+
+    return tuple(
+        StreamsMetadata(
+            host,
+            global_stores | stores(assigned.partitions_by_host.get(host, frozenset())),
+            assigned.partitions_by_host.get(host, frozenset()),
+            stores(assigned.standby_partitions_by_host.get(host, frozenset())),
+            assigned.standby_partitions_by_host.get(host, frozenset()),
+        )
+        for host in sorted(assigned.partitions_by_host.keys() | assigned.standby_partitions_by_host.keys())
+    )
+
+
+def _store_names(subtopology: Subtopology) -> frozenset[str]:
+    return frozenset(builder.name for builder in subtopology.store_builders)
+
+
+def _reads(subtopology: Subtopology, topic: str) -> bool:
+    patterns = subtopology.source_patterns
+    return topic in subtopology.source_topics or any(pattern.fullmatch(topic) for pattern in patterns)

@@ -15,10 +15,12 @@ from millrace.errors import AuthorizationError, ConfigError, MissingSinkTopicErr
 from millrace.instance.membership import may_create_topics
 from millrace.kafka.admin import appears_on_demand, may_write
 from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_admin
+from millrace.kafka.connection_check import check_connection
 from millrace.kafka.internal_topics import provision
 from millrace.topology.model import BuiltTopology
 
-__all__ = ["check_dead_letter_topic", "check_settings", "check_supported", "provision_internal_topics"]
+__all__ = ["check_cluster", "check_settings", "check_supported"]
 
 _log = logging.getLogger(__name__)
 
@@ -53,11 +55,6 @@ def check_supported(config: StreamsConfig, settings: ClientSettings) -> None:
         raise UnsupportedFeatureError(
             "group.protocol=streams (KIP-1071) is not supported yet: remove the setting, or set it to classic"
         )
-    if config.num_standby_replicas > 0:
-        raise UnsupportedFeatureError(
-            f"num.standby.replicas={config.num_standby_replicas} is not supported yet: set it to 0. State is restored from "
-            "the changelogs when a task moves; static members on volumes keep theirs"
-        )
     if config.exactly_once:
         timeout_ms = settings.transaction_timeout_ms()
         if config.commit_interval_ms > timeout_ms:
@@ -69,7 +66,22 @@ def check_supported(config: StreamsConfig, settings: ClientSettings) -> None:
         _log.warning("%s is not a Kafka Streams setting; did you mean %s? It is passed to the clients", key, near)
 
 
-def provision_internal_topics(topology: BuiltTopology, config: StreamsConfig, admin: AdminClient) -> None:
+def check_cluster(topology: BuiltTopology, config: StreamsConfig, settings: ClientSettings) -> AdminClient:
+    """Check brokers, credentials and topics, create internal topics that are missing, and return the client used for it.
+
+    Raises:
+        BrokerUnreachableError: no broker answered.
+        AuthenticationError: the brokers refused the credentials.
+        StreamsError: a topic is missing or wrong, or a permission.
+    """
+    check_connection(settings)
+    admin = open_admin(settings.admin())
+    _provision_internal_topics(topology, config, admin)
+    _check_dead_letter_topic(config, admin)
+    return admin
+
+
+def _provision_internal_topics(topology: BuiltTopology, config: StreamsConfig, admin: AdminClient) -> None:
     """Check that the input topics exist, create internal topics that are missing, and check the existing ones.
 
     With the internal setting `__internal.topics.create__=false` (the operator creates them) a missing topic is an error.
@@ -85,7 +97,7 @@ def provision_internal_topics(topology: BuiltTopology, config: StreamsConfig, ad
         _log.info("Created internal topics %s", ", ".join(sorted(report.created)))
 
 
-def check_dead_letter_topic(config: StreamsConfig, admin: AdminClient) -> None:
+def _check_dead_letter_topic(config: StreamsConfig, admin: AdminClient) -> None:
     """Check that the dead-letter topic exists, or is created by the brokers on demand, and may be written to.
 
     Output topics are not checked at the start, because the first record shows whether they exist. The first dead letter may come

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka.admin import AdminClient
 
+from millrace.assignment import AssignedTasks
 from millrace.config import StreamsConfig
 from millrace.engine.error_handling import resolve_handler
 from millrace.instance.activity import LoopProgress
@@ -17,7 +18,7 @@ from millrace.instance.instrumentation import Instrumentation
 from millrace.instance.membership import GroupMembership, TaskOffsetSums
 from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
-from millrace.instance.restoration import RestoreListener
+from millrace.instance.restoration import RestoreListener, StandbyUpdateListener
 from millrace.instance.starting_offsets import StartingOffsets
 from millrace.instance.state_directory import StateDirectory
 from millrace.instance.state_updater import StateUpdater
@@ -46,10 +47,11 @@ class ThreadContext:
     """Called, in a stream thread, when a member has requested that the whole application stop."""
     cache_max_bytes: Callable[[], int]
     """Returns a thread's current share of `statestore.cache.max.bytes`."""
-    on_joined: Callable[[int], None] = lambda _generation: None
-    """Called, in a stream thread, with the generation of each assignment."""
+    on_assigned: Callable[[int, AssignedTasks], None] = lambda _generation, _assigned: None
+    """Called, in a stream thread, with the generation of each assignment and what it says."""
     instrumentation: Instrumentation | None = None
     restore_listener: RestoreListener | None = None
+    standby_listener: StandbyUpdateListener | None = None
     global_stores: Mapping[str, StateStore] = field(default_factory=dict)
     clock: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
     paused: threading.Event = field(default_factory=threading.Event)
@@ -107,6 +109,7 @@ def open_resources(
         admin,
         config,
         context.restore_listener,
+        context.standby_listener,
         context.paused,
     )
     cache = RecordCache(context.cache_max_bytes()) if config.statestore_cache_max_bytes > 0 else None

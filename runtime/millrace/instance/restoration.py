@@ -1,8 +1,8 @@
-"""Restoring one task's stores from their changelogs: where it begins and ends, what is applied, and who is notified.
+"""Applying a changelog to a task's store: restoring an active task's store up to an end, or keeping a standby's up to date.
 
-Restoration begins after the offset that the store has on disk. If the changelog does not have that offset (it was truncated or
-recreated), the store cannot be completed: `TaskCorruptedError`, upon which the state is wiped and restored from the beginning.
-Nothing here reads or waits: records are passed in.
+Both begin after the offset that the store has. If the changelog does not have that offset (it was truncated or recreated), the
+store cannot be completed: `TaskCorruptedError`, upon which the state is wiped and restored from the beginning. Nothing here
+reads or waits: records are passed in.
 """
 
 from __future__ import annotations
@@ -10,16 +10,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from enum import Enum
+from typing import Final, Protocol
 
 from millrace.engine.task import StreamTask
 from millrace.errors import TaskCorruptedError
-from millrace.records import TopicPartition
+from millrace.records import TaskId, TopicPartition
 from millrace.state.api import ChangelogRecord, StateStore
 
-__all__ = ["ChangelogRestoration", "FailedTask", "RestoreListener", "TaskRestoration", "begin_changelog"]
+__all__ = [
+    "NO_LIMIT",
+    "ChangelogRestoration",
+    "FailedTask",
+    "RestoreListener",
+    "StandbyUpdate",
+    "StandbyUpdateListener",
+    "SuspendReason",
+    "UpdatedTask",
+    "begin_changelog",
+    "begin_update",
+]
 
 _log = logging.getLogger(__name__)
+
+NO_LIMIT: Final = 2**63 - 1
+"""Where a standby stops that may apply whatever its changelog has."""
 
 
 class RestoreListener(Protocol):
@@ -38,9 +53,41 @@ class RestoreListener(Protocol):
         """Restoration stopped before the end, because the task moved away or failed."""
 
 
+class SuspendReason(Enum):
+    """Why a standby is no longer updated."""
+
+    MIGRATED = "MIGRATED"
+    """It leaves this thread, or it is paused, closed or wiped."""
+    PROMOTED = "PROMOTED"
+    """It becomes the active task."""
+
+
+class StandbyUpdateListener(Protocol):
+    """Notified of updates of standbys (KIP-988); called in the updater's thread."""
+
+    def on_update_start(self, partition: TopicPartition, store: str, starting_offset: int) -> None:
+        """A standby's store is updated from `starting_offset` on."""
+
+    def on_batch_loaded(
+        self,
+        partition: TopicPartition,
+        store: str,
+        task_id: TaskId,
+        batch_end_offset: int,
+        batch_size: int,
+        current_end_offset: int,
+    ) -> None:
+        """A batch of records was applied, the last at `batch_end_offset`; the changelog ends at `current_end_offset`."""
+
+    def on_update_suspended(
+        self, partition: TopicPartition, store: str, store_offset: int, current_end_offset: int, reason: SuspendReason
+    ) -> None:
+        """The store is no longer updated; `store_offset` is that of the next record it lacks."""
+
+
 @dataclass(frozen=True, slots=True)
 class FailedTask:
-    """A task that cannot be restored, and why."""
+    """A task that cannot be restored or updated, and why."""
 
     task: StreamTask
     error: Exception
@@ -55,6 +102,7 @@ class ChangelogRestoration:
     store: StateStore
     next_offset: int
     end_offset: int
+    """Where reading stops."""
     listener: RestoreListener | None = None
     restored: int = 0
     uncommitted: bool = False
@@ -71,7 +119,7 @@ class ChangelogRestoration:
 
     def apply(self, records: Sequence[ChangelogRecord], uncommitted_max_bytes: int) -> None:
         """Put records into the store, and commit it once it holds more than `uncommitted_max_bytes` in memory."""
-        self.store.restore(records)
+        self.task.restore(self.partition, records)
         self.restored += len(records)
         self.uncommitted = True
         if self.store.uncommitted_bytes() > uncommitted_max_bytes:
@@ -82,6 +130,7 @@ class ChangelogRestoration:
     def commit(self) -> None:
         """Write what was applied to disk, with the offset reached, from which a restart continues."""
         self.store.commit({self.partition: self.next_offset - 1})
+        self.task.changelog_positions[self.partition] = self.next_offset
         self.uncommitted = False
 
     def finish(self) -> None:
@@ -91,7 +140,7 @@ class ChangelogRestoration:
         if self.listener is not None:
             self.listener.on_restore_end(self.partition, self.store.name, self.restored)
 
-    def suspend(self) -> None:
+    def suspend(self, _reason: SuspendReason) -> None:
         """Tell the listener that the rest will not be restored here."""
         if self.listener is not None:
             try:
@@ -101,11 +150,79 @@ class ChangelogRestoration:
 
 
 @dataclass(slots=True)
-class TaskRestoration:
-    """A task and its changelogs that are being restored."""
+class StandbyUpdate:
+    """One changelog partition from which a standby is kept up to date; it has no end."""
 
     task: StreamTask
-    changelogs: dict[TopicPartition, ChangelogRestoration] = field(default_factory=dict)
+    partition: TopicPartition
+    store: StateStore
+    next_offset: int
+    end_offset: int
+    """Where reading stops for now: at the committed offset of a source topic, or else `NO_LIMIT`."""
+    log_end: int
+    """Where the changelog ended when it was last read."""
+    listener: StandbyUpdateListener | None = None
+    uncommitted: bool = False
+    """Whether something was applied that is not yet on disk."""
+
+    @property
+    def remaining(self) -> int:
+        """How many offsets the store is behind what it may apply now."""
+        return max(0, min(self.end_offset, self.log_end) - self.next_offset)
+
+    def skip_to(self, offset: int) -> None:
+        """Note that no record is left below an offset."""
+        self.next_offset = max(self.next_offset, offset)
+
+    def apply(self, records: Sequence[ChangelogRecord], uncommitted_max_bytes: int) -> None:
+        """Put records into the store, and commit it once it holds more than `uncommitted_max_bytes` in memory."""
+        self.task.restore(self.partition, records)
+        self.uncommitted = True
+        if self.store.uncommitted_bytes() > uncommitted_max_bytes:
+            self.commit()
+        if self.listener is not None:
+            self.listener.on_batch_loaded(
+                self.partition, self.store.name, self.task.task_id, records[-1].offset, len(records), self.log_end
+            )
+
+    def commit(self) -> None:
+        """Write what was applied to disk, with the offset reached, from which a restart continues."""
+        self.store.commit({self.partition: self.next_offset - 1})
+        self.task.changelog_positions[self.partition] = self.next_offset
+        self.uncommitted = False
+
+    def suspend(self, reason: SuspendReason) -> None:
+        """Tell the listener that the store is no longer updated."""
+        if self.listener is not None:
+            try:
+                self.listener.on_update_suspended(
+                    self.partition, self.store.name, self.next_offset, self.log_end, reason
+                )
+            except BaseException:  # the task is already leaving, perhaps because the listener has failed before
+                _log.exception("The standby update listener failed")
+
+
+@dataclass(slots=True)
+class UpdatedTask:
+    """A task whose changelogs are being read."""
+
+    task: StreamTask
+    standby: bool
+    changelogs: dict[TopicPartition, ChangelogRestoration | StandbyUpdate] = field(default_factory=dict)
+
+
+def _start(task: StreamTask, partition: TopicPartition, offsets: range) -> int:
+    """Return the offset of the first record that a store lacks."""
+    store = task.changelogs[partition]
+    position = task.changelog_positions[partition]
+    start = offsets.start if position is None else position
+    if not offsets.start <= start <= offsets.stop:
+        raise TaskCorruptedError(
+            frozenset({task.task_id}),
+            f"Store {store.name} of task {task.task_id} is at offset {start} of {partition}, which has offsets "
+            f"{offsets.start} to {offsets.stop} only: its state is wiped and restored from the beginning",
+        )
+    return start
 
 
 def begin_changelog(
@@ -127,15 +244,7 @@ def begin_changelog(
     Raises:
         TaskCorruptedError: The store is at an offset that the changelog does not have.
     """
-    store = task.changelogs[partition]
-    committed = store.committed_offset(partition)
-    start = offsets.start if committed is None else committed + 1
-    if not offsets.start <= start <= offsets.stop:
-        raise TaskCorruptedError(
-            frozenset({task.task_id}),
-            f"Store {store.name} of task {task.task_id} is at offset {start} of {partition}, which has offsets "
-            f"{offsets.start} to {offsets.stop} only: its state is wiped and restored from the beginning",
-        )
+    store, start = task.changelogs[partition], _start(task, partition, offsets)
     if listener is not None:
         listener.on_restore_start(partition, store.name, start, end)
     if start >= end:
@@ -146,3 +255,24 @@ def begin_changelog(
         "Restoring store %s of task %s from %s, offsets %d to %d", store.name, task.task_id, partition, start, end
     )
     return ChangelogRestoration(task, partition, store, start, end, listener)
+
+
+def begin_update(
+    task: StreamTask, partition: TopicPartition, offsets: range, limit: int, listener: StandbyUpdateListener | None
+) -> StandbyUpdate:
+    """Begin to keep one of a standby's stores up to date.
+
+    Args:
+        task: The standby, whose stores are open.
+        partition: The partition of one of its changelogs.
+        offsets: The offsets that the changelog has.
+        limit: Where to stop for now, `NO_LIMIT` for nowhere.
+        listener: Notified of the beginning.
+
+    Raises:
+        TaskCorruptedError: The store is at an offset that the changelog does not have.
+    """
+    store, start = task.changelogs[partition], _start(task, partition, offsets)
+    if listener is not None:
+        listener.on_update_start(partition, store.name, start)
+    return StandbyUpdate(task, partition, store, start, limit, offsets.stop, listener)

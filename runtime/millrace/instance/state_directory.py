@@ -24,7 +24,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from millrace.config import StreamsConfig
@@ -93,6 +93,8 @@ class StateDirectory:
         self._lock_fd: int | None = None
         self._guard = threading.Lock()
         self._owners: dict[TaskId, str] = {}
+        self._offset_sums: dict[TaskId, int] = {}
+        """How far the state on disk of tasks that are not open is, as far as known."""
         self._process_id: uuid.UUID | None = None
 
     @property
@@ -206,9 +208,26 @@ class StateDirectory:
             if next(iter(entry.iterdir()), None) is not None
         )
 
-    def unowned_tasks_on_disk(self, owner: str) -> list[TaskId]:
-        """Return the tasks with state here that no thread other than `owner` owns."""
-        return [task_id for task_id in self.tasks_on_disk() if self._owners.get(task_id, owner) == owner]
+    def offset_sums(self, owner: str, read: Callable[[TaskId], int]) -> dict[TaskId, int]:
+        """Return how far the state of each task on disk is that no thread other than `owner` owns.
+
+        Args:
+            owner: the thread that asks.
+            read: returns the sum of a task's changelog offsets on disk; called once per task, while no other thread can open it.
+        """
+        sums: dict[TaskId, int] = {}
+        for task_id in self.tasks_on_disk():
+            with self._guard:
+                if self._owners.get(task_id, owner) == owner:
+                    if task_id not in self._offset_sums:
+                        self._offset_sums[task_id] = read(task_id)
+                    sums[task_id] = self._offset_sums[task_id]
+        return sums
+
+    def note_offset_sum(self, task_id: TaskId, offset_sum: int) -> None:
+        """Remember how far the state on disk of a task is that is being closed."""
+        with self._guard:
+            self._offset_sums[task_id] = offset_sum
 
     def wipe_task(self, task_id: TaskId) -> None:
         """Delete a task's state, so that it is restored from the changelogs.
@@ -217,6 +236,8 @@ class StateDirectory:
             StateDirectoryError: a file cannot be deleted.
         """
         path = self.task_path(task_id)
+        with self._guard:
+            self._offset_sums.pop(task_id, None)
         try:
             if path.exists():
                 shutil.rmtree(path)
@@ -245,10 +266,24 @@ class StateDirectory:
                 except OSError as error:
                     _log.warning("%s", explain(error, entry, "delete the unused state in"))
                     continue
+                self._offset_sums.pop(task_id, None)
                 removed.append(task_id)
         if removed:
             _log.info("Deleted the state of %s in %s: not used for a while", ", ".join(map(str, removed)), self.path)
         return removed
+
+    def clean_up(self) -> None:
+        """Delete everything while no other process uses the directory; see `delete_all`.
+
+        Raises:
+            LockError: another process, or another instance in this one, uses it.
+            StateDirectoryError: a file cannot be deleted.
+        """
+        self.lock()
+        try:
+            self.delete_all()
+        finally:
+            self.unlock()
 
     def delete_all(self) -> None:
         """Delete everything except the lock: all state and the process id.
@@ -261,6 +296,7 @@ class StateDirectory:
             raise StateDirectoryError(
                 f"Cannot clean up {self.path}: tasks {tasks} are open; close the application first"
             )
+        self._offset_sums.clear()
         try:
             for entry in list(self.path.iterdir()) if self.path.exists() else ():
                 if entry.name == LOCK_FILE:

@@ -1,8 +1,9 @@
-"""The thread that restores the stores of a stream thread's tasks from their changelogs, while its running tasks continue.
+"""The thread that restores the stores of a stream thread's tasks, and keeps its standbys up to date, while its tasks run.
 
 A task belongs to the updater from `add` until `drain_restored` or `drain_failed` returns it, or until the future of `remove` is
-done; in between nobody else may touch it. Progress is written to disk every `commit.interval.ms`, but no more often than
-every 5 s, and restoration resumes from there after a crash. Changelogs are read by `changelog_reader`.
+done; in between nobody else may touch it. A standby stays until it is removed. Progress is written to disk every
+`commit.interval.ms`, but no more often than every 5 s, and restoration resumes from there after a crash. Changelogs are read by
+`changelog_reader`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from confluent_kafka.admin import AdminClient
 from millrace.config import StreamsConfig
 from millrace.engine.task import StreamTask
 from millrace.errors import StreamsError, of_thread
-from millrace.instance.changelog_reader import ChangelogReader
-from millrace.instance.restoration import FailedTask, RestoreListener
+from millrace.instance.changelog_reader import AddedTask, ChangelogReader
+from millrace.instance.restoration import FailedTask, RestoreListener, StandbyUpdateListener, SuspendReason
 from millrace.records import TaskId, TopicPartition
 
 __all__ = ["StateUpdater"]
@@ -41,7 +42,8 @@ class StateUpdater:
         admin: used for the changelogs' first and last offsets.
         config: the application's.
         listener: notified of restoration progress.
-        paused: set while restoration is paused.
+        standby_listener: notified of updates of standbys.
+        paused: set while restoration and updates are paused.
     """
 
     def __init__(
@@ -51,13 +53,15 @@ class StateUpdater:
         admin: AdminClient,
         config: StreamsConfig,
         listener: RestoreListener | None = None,
+        standby_listener: StandbyUpdateListener | None = None,
         paused: threading.Event | None = None,
     ) -> None:
         self._paused = threading.Event() if paused is None else paused
-        self._reader = ChangelogReader(open_consumer, admin, config, listener)
+        self._reader = ChangelogReader(open_consumer, admin, config, listener, standby_listener)
         self._condition = threading.Condition()
-        self._added: deque[tuple[StreamTask, Mapping[TopicPartition, int]]] = deque()
-        self._removals: deque[tuple[TaskId, Future[StreamTask | None]]] = deque()
+        self._added: deque[AddedTask] = deque()
+        self._removals: deque[tuple[TaskId, SuspendReason, Future[StreamTask | None]]] = deque()
+        self._limits: deque[Mapping[TopicPartition, int]] = deque()
         self._stopping = False
         self._ended = False
         """Whether the thread has stopped taking actions."""
@@ -75,25 +79,32 @@ class StateUpdater:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
-    def add(self, task: StreamTask, limits: Mapping[TopicPartition, int]) -> None:
-        """Hand a task over to be restored.
+    def add(self, task: StreamTask, limits: Mapping[TopicPartition, int], *, standby: bool = False) -> None:
+        """Hand a task over to be restored, or to be kept up to date.
 
         Args:
             task: the task, whose stores are open.
-            limits: where to stop before the end, for changelogs that are source topics.
+            limits: where to stop in changelogs that are source topics.
+            standby: whether it is a standby, which is kept up to date until it is removed.
         """
         with self._condition:
             if self._stopping:  # nobody would ever restore it
                 self._reader.failed.append(FailedTask(task, StreamsError("The state updater has stopped")))
                 return
-            self._added.append((task, limits))
+            self._added.append(AddedTask(task, limits, standby))
             self._condition.notify_all()
 
-    def remove(self, task_id: TaskId) -> Future[StreamTask | None]:
+    def limit(self, limits: Mapping[TopicPartition, int]) -> None:
+        """Let standbys follow source topics up to these offsets."""
+        with self._condition:
+            self._limits.append(limits)
+            self._condition.notify_all()
+
+    def remove(self, task_id: TaskId, reason: SuspendReason = SuspendReason.MIGRATED) -> Future[StreamTask | None]:
         """Take a task back; the future returns it once it is no longer in use, or None if the updater does not have it."""
         future: Future[StreamTask | None] = Future()
         with self._condition:
-            self._removals.append((task_id, future))
+            self._removals.append((task_id, reason, future))
             self._condition.notify_all()
             ended = self._ended
         if ended or not self._thread.is_alive():
@@ -115,16 +126,16 @@ class StateUpdater:
 
     @property
     def restored_total(self) -> int:
-        """Changelog records applied so far."""
+        """Changelog records restored so far, without those of standbys."""
         return self._reader.restored_total
 
     def remaining(self) -> dict[TopicPartition, int]:
-        """Return how many offsets are left per changelog partition; approximate while the thread is running."""
+        """Return how many offsets are left per changelog partition, also of standbys; approximate while the thread runs."""
         return {changelog.partition: changelog.remaining for changelog in self._reader.changelogs}
 
-    def progress(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return (next offset, end offset) of each changelog partition that is being restored."""
-        return {item.partition: (item.next_offset, item.end_offset) for item in self._reader.changelogs}
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the next offset of each changelog partition; approximate while the thread runs."""
+        return {changelog.partition: changelog.next_offset for changelog in self._reader.changelogs}
 
     # The thread
 
@@ -134,12 +145,13 @@ class StateUpdater:
             while not self._stopping:
                 self._take_actions()
                 reader.take_offsets()
-                if reader.has_work and not self._paused.is_set():
-                    reader.read()
+                read = not self._paused.is_set() and reader.read()
+                reader.commit_and_log_if_due()
+                if read:
                     continue
-                wait_s = _ANSWER_S if reader.asks else _PAUSE_S if reader.has_work else None
+                wait_s = _ANSWER_S if reader.asks else _PAUSE_S if reader.has_tasks else None
                 with self._condition:
-                    if not (self._added or self._removals or self._stopping):
+                    if not (self._added or self._removals or self._limits or self._stopping):
                         self._condition.wait(wait_s)
         except BaseException as error:  # not a single task's failure, but one of the consumer or of Millrace
             _log.exception("%s failed: its tasks end with it", threading.current_thread().name)
@@ -155,14 +167,16 @@ class StateUpdater:
 
     def _take_actions(self) -> None:
         with self._condition:
-            added, removals = _drain(self._added), _drain(self._removals)
+            added, removals, limits = _drain(self._added), _drain(self._removals), _drain(self._limits)
         if added and not self._stopping:
             self._reader.begin(added)
         elif added:
             stopped = StreamsError("The state updater has stopped")
-            self._reader.failed.extend(FailedTask(task, stopped) for task, _ in added)
-        for task_id, future in removals:
-            future.set_result(self._reader.let_go(task_id) or self._take_finished(task_id))
+            self._reader.failed.extend(FailedTask(each.task, stopped) for each in added)
+        for each in limits:
+            self._reader.limit(each)
+        for task_id, reason, future in removals:
+            future.set_result(self._reader.let_go(task_id, reason) or self._take_finished(task_id))
 
     def _take_finished(self, task_id: TaskId) -> StreamTask | None:
         for task in list(self._reader.restored):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from millrace.errors import StreamsError
 from millrace.instance.activity import Activity
+from millrace.instance.metadata import STANDBY_STATE
 from millrace.instance.resources import ThreadResources
 from millrace.instance.states import State
 from millrace.instance.stream_thread import StreamThread
@@ -39,9 +40,9 @@ class TaskStatus:
     records: int
     stores: tuple[str, ...] = ()
     role: str = "active"
-    """active, standby or warmup; currently always active, as the others do not exist yet."""
+    """active or standby; warm-ups count as standbys, because a member cannot tell them apart."""
     remaining: int | None = 0
-    """Changelog offsets left to restore before it runs; None = not yet known."""
+    """Changelog offsets left to restore before it runs or, of a standby, that it is behind; None = not yet known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,9 @@ class TaskCounts:
     active: int = 0
     """Including restoring ones."""
     standby: int = 0
+    """Including warm-ups."""
     warmup: int = 0
+    """Always 0: a member cannot tell warm-ups from standbys."""
     restoring: int = 0
     """Active tasks that are not running yet."""
 
@@ -194,8 +197,7 @@ class InstanceInfo:
 
 def take_status(
     instance: InstanceInfo,
-    state: State,
-    threads: Sequence[StreamThread],
+    look: Callable[[], tuple[State, Sequence[StreamThread]]],
     activity: Activity,
     *,
     error: BaseException | None = None,
@@ -205,12 +207,27 @@ def take_status(
 
     Args:
         instance: which one.
-        state: its state.
-        threads: its stream threads.
+        look: returns its state and its stream threads; called until no thread was replaced or asked to end meanwhile.
         activity: its totals and rates.
         error: what ended it, if it failed.
         credentials_stale: whether a restart is required to use changed credentials.
     """
+    while True:
+        state, threads = looked = look()
+        status = _take(instance, state, threads, activity, error, credentials_stale=credentials_stale)
+        if looked == look():
+            return status
+
+
+def _take(
+    instance: InstanceInfo,
+    state: State,
+    threads: Sequence[StreamThread],
+    activity: Activity,
+    error: BaseException | None,
+    *,
+    credentials_stale: bool,
+) -> StreamsStatus:
     thread_status: list[ThreadStatus] = []
     tasks: list[TaskStatus] = []
     lag: dict[str, int] = {}
@@ -221,7 +238,8 @@ def take_status(
             tasks += _tasks(thread.name, manager, resources)
             lag |= _lag(manager, resources)
     totals = activity.totals(thread.totals for thread in threads)
-    remaining = _remaining(tasks)
+    active = [task for task in tasks if task.role == "active"]
+    remaining = _remaining(active)
     return StreamsStatus(
         time_ms=time.time_ns() // 1_000_000,
         application_id=instance.application_id,
@@ -236,7 +254,11 @@ def take_status(
             max((thread.generation for thread in thread_status), default=-1),
             activity.rebalances,
         ),
-        task_counts=TaskCounts(active=len(tasks), restoring=sum(task.state != "RUNNING" for task in tasks)),
+        task_counts=TaskCounts(
+            active=len(active),
+            standby=len(tasks) - len(active),
+            restoring=sum(task.state != "RUNNING" for task in active),
+        ),
         restoration=RestoreProgress(remaining, activity.eta_s(remaining), totals.restored),
         lag=InputLag(sum(lag.values()) if lag or state is State.RUNNING else None, dict(sorted(lag.items()))),
         processing=ProcessingStatus(totals.records, totals.commits, activity.records_per_second, activity.busy_ratio),
@@ -289,23 +311,26 @@ def _group_state(threads: Collection[ThreadStatus]) -> str:
 
 
 def _tasks(thread: str, manager: TaskManager, resources: ThreadResources) -> list[TaskStatus]:
-    left, restoring = resources.updater.remaining(), manager.restoring.copy()
+    left, restoring, standby = resources.updater.remaining(), manager.restoring.copy(), manager.standby.copy()
     tasks = []
-    for task_id, task in {**restoring, **manager.running.copy()}.items():
+    for task_id, task in {**restoring, **standby, **manager.running.copy()}.items():
         known = [left[changelog] for changelog in task.changelogs if changelog in left]
+        waits = task_id in restoring or task_id in standby
         tasks.append(
             TaskStatus(
                 str(task_id),
                 thread,
-                task.state.value,
+                STANDBY_STATE if task_id in standby else task.state.value,
                 task.counters.records_processed,
                 tuple(task.stores),
-                remaining=None if task_id in restoring and not known else sum(known),
+                role="standby" if task_id in standby else "active",
+                remaining=None if waits and not known else sum(known),
             )
         )
-    return tasks + [
-        TaskStatus(str(task_id), thread, "PENDING", 0, remaining=None) for task_id in manager.pending.copy()
-    ]
+    for task_id, wanted in manager.pending.copy().items():
+        role = "standby" if wanted.standby else "active"
+        tasks.append(TaskStatus(str(task_id), thread, "PENDING", 0, role=role, remaining=None))
+    return tasks
 
 
 def _remaining(tasks: Collection[TaskStatus]) -> int | None:

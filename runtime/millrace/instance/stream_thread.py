@@ -311,13 +311,13 @@ class ThreadLoop:
         elif isinstance(event, Assigned):
             assigned = self.resources.member.accept(event)
             self._thread.joined = True
-            self._context.on_joined(self.resources.member.generation)
+            self._context.on_assigned(self.resources.member.generation, assigned)
             if assigned.shutdown_requested:
                 self._thread.stop_requested.set()
                 self._context.on_shutdown_requested()
                 return
             self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
-            tasks.assign(assigned.active)
+            tasks.assign(assigned)
 
     def _settle_state(self) -> None:
         if self._thread.state is ThreadState.PARTITIONS_ASSIGNED and self.tasks.all_running:

@@ -4,11 +4,14 @@ The group's events only change the *target*: the tasks that this thread should h
 called every round, brings the actual tasks closer to it. So no event is ever half done: when a commit fails in the middle, the
 next round continues from the actual state.
 
-A task moves through three stages: *pending* (its directory is still owned by another thread of this process, or its committed
-offsets are not known yet), *restoring* (owned by the state updater until it gives the task back) and *running*. Input partitions
-are read only while their task is running. Closing is *clean* after a commit, or else *dirty*, which loses nothing: what was not
-committed is not on disk, and is processed again by the task's next owner. A task that has left the target is closed in the same
-round, before the group learns that others may have it; if it cannot be committed then, it never will be.
+An active task moves through three stages: *pending* (its directory is still owned by another thread of this process, or its
+committed offsets are not known yet), *restoring* (owned by the state updater until it gives the task back) and *running*. Input
+partitions are read only while their task is running. A standby is pending, and then with the updater for as long as it is wanted.
+
+Closing is *clean* after a commit, or else *dirty*, which loses nothing: what was not committed is not on disk, and is processed
+again by the task's next owner. A task that has left the target is closed in the same round, before the group learns that others
+may have it; if it cannot be committed then, it never will be. A task whose role changes is *recycled*: it is pending again, but
+its stores stay open, so that only what they lack is restored.
 
 Order matters under EOS: committed offsets are read (waiting for pending transactions) before changelog ends, so that state and
 offsets match, or state is ahead by aborted records only.
@@ -22,14 +25,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 
-from millrace.assignment import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
+from millrace.assignment import LATEST_OFFSET, AssignedTasks
 from millrace.engine.task import StreamTask
 from millrace.engine.task_state import TaskState
 from millrace.errors import RebalanceInProgressError, StreamsError, TaskCorruptedError
 from millrace.instance.background import BackgroundQueries
 from millrace.instance.committer import Committer
+from millrace.instance.offset_sums import closing_offset_sum, open_offset_sum, stored_offset_sum
 from millrace.instance.resources import ThreadResources
+from millrace.instance.restoration import SuspendReason
+from millrace.instance.standby_limits import StandbyLimits
+from millrace.instance.task_opening import WantedTask, open_task, source_changelogs
 from millrace.kafka.membership.offsets import CommittedOffsets
 from millrace.records import ConsumedRecord, OffsetAndMetadata, TaskId, TopicPartition
 
@@ -37,6 +45,7 @@ __all__ = ["TaskManager"]
 
 _log = logging.getLogger(__name__)
 _UPDATER_ANSWER_S = 300.0
+_LIMITS_AT_LEAST_EVERY_S = 1.0
 
 
 class TaskManager:
@@ -48,12 +57,20 @@ class TaskManager:
         self._committer = Committer(resources)
         self.running: dict[TaskId, StreamTask] = {}
         self.restoring: dict[TaskId, StreamTask] = {}
-        self.pending: dict[TaskId, frozenset[TopicPartition]] = {}
-        self._target: dict[TaskId, frozenset[TopicPartition]] = {}
+        self.standby: dict[TaskId, StreamTask] = {}
+        self.pending: dict[TaskId, WantedTask] = {}
+        self._target: dict[TaskId, WantedTask] = {}
+        self._recycled: dict[TaskId, StreamTask] = {}
+        """Pending tasks whose stores are open."""
         self._asked: dict[TaskId, CommittedOffsets] = {}
         """Pending tasks whose committed offsets have been requested."""
-        self._restored: set[TaskId] = set()
-        """Tasks among `restoring` that the state updater has returned."""
+        self._returned: set[TaskId] = set()
+        """Tasks among `restoring` and `standby` that the state updater has returned."""
+        self._limits = StandbyLimits(
+            resources.member,
+            resources.updater,
+            max(_LIMITS_AT_LEAST_EVERY_S, resources.context.config.commit_interval_ms / 1000),
+        )
         self._starts: BackgroundQueries[TopicPartition, Mapping[TopicPartition, int]] = BackgroundQueries(
             resources.starting_offsets.resolve, resources.context.config.task_timeout_ms / 1000
         )
@@ -63,13 +80,13 @@ class TaskManager:
 
     @property
     def all_running(self) -> bool:
-        """Whether every task in the target is running."""
-        return self.running.keys() == self._target.keys()
+        """Whether every active task in the target is running, and every standby is open."""
+        return self.running.keys() | self.standby.keys() == self._target.keys() and not self.pending
 
     @property
     def task_ids(self) -> frozenset[TaskId]:
         """Every task this thread has, whatever its state."""
-        return frozenset((*self.running, *self.restoring, *self.pending))
+        return frozenset((*self.running, *self.restoring, *self.standby, *self.pending))
 
     @property
     def commits_total(self) -> int:
@@ -79,32 +96,47 @@ class TaskManager:
     # What the group says
 
     def offset_sums(self) -> dict[TaskId, int]:
-        """Return the local state for the assignor: of running tasks, and of tasks that only have a directory."""
-        directory = self._resources.context.directory
-        sums = dict.fromkeys(directory.unowned_tasks_on_disk(self._thread), UNKNOWN_OFFSET_SUM)
-        sums.update(dict.fromkeys(self.restoring, UNKNOWN_OFFSET_SUM))
+        """Return the local state for the assignor: of this thread's tasks, and of those that are only on disk."""
+        context = self._resources.context
+        directory = context.directory
+        sums = directory.offset_sums(
+            self._thread, lambda task_id: stored_offset_sum(context.topology, task_id, directory.task_path(task_id))
+        )
+        for task in (*self.restoring.values(), *self.standby.values(), *self._recycled.values()):
+            if task.changelogs:
+                sums[task.task_id] = open_offset_sum(task)
         sums.update({task_id: LATEST_OFFSET for task_id, task in self.running.items() if task.changelogs})
         return sums
 
-    def assign(self, wanted: Mapping[TaskId, frozenset[TopicPartition]]) -> None:
+    def assign(self, assigned: AssignedTasks) -> None:
         """Set which tasks this thread should have, with their input partitions; `reconcile` opens and closes them."""
-        self._target = dict(wanted)
+        self._target = {
+            **{task_id: WantedTask(inputs, standby=True) for task_id, inputs in assigned.standby.items()},
+            **{task_id: WantedTask(inputs) for task_id, inputs in assigned.active.items()},
+        }
 
     def revoke(self, partitions: Collection[TopicPartition]) -> None:
         """Note that partitions go to another member; `reconcile` commits and closes their tasks in the same round."""
-        self._target = {task_id: inputs for task_id, inputs in self._target.items() if inputs.isdisjoint(partitions)}
+        self._target = {
+            task_id: wanted
+            for task_id, wanted in self._target.items()
+            if wanted.standby or wanted.inputs.isdisjoint(partitions)
+        }
 
     def lose(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Drop the tasks of these partitions, or all, without committing, because others may already have them.
+        """Drop the active tasks of these partitions, or all, without committing, because others may already have them.
 
         Raises:
             StreamsTimeoutError: their transaction cannot be aborted.
         """
+        active = {task_id: wanted.inputs for task_id, wanted in self._here().items() if not wanted.standby}
         if partitions is None:
-            self._target = {}
+            lost = set(active)
+            self._target = {task_id: wanted for task_id, wanted in self._target.items() if wanted.standby}
         else:
+            lost = {task_id for task_id, inputs in active.items() if not inputs.isdisjoint(partitions)}
             self.revoke(partitions)
-        lost = self.task_ids - self._target.keys()
+        lost |= active.keys() - self._target.keys()
         # If the commit of the last task has failed, the task is already closed and its transaction is still open.
         if lost or not self.running:
             self._abort_and_close(lost)
@@ -118,10 +150,15 @@ class TaskManager:
             if not self.running:  # otherwise the failure of another task's record must not be forgotten
                 self._committer.abort()  # after closing, because a processor may still send something in its `close`
 
-    def _inputs(self) -> dict[TaskId, frozenset[TopicPartition]]:
-        """Return the input partitions of every task of this thread."""
-        tasks = {**self.restoring, **self.running}
-        return self.pending | {task_id: task.input_partitions for task_id, task in tasks.items()}
+    def _here(self) -> dict[TaskId, WantedTask]:
+        """Return every task of this thread as it is."""
+        here = self.pending.copy()
+        here.update({task_id: WantedTask(task.input_partitions) for task_id, task in self.restoring.items()})
+        here.update({task_id: WantedTask(task.input_partitions) for task_id, task in self.running.items()})
+        here.update(
+            {task_id: WantedTask(task.input_partitions, standby=True) for task_id, task in self.standby.items()}
+        )
+        return here
 
     # From the actual tasks to the target
 
@@ -134,131 +171,148 @@ class TaskManager:
             StreamsTimeoutError: a task's committed offsets or changelogs could not be read within `task.timeout.ms`.
             Exception: a task could not be restored or started, and wiping its state would not help.
         """
-        here = self._inputs()
-        if here == self._target and not (self.pending or self.restoring):
+        here = self._here()
+        if here == self._target and not (self.pending or self.restoring or self.standby):
             return
-        self._close_unwanted({task_id for task_id, inputs in here.items() if self._target.get(task_id) != inputs})
-        for task_id, inputs in self._target.items():
-            if task_id not in self.running and task_id not in self.restoring:
-                self.pending[task_id] = inputs
+        self._leave({task_id for task_id, wanted in here.items() if self._target.get(task_id) != wanted})
+        for task_id, wanted in self._target.items():
+            if not (task_id in self.running or task_id in self.restoring or task_id in self.standby):
+                self.pending[task_id] = wanted
         self._open_pending()
         self._check_updater()
         self._start_restored()
+        self._limits.refresh(
+            frozenset().union(*(source_changelogs(self._resources, task_id) for task_id in self.standby))
+        )
 
-    def _close_unwanted(self, gone: Collection[TaskId]) -> None:
-        """Commit, as the output of tasks that leave must not be committed later without their offsets; then close them."""
-        if not gone:
+    def _leave(self, changed: AbstractSet[TaskId]) -> None:
+        """Commit, as the output of tasks that leave must not be committed later without their offsets; then close them.
+
+        Tasks that only change their role or their input are recycled instead.
+        """
+        if not changed:
             return
-        clean = False
+        commits = not changed.isdisjoint(self.running)
+        clean = not commits
         try:
-            self.commit()
-            self._commit_clean_metadata(gone)
-            clean = True
+            if commits:
+                self.commit()
+                self._commit_clean_metadata(changed)
+                clean = True
         except RebalanceInProgressError as error:
-            _log.info("%s; the next owner of %s processes some records again", error, ", ".join(map(str, sorted(gone))))
+            names = ", ".join(map(str, sorted(changed & self.running.keys())))
+            _log.info("%s; the next owner of %s processes some records again", error, names)
         finally:
-            self._close(gone, dirty=not clean)
-        if clean:
+            kept = {task_id for task_id in changed & self._target.keys() if clean or task_id not in self.running}
+            self._close(changed - kept, dirty=not clean)
+            self._recycle(kept)
+        if commits and clean:
             self._committer.abort()  # nothing else ends a transaction that a processor has begun in its `close`
+
+    def _recycle(self, task_ids: Collection[TaskId]) -> None:
+        """Make tasks pending as the target wants them, with their stores open.
+
+        Raises:
+            Exception: the failure of a processor's `close`.
+        """
+        updater = self._resources.updater
+        answers = {
+            task_id: updater.remove(
+                task_id, SuspendReason.MIGRATED if self._target[task_id].standby else SuspendReason.PROMOTED
+            )
+            for task_id in task_ids
+            if (task_id in self.restoring or task_id in self.standby) and task_id not in self._returned
+        }
+        for answer in answers.values():
+            answer.result(_UPDATER_ANSWER_S)
+        for task_id in sorted(task_ids):
+            self._asked.pop(task_id, None)
+            self._returned.discard(task_id)
+            task = (
+                self.running.pop(task_id, None) or self.restoring.pop(task_id, None) or self.standby.pop(task_id, None)
+            )
+            wanted = self.pending[task_id] = self._target[task_id]
+            if task is None:
+                continue
+            self._recycled[task_id] = task
+            self._stop_reading(task)
+            try:
+                if not task.commit_needed:
+                    task.recycle(wanted.inputs)
+            finally:
+                # It failed to stop, or a processor has written to a store in its `close`.
+                if task.state is not TaskState.RESTORING or task.uncommitted_bytes():
+                    self._close([task_id], dirty=True)
+                    self.pending[task_id] = wanted
+            _log.info("%s keeps the stores of task %s open while it changes", self._thread, task_id)
 
     def _open_pending(self) -> None:
         """Open the tasks whose directories are free and whose committed offsets are known, and hand them to the updater."""
         directory = self._resources.context.directory
-        free = {
-            task_id: inputs
-            for task_id, inputs in self.pending.items()
-            if task_id not in self._asked and directory.own_task(task_id, self._thread) is not None
-        }
-        if free:
-            answer = self._resources.member.ask_committed(frozenset().union(*free.values()))
-            self._asked.update(dict.fromkeys(free, answer))
+        unknown: dict[TaskId, frozenset[TopicPartition]] = {}
+        for task_id, wanted in list(self.pending.items()):
+            if task_id in self._asked or directory.own_task(task_id, self._thread) is None:
+                continue
+            needed = self._needed_offsets(task_id, wanted)
+            if needed:
+                unknown[task_id] = needed
+            else:
+                self._open_task(task_id, self.pending.pop(task_id), {})
+        if unknown:
+            answer = self._resources.member.ask_committed(frozenset().union(*unknown.values()))
+            self._asked.update(dict.fromkeys(unknown, answer))
         for task_id in list(self.pending.keys() & self._asked.keys()):
-            committed = self._asked[task_id].of(self.pending[task_id])
+            committed = self._asked[task_id].of(self._needed_offsets(task_id, self.pending[task_id]))
             if committed is not None:
                 del self._asked[task_id]
                 self._open_task(task_id, self.pending.pop(task_id), committed)
 
+    def _needed_offsets(self, task_id: TaskId, wanted: WantedTask) -> frozenset[TopicPartition]:
+        """Return the partitions whose committed offsets a task needs before it is opened."""
+        return source_changelogs(self._resources, task_id) if wanted.standby else wanted.inputs
+
     def _open_task(
-        self,
-        task_id: TaskId,
-        inputs: frozenset[TopicPartition],
-        committed: Mapping[TopicPartition, OffsetAndMetadata],
+        self, task_id: TaskId, wanted: WantedTask, committed: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
-        for partition in inputs:
-            self._committer.committed.pop(partition, None)
-        self._committer.committed.update(
-            {tp: OffsetAndMetadata(known.offset, known.metadata.rstrip("\0")) for tp, known in committed.items()}
-        )
-        task = self._open(task_id, inputs)
+        if not wanted.standby:
+            for partition in wanted.inputs:
+                self._committer.committed.pop(partition, None)
+            self._committer.committed.update(
+                {tp: OffsetAndMetadata(known.offset, known.metadata.rstrip("\0")) for tp, known in committed.items()}
+            )
+        task = self._recycled.pop(task_id, None)
+        if task is None:
+            task = open_task(self._resources, task_id, wanted.inputs)
+        task.recycle(wanted.inputs)
         limits = {
             partition: committed[partition].offset if partition in committed else 0
-            for partition in task.changelogs
-            if partition in inputs
+            for partition in source_changelogs(self._resources, task_id)
         }
-        self.restoring[task_id] = task
-        self._resources.updater.add(task, limits)
-        _log.info("%s opened task %s", self._thread, task_id)
-
-    def _open(self, task_id: TaskId, inputs: frozenset[TopicPartition]) -> StreamTask:
-        directory = self._resources.context.directory
-        for attempt in range(2):
-            task = self._new_task(task_id, inputs)
-            try:
-                task.open_stores()
-            except TaskCorruptedError as error:
-                task.close_dirty()
-                if attempt:
-                    directory.disown_task(task_id, self._thread)
-                    raise StreamsError(
-                        f"The state of task {task_id} was wiped and still cannot be opened: {error}"
-                    ) from error
-                _log.warning("%s", error)
-                directory.wipe_task(task_id)
-            except BaseException:
-                task.close_dirty()
-                directory.disown_task(task_id, self._thread)
-                raise
-            else:
-                break
-        return task
-
-    def _new_task(self, task_id: TaskId, inputs: frozenset[TopicPartition]) -> StreamTask:
-        resources = self._resources
-        return StreamTask(
-            task_id,
-            resources.context.topology.subtopology(task_id.subtopology),
-            resources.context.config,
-            resources.collector,
-            state_dir=resources.context.directory.task_path(task_id),
-            cache=resources.cache,
-            clock=resources.context.clock,
-            input_partitions=inputs,
-            global_stores=resources.context.global_stores,
-            trace_record=None
-            if resources.context.instrumentation is None
-            else resources.context.instrumentation.record,
-        )
+        (self.standby if wanted.standby else self.restoring)[task_id] = task
+        self._resources.updater.add(task, limits, standby=wanted.standby)
+        _log.info("%s has %s %s", self._thread, "standby" if wanted.standby else "task", task_id)
 
     def _check_updater(self) -> None:
         """Take back the tasks whose state is complete, and deal with those that failed."""
         updater = self._resources.updater
         for task in updater.drain_restored():
             if self.restoring.get(task.task_id) is task:
-                self._restored.add(task.task_id)
+                self._returned.add(task.task_id)
         for failed in updater.drain_failed():
-            if self.restoring.get(failed.task.task_id) is failed.task:
-                self._restored.add(failed.task.task_id)  # it belongs to this thread again
+            task_id = failed.task.task_id
+            if failed.task in (self.restoring.get(task_id), self.standby.get(task_id)):
+                self._returned.add(task_id)  # it belongs to this thread again
                 if not isinstance(failed.error, TaskCorruptedError):
                     raise failed.error
                 _log.warning("%s", failed.error)
-                self._wipe([failed.task.task_id])
+                self._wipe([task_id])
 
     def _start_restored(self) -> None:
         known = self._committer.committed
         for partition, answer in self._starts.take():
             known[partition] = OffsetAndMetadata(answer.result()[partition])
         undecided: set[TopicPartition] = set()
-        for task_id in sorted(self._restored):
+        for task_id in sorted(self._returned & self.restoring.keys()):
             task = self.restoring[task_id]
             missing = task.input_partitions - known.keys()
             undecided |= missing
@@ -275,7 +329,7 @@ class TaskManager:
     def _start(self, task: StreamTask) -> None:
         known = {partition: self._committer.committed[partition] for partition in task.input_partitions}
         task.initialize(known)
-        self._restored.discard(task.task_id)
+        self._returned.discard(task.task_id)
         del self.restoring[task.task_id]
         self.running[task.task_id] = task
         self._by_partition.update(dict.fromkeys(known, task))
@@ -369,15 +423,17 @@ class TaskManager:
         answers = [
             self._resources.updater.remove(task_id)
             for task_id in task_ids
-            if task_id in self.restoring and task_id not in self._restored
+            if (task_id in self.restoring or task_id in self.standby) and task_id not in self._returned
         ]
         for answer in answers:
             answer.result(_UPDATER_ANSWER_S)
         for task_id in task_ids:
             self.pending.pop(task_id, None)
             self._asked.pop(task_id, None)
-            self._restored.discard(task_id)
-            task = self.running.pop(task_id, None) or self.restoring.pop(task_id, None)
+            self._returned.discard(task_id)
+            task: StreamTask | None = None
+            for tasks in (self.running, self.restoring, self.standby, self._recycled):
+                task = tasks.pop(task_id, None) or task
             try:
                 if task is not None:
                     self._close_task(task, dirty=dirty)
@@ -390,10 +446,8 @@ class TaskManager:
             raise failure
 
     def _close_task(self, task: StreamTask, *, dirty: bool) -> None:
-        for partition in task.input_partitions:
-            self._starts.discard(partition)
-        mine = [partition for partition in task.input_partitions if self._by_partition.pop(partition, None) is not None]
-        self._resources.consumer.unassign(mine)
+        self._stop_reading(task)
+        self._resources.context.directory.note_offset_sum(task.task_id, closing_offset_sum(task))
         try:
             if dirty or task.commit_needed:
                 task.close_dirty()
@@ -405,3 +459,12 @@ class TaskManager:
             for partition in task.changelogs:
                 self._resources.collector.forget(partition)
         _log.info("%s closed task %s%s", self._thread, task.task_id, " without committing" if dirty else "")
+
+    def _stop_reading(self, task: StreamTask) -> None:
+        """Stop reading the input of a task, if it was read."""
+        for partition in task.input_partitions:
+            self._starts.discard(partition)
+        mine = [partition for partition in task.input_partitions if self._by_partition.get(partition) is task]
+        for partition in mine:
+            del self._by_partition[partition]
+        self._resources.consumer.unassign(mine)

@@ -108,6 +108,11 @@ class LayeredStore(Generic[P]):
             self._cache = None
         self._bytes_store.close()
 
+    def clear_cache(self) -> None:
+        """Drop what the record cache holds, and release its memory; call it after a commit, as changes are not written."""
+        if self._cache is not None:
+            self._cache.clear()
+
     def set_flush_listener(self, listener: FlushListener, *, send_old_values: bool) -> bool:
         """Have flushed updates forwarded; return False if the store is not cached."""
         if self._context is None:

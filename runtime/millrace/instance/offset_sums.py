@@ -1,0 +1,61 @@
+"""How far the state of a task is, as a member tells the group's leader: one sum of offsets per task (formats §10).
+
+For each changelog the sum counts the offset of the next record to apply, 0 if nothing is known. So the leader gets the number of
+records to restore by subtracting the sum of the changelogs' ends, and a complete store has lag 0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from millrace.assignment import UNKNOWN_OFFSET_SUM
+from millrace.engine.task import StreamTask
+from millrace.errors import StreamsError
+from millrace.records import TaskId, TopicPartition
+from millrace.state.disk_offsets import offset_on_disk
+from millrace.topology.model import BuiltTopology
+
+__all__ = ["closing_offset_sum", "open_offset_sum", "stored_offset_sum"]
+
+_log = logging.getLogger(__name__)
+
+
+def open_offset_sum(task: StreamTask) -> int:
+    """Return how far a task is whose stores are open; may be called while another thread restores it."""
+    return sum(position or 0 for position in task.changelog_positions.values())
+
+
+def closing_offset_sum(task: StreamTask) -> int:
+    """Return how far a task's state on disk will be once it is closed; UNKNOWN_OFFSET_SUM if it cannot be read."""
+    try:
+        return _sum(
+            store.committed_offset(partition) for partition, store in task.changelogs.items() if store.persistent
+        )
+    except Exception as error:  # of a store that may be broken: it is about to be closed anyway
+        _log.debug("The offsets of task %s cannot be read: %s", task.task_id, error)
+        return UNKNOWN_OFFSET_SUM
+
+
+def stored_offset_sum(topology: BuiltTopology, task_id: TaskId, path: Path) -> int:
+    """Return how far a task's state on disk is, while it is not open; UNKNOWN_OFFSET_SUM if it cannot be read.
+
+    Args:
+        topology: the application's.
+        task_id: the task.
+        path: its directory.
+    """
+    try:
+        subtopology = topology.subtopology(task_id.subtopology)
+        return _sum(
+            offset_on_disk(path, name, TopicPartition(topic, task_id.partition))
+            for name, topic in subtopology.changelog_topics.items()
+        )
+    except (KeyError, StreamsError) as error:  # an older program's task, or a damaged store
+        _log.info("It is unknown how far the state of task %s in %s is: %s", task_id, path, error)
+        return UNKNOWN_OFFSET_SUM
+
+
+def _sum(offsets: Iterable[int | None]) -> int:
+    return sum(0 if offset is None else offset + 1 for offset in offsets)
