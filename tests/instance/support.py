@@ -14,9 +14,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 from tests.waiting import wait_until
 
+from millrace.deadline import Deadline
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.states import State
 from millrace.processor.api import Processor, ProcessorContext
@@ -147,7 +149,15 @@ def produce(kafka: Any, topic: str, lines: list[str], *, partitions: int = 1, st
 
 
 def read_all(kafka: Any, topic: str, *, partitions: int = 1, committed: bool = True) -> list[tuple[Any, Any, int]]:
-    """Return (key, value, partition) of everything currently in a topic, in order within each partition."""
+    """Return (key, value, partition) of everything currently in a topic, in order within each partition.
+
+    If only committed records are wanted, transactions that are open now are waited for, because what follows them, although
+    committed, cannot be read before they end.
+    """
+    places = [TopicPartition(topic, number) for number in range(partitions)]
+    admin = kafka.admin()  # without a reference to it the answers never come
+    answers = admin.list_offsets({place: OffsetSpec.latest() for place in places}, request_timeout=30)
+    ends = {place.partition: answer.result(60).offset for place, answer in answers.items()}
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
@@ -160,19 +170,21 @@ def read_all(kafka: Any, topic: str, *, partitions: int = 1, committed: bool = T
     )
     try:
         consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-        ends = {n: consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=30)[1] for n in range(partitions)}
-        open_partitions = {number for number, end in ends.items() if end > 0}
+        unread = {number for number, end in ends.items() if end > 0}
         found = []
-        deadline = time.monotonic() + DEADLINE_S
-        while open_partitions:
-            assert time.monotonic() < deadline, f"cannot read {topic} to its end"
+        deadline = Deadline(DEADLINE_S)
+        while unread:
+            assert not deadline.passed, f"cannot read {topic} to its end: a transaction may still be open"
             for message in consumer.consume(1000, 0.2):
                 if message.error() is None:
                     found.append((message.key(), message.value(), message.partition()))
-                    if message.offset() >= ends[message.partition()] - 1:
-                        open_partitions.discard(message.partition())
-                elif message.error().code() == -191:
-                    open_partitions.discard(message.partition())
+                    position = message.offset() + 1
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    position = message.offset()  # before the end as long as a transaction is open
+                else:
+                    continue
+                if position >= ends[message.partition()]:
+                    unread.discard(message.partition())
         return found
     finally:
         consumer.close()

@@ -12,6 +12,7 @@ from tests.instance.support import TEXT, read_all, settings
 from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
+from millrace.deadline import Deadline
 from millrace.errors import TaskMigratedError, TransactionAbortedError
 from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
@@ -86,11 +87,13 @@ class Stuck(Changed):
         self.release.wait(60)
 
 
-def test_a_producer_that_does_not_return_is_replaced(kafka, topic_factory, tmp_path, monkeypatch):
+def test_a_producer_that_does_not_return_is_replaced(kafka, topic_factory, tmp_path):
     """What it sent is processed again by a new producer with the same id, which fences it."""
-    monkeypatch.setattr("millrace.instance.producer._STUCK_S", 0.2)
     topic, app = topic_factory("out"), f"app-{secrets.token_hex(4)}"
-    config = StreamsConfig.of(settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2"))
+    config = StreamsConfig.of(
+        settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2")
+        | {"producer.transaction.timeout.ms": 2000}
+    )
     producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
     producer.start()
     producer.client = stuck = Stuck(producer.client)
@@ -121,12 +124,14 @@ class AwayAfterOffsets(Changed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["commit", "abort"])
-def test_a_transaction_that_cannot_be_ended_is_ended_by_a_new_producer(own_kafka, tmp_path, monkeypatch, ending):
-    """If brokers do not answer in time, a new producer with the same id continues as soon as they do."""
-    monkeypatch.setattr("millrace.instance.producer._STUCK_S", 4.0)  # less than a request may take: one attempt
+def test_a_transaction_that_cannot_be_ended_is_ended_by_a_new_producer(own_kafka, tmp_path, ending):
+    """If brokers do not answer before the transaction times out, a new producer with the same id continues when they do."""
     kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
     kafka.create_topics("out")
-    config = StreamsConfig.of(settings(kafka, "app", tmp_path, processing_guarantee="exactly_once_v2"))
+    config = StreamsConfig.of(
+        settings(kafka, "app", tmp_path, processing_guarantee="exactly_once_v2")
+        | {"producer.transaction.timeout.ms": 6000}
+    )
     answer_again = threading.Timer(1.0, kafka.resume)
     opened = []
 
@@ -141,11 +146,13 @@ def test_a_transaction_that_cannot_be_ended_is_ended_by_a_new_producer(own_kafka
     first = producer.client = AwayAfterOffsets(producer.client, kafka)
     try:
         producer.begin()
+        expiry = Deadline(6.0)
         producer.client.produce("out", b"unsure")
         producer.flush()
         if ending == "commit":
             with pytest.raises(TransactionAbortedError, match="A new producer takes this one's place"):
                 producer.commit({TopicPartition("out", 0): OffsetAndMetadata(1)}, b"")
+            assert not expiry.passed, "later the coordinator would fence it, and the thread would lose its tasks"
         else:
             kafka.pause()
         producer.abort()

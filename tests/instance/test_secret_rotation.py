@@ -88,7 +88,9 @@ def mount(folder, user, password):
             (folder / name).symlink_to(f"..data/{name}")
 
 
-@pytest.mark.parametrize(("first", "guarantee"), [("file", "exactly_once_v2"), ("broker", "at_least_once")])
+@pytest.mark.parametrize(
+    ("first", "guarantee"), [("file", "exactly_once_v2"), ("broker", "at_least_once"), ("broker", "exactly_once_v2")]
+)
 def test_password_is_changed_without_a_restart(scram, tmp_path, caplog, guarantee, first):
     """Whether the file or the broker changes first, the same threads continue exactly-once, and no password is shown."""
     caplog.set_level(logging.DEBUG)

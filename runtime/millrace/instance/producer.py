@@ -80,7 +80,11 @@ _TRANSACTION_FAILED: Final = frozenset({KafkaError._STATE, KafkaError._FATAL})  
 """What `produce` raises once an earlier record has failed the transaction or the whole producer, which `abort` then replaces."""
 PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _REQUEST_TIMEOUT_S: Final = 5.0
-_STUCK_S: Final = 3 * _REQUEST_TIMEOUT_S
+_PATIENCE_S: Final = 3 * _REQUEST_TIMEOUT_S
+"""How long a commit may take at the most."""
+_COMMITTED_BY: Final = 0.8
+"""The part of its timeout that a transaction may take: the coordinator fences a producer that takes longer, for a rebalance."""
+_LAST_ATTEMPT_S: Final = 1.0
 _FLUSH_STEP_S: Final = 0.5
 _BATCH_BYTES: Final = 1_000_000
 """librdkafka's default of `batch.size`."""
@@ -170,6 +174,7 @@ class StreamsProducer:
         except KafkaException as error:
             raise self._unusable(translate_error(error, "begin a transaction")) from error
         self.in_transaction = True
+        self._expiry = Deadline(_COMMITTED_BY * self._transaction_timeout_s)
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Take delivery reports, waiting for the first one for `timeout_s`.
@@ -232,10 +237,10 @@ class StreamsProducer:
         Raises:
             TaskMigratedError: the generation is over, or the producer is fenced.
             TransactionAbortedError: call `abort`, then revive the tasks.
-            StreamsTimeoutError: the offsets could not be added within `task.timeout.ms`.
         """
         if not self.in_transaction:
             self.begin()
+        deadline = Deadline(min(_PATIENCE_S, self._expiry.left_s(at_least=_LAST_ATTEMPT_S)))
         positions = [
             ClientTopicPartition(tp.topic, tp.partition, position.offset, position.metadata)
             for tp, position in offsets.items()
@@ -244,11 +249,15 @@ class StreamsProducer:
         self._retry(
             "add offsets to the transaction",
             lambda: self._in_time(
-                lambda: client.send_offsets_to_transaction(positions, group_metadata, _REQUEST_TIMEOUT_S)
+                lambda: client.send_offsets_to_transaction(positions, group_metadata, _REQUEST_TIMEOUT_S), deadline
             ),
         )
         try:
-            self._retry("commit the transaction", lambda: client.commit_transaction(_REQUEST_TIMEOUT_S), _STUCK_S)
+            self._retry(
+                "commit the transaction",
+                lambda: client.commit_transaction(min(_REQUEST_TIMEOUT_S, deadline.left_s(_LAST_ATTEMPT_S))),
+                deadline.left_s(),
+            )
         except StreamsTimeoutError as error:
             self._stuck = True
             raise TransactionAbortedError(
@@ -319,6 +328,7 @@ class StreamsProducer:
     def _open(self) -> Producer:
         settings = self._settings()
         self.transactional = "transactional.id" in settings
+        self._transaction_timeout_s = int(settings.get("transaction.timeout.ms", 0)) / 1000
         settings.update({"on_delivery": self._on_delivery, "delivery.report.only.error": True})
         largest = settings.get("batch.size", _BATCH_BYTES), settings.get("message.max.bytes", _BATCH_BYTES)
         self._batch_bytes = min(map(int, largest))
@@ -328,7 +338,7 @@ class StreamsProducer:
             settings["batch.num.messages"] = 1
         return open_producer(settings)
 
-    def _in_time(self, call: Callable[[], None]) -> None:
+    def _in_time(self, call: Callable[[], None], deadline: Deadline) -> None:
         """Call a function of librdkafka that may never return, in a thread that is abandoned in that case.
 
         librdkafka's cache of group coordinators may have a broker that was missing from the cluster's metadata for a moment, as
@@ -336,12 +346,12 @@ class StreamsProducer:
         """
         outcome = in_background(f"{threading.current_thread().name}-offsets", call)
         try:
-            outcome.result(_STUCK_S)
+            outcome.result(deadline.left_s())
         except TimeoutError:
             self._stuck = True
             raise TransactionAbortedError(
-                f"The producer has not added offsets to the transaction in {_STUCK_S:.0f} s: a new one takes its place, and "
-                "the records since the last commit are processed again"
+                "The producer has not added offsets to the transaction in time: a new one takes its place, and the records "
+                "since the last commit are processed again"
             ) from None
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
