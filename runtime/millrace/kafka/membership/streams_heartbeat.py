@@ -45,7 +45,6 @@ from millrace.kafka.membership.streams_state import (
     OwnedTasks,
     StreamsState,
 )
-from millrace.kafka.membership.streams_topology import describe_topology
 from millrace.kafka.streams_messages import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
 from millrace.plan.model import TopologyPlan
 from millrace.records import TaskId, TopicPartition
@@ -99,18 +98,15 @@ class StreamsHeartbeats:
         settings: MembershipSettings,
         member: StreamsState,
         info: StreamsMemberInfo,
+        topology: object,
     ) -> None:
-        """Prepare; `run` is the coroutine to start on the IO thread.
-
-        Raises:
-            UnsupportedFeatureError: The topology reads topics by a pattern.
-        """
+        """Prepare; `run` is the coroutine to start on the IO thread."""
         self._connection = connection
         self._coordinator = coordinator
         self._settings = settings
         self._member = member
         self._info = info
-        self._topology = describe_topology(info.plan, info.replication_factor)
+        self._topology = topology
         self._inputs = {item.id: item.source_topics for item in info.plan.subtopologies}
         self._next_s = 0.0
         self._beating = self._again = False
@@ -118,7 +114,6 @@ class StreamsHeartbeats:
         self._reported: OwnedTasks | None = None
         """What the coordinator knows that this member owns; None if that is uncertain."""
         self._endpoint_epoch = -1
-        self._endpoint_known = False
         self._joins_without_endpoint = False
         self._ids: tuple[_Ids, _Ids, _Ids] = (frozenset(), frozenset(), frozenset())
         self._resolved: tuple[_Ids, _Ids, _Ids] | None = None
@@ -220,8 +215,13 @@ class StreamsHeartbeats:
                 self._refused(answer.error_code, answer.error_message or "")
                 return
             self._reported = reporting
-            self._endpoint_known = self._endpoint_known or request.user_endpoint is not None
             self._accepted(answer)
+            if self._may_join_with_endpoint():
+                log.info("Member %s joins group %s again, with its endpoint", member.member_id, self._settings.group_id)
+                self._joins_without_endpoint = False
+                member.generation, member.state, member.target = NO_GENERATION, MemberState.JOINING, None
+                self._again = True
+                return
         await self._resolve()
 
     def _request(self, epoch: int, reporting: OwnedTasks) -> StreamsGroupHeartbeatRequest:
@@ -234,8 +234,7 @@ class StreamsHeartbeats:
             shutdown_application=self.shutdown_application,
         )
         if epoch == NO_GENERATION:
-            self._endpoint_epoch, self._endpoint_known = -1, False
-            request.endpoint_information_epoch = -1
+            self._endpoint_epoch = request.endpoint_information_epoch = -1
             request.topology = self._topology
             request.rack_id = self._settings.rack_id
             request.rebalance_timeout_ms = self._settings.max_poll_interval_ms
@@ -245,18 +244,18 @@ class StreamsHeartbeats:
             request.active_tasks = _grouped(reporting.active)
             request.standby_tasks = _grouped(reporting.standby)
             request.warmup_tasks = _grouped(reporting.warmup)
-        if info.end_point is not None and self._may_send_endpoint(epoch):
+        if info.end_point is not None and epoch == NO_GENERATION and not self._joins_without_endpoint:
             request.user_endpoint = message.Endpoint(host=info.end_point.host, port=info.end_point.port)
         return request
 
-    def _may_send_endpoint(self, epoch: int) -> bool:
-        """Whether to send the endpoint: at joining, or later if the coordinator could not cope with it then.
+    def _may_join_with_endpoint(self) -> bool:
+        """Whether a member that had to join without its endpoint owns nothing yet, and the group's tasks are known by now.
 
-        A coordinator of release 4.3 fails with UNKNOWN_SERVER_ERROR if the group's tasks are not known yet.
+        Coordinators of release 4.3 fail with UNKNOWN_SERVER_ERROR if a member joins with an endpoint while topics are missing,
+        and do not tell others of an endpoint that comes later.
         """
-        if epoch == NO_GENERATION:
-            return not self._joins_without_endpoint
-        return not self._endpoint_known and not self._member.statuses.keys() & _UNCONFIGURED
+        owns = self._member.owned or self._member.current != OwnedTasks()
+        return self._joins_without_endpoint and not owns and not self._member.statuses.keys() & _UNCONFIGURED
 
     def _accepted(self, answer: StreamsGroupHeartbeatResponse) -> None:
         member = self._member
@@ -337,7 +336,7 @@ class StreamsHeartbeats:
                 self._coordinator.forget(f"error {code}")
             self._retry()
         elif code == _UNKNOWN_SERVER_ERROR:
-            self._joins_without_endpoint = self._joins_without_endpoint or joining
+            self._joins_without_endpoint = joining and self._info.end_point is not None
             log.warning("Heartbeat of group %s was answered with an error, and is sent again: %s", group, message)
             self._retry()
         else:
@@ -361,10 +360,11 @@ def _refusal(code: int, message: str, settings: MembershipSettings) -> StreamsEr
             f"Group {group} has members with another group.protocol ({message}): stop all of them before the protocol changes, "
             "or use another application.id"
         )
-    if code in {130, 131, 132}:
+    if code in {42, 130, 131, 132}:
         return TopologyError(
-            f"Group {group} has another topology than this program ({message}). With group.protocol=streams a group keeps its "
-            "topology: use another application.id, or stop all members and delete the group, with its committed offsets"
+            f"The coordinator of group {group} does not accept this program's topology: {message}. With group.protocol=streams a "
+            "group keeps the topology of its first member: use another application.id, or stop all members and delete the group, "
+            "with its committed offsets"
         )
     name = kafka_errors.for_code(code).__name__
     return ConfigError(f"The coordinator does not admit this member to group {group}: {name}: {message}")

@@ -31,11 +31,14 @@ from millrace.kafka.membership.streams_state import (
     OwnedTasks,
     StreamsState,
 )
+from millrace.kafka.membership.streams_topology import describe_topology
 from millrace.records import OffsetAndMetadata, TopicPartition
 
 __all__ = ["StreamsGroupMember"]
 
 _STALE_PAUSE_S: Final = 0.1
+_TOPICS_APPEAR_S: Final = 3.0
+"""How long it may take until the coordinator knows a topic that has just been created."""
 
 
 class StreamsGroupMember(BaseMember):
@@ -56,11 +59,15 @@ class StreamsGroupMember(BaseMember):
             clients: The process's client settings.
             thread: The stream thread's number, from 1.
             info: What the member tells the coordinator about itself.
+
+        Raises:
+            UnsupportedFeatureError: The topology reads topics by a pattern.
         """
         settings = clients.membership(thread)
         self._state = StreamsState(settings)
         super().__init__(clients, thread, settings, self._state)
         self._info = info
+        self._topology = describe_topology(info.plan, info.replication_factor)
         self._given: OwnedTasks | None = None
         """The last target that the stream thread was given; None if it has none since the member joined."""
         self._endpoints = Endpoints()
@@ -68,7 +75,7 @@ class StreamsGroupMember(BaseMember):
 
     def _begin(self) -> None:
         self._heartbeats = StreamsHeartbeats(
-            self._connection, self._coordinator, self._settings, self._state, self._info
+            self._connection, self._coordinator, self._settings, self._state, self._info, self._topology
         )
         self._connection.start(self._heartbeats.run)
 
@@ -179,7 +186,8 @@ class StreamsGroupMember(BaseMember):
                 "them with the right numbers of partitions, or reset the application if its input has got more partitions"
             )
         since_s = state.topics_missing_since_s
-        if since_s is not None and time.monotonic() - since_s > 2 * state.heartbeat_interval_s:
+        patience_s = max(_TOPICS_APPEAR_S, 2 * state.heartbeat_interval_s)
+        if since_s is not None and time.monotonic() - since_s > patience_s:
             raise MissingSourceTopicError(
                 f"Input topics of group {group} do not exist: {state.statuses[MISSING_SOURCE_TOPICS]}. Create them (Millrace "
                 "never creates input topics), or correct their names"
