@@ -255,13 +255,6 @@ def test_unreachable_brokers_are_said_to_be(app, tmp_path):
         KafkaStreams(word_count("in", "out"), config).start()
 
 
-@pytest.mark.parametrize("setting", [{"group.protocol": "streams"}])
-def test_unsupported_settings_are_refused(app, tmp_path, setting):
-    """Valid settings that this version does not support are refused by name before anything starts."""
-    with pytest.raises(UnsupportedFeatureError, match=next(iter(setting))):
-        KafkaStreams(word_count("in", "out"), settings("127.0.0.1:9", app, tmp_path) | setting)
-
-
 def test_transaction_shorter_than_the_commit_interval_is_refused(app, tmp_path):
     """Under exactly-once the commit interval must be shorter than the transaction timeout."""
     config = settings("127.0.0.1:9", app, tmp_path, processing_guarantee="exactly_once_v2", commit_interval_ms=30_000)

@@ -7,8 +7,7 @@ import uuid
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-from tests.kafka.support import Group, committed
+from tests.kafka.support import Group, committed, set_group
 from tests.waiting import wait_until
 
 from millrace.assignment.model import HostInfo
@@ -102,15 +101,6 @@ class StreamsGroup:
             member.close()
 
 
-def set_group(group, **settings):
-    """Change settings of the group in the brokers."""
-    entries = [ConfigEntry(k, v, incremental_operation=AlterConfigOpType.SET) for k, v in settings.items()]
-    resource = ConfigResource(ConfigResource.Type.GROUP, group.application_id, incremental_configs=entries)
-    admin = AdminClient({"bootstrap.servers": group.settings["bootstrap.servers"]})
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(30)
-
-
 @pytest.fixture
 def group(kafka, topic_factory):
     """Yield a group for a topic with four partitions."""
@@ -165,7 +155,7 @@ def test_tasks_return_when_a_member_closes(group):
 
 def test_a_member_that_stays_keeps_its_tasks_until_its_session_ends(group):
     """With leave_group=False the coordinator notices only by the missing heartbeats."""
-    set_group(group, **{"streams.session.timeout.ms": "2000"})
+    set_group(group.settings, {"streams.session.timeout.ms": "2000"})
     group.join("a")
     group.join("b")
     group.settle()
@@ -178,7 +168,7 @@ def test_a_member_that_stays_keeps_its_tasks_until_its_session_ends(group):
 
 def test_standbys_are_the_group_s_setting(group):
     """With streams.num.standby.replicas=1 each member is given standbys of the other's tasks, with their input partitions."""
-    set_group(group, **{"streams.num.standby.replicas": "1"})
+    set_group(group.settings, {"streams.num.standby.replicas": "1"})
     first, second = group.join("a"), group.join("b")
     group.until(lambda: len(first.tasks.standby) == len(second.tasks.standby) == 2)
     assert first.tasks.standby == second.tasks.active
@@ -187,7 +177,7 @@ def test_standbys_are_the_group_s_setting(group):
 
 def test_a_standby_becomes_active_in_two_steps(group):
     """When the owner leaves, its standby is first taken away and then given again as active; nothing is lost."""
-    set_group(group, **{"streams.num.standby.replicas": "1"})
+    set_group(group.settings, {"streams.num.standby.replicas": "1"})
     first, second = group.join("a"), group.join("b")
     group.until(lambda: len(first.tasks.standby) == len(second.tasks.standby) == 2)
     group.members.pop("b").close()
@@ -198,7 +188,7 @@ def test_a_standby_becomes_active_in_two_steps(group):
 
 def test_members_know_where_the_state_of_others_is(group):
     """Each process's endpoint comes with the input partitions of its active tasks and of its standbys."""
-    set_group(group, **{"streams.num.standby.replicas": "1"})
+    set_group(group.settings, {"streams.num.standby.replicas": "1"})
     here, there = HostInfo("here", 1), HostInfo("there", 2)
     first, second = group.join("a", end_point=here), group.join("b", end_point=there)
 
