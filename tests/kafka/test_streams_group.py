@@ -7,6 +7,7 @@ import uuid
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
+from kafka.errors import KafkaTimeoutError
 from tests.kafka.support import Group, committed, set_group
 from tests.waiting import wait_until
 
@@ -249,6 +250,27 @@ def test_a_thread_that_does_not_poll_gives_its_tasks_to_others(group):
     group.until(lambda: len(group.members["b"].assignment) == 4, "b")
     group.until(lambda: group.of("a", Lost))
     group.settle()
+
+
+def test_an_assignment_whose_answer_was_lost_is_followed(group):
+    """The coordinator sends a new assignment once. A member that has missed the answer reads it from the group's description."""
+    member = group.join("a")
+    group.join("b")
+    group.settle()
+    send, lost = member._coordinator.send, []
+
+    async def lossy(request, *arguments, **named):
+        answer = await send(request, *arguments, **named)
+        if not lost and getattr(answer, "active_tasks", None) is not None:
+            lost.append(answer)
+            raise KafkaTimeoutError("the connection broke")
+        return answer
+
+    member._coordinator.send = lossy
+    group.members.pop("b").close()
+    group.settle()
+    assert len(lost) == 1
+    assert not group.of("a", Lost)
 
 
 def test_offsets_come_back_with_their_metadata(group):

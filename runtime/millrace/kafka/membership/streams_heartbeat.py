@@ -45,7 +45,11 @@ from millrace.kafka.membership.streams_state import (
     OwnedTasks,
     StreamsState,
 )
-from millrace.kafka.streams_messages import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
+from millrace.kafka.streams_messages import (
+    StreamsGroupDescribeRequest,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
 from millrace.plan.model import TopologyPlan
 from millrace.records import TaskId, TopicPartition
 
@@ -117,6 +121,8 @@ class StreamsHeartbeats:
         self._joins_without_endpoint = False
         self._ids: tuple[_Ids, _Ids, _Ids] = (frozenset(), frozenset(), frozenset())
         self._resolved: tuple[_Ids, _Ids, _Ids] | None = None
+        self._missed_answer = False
+        """Whether an answer that was lost may have changed the assignment."""
         self._last_poll_s = time.monotonic()
         self.shutdown_application = False
         """Whether to tell the coordinator that the application is to stop everywhere."""
@@ -206,6 +212,7 @@ class StreamsHeartbeats:
             return
         except kafka_errors.KafkaError as error:
             log.debug("Heartbeat of group %s failed: %s", self._settings.group_id, error)
+            self._missed_answer = epoch != NO_GENERATION
             self._retry()
             return
         with member.lock:
@@ -222,7 +229,35 @@ class StreamsHeartbeats:
                 member.generation, member.state, member.target = NO_GENERATION, MemberState.JOINING, None
                 self._again = True
                 return
+        if self._missed_answer:
+            await self._reread()
         await self._resolve()
+
+    async def _reread(self) -> None:
+        """Learn the assignment from the description of the group: coordinators send a change once, even if that answer is lost."""
+        member = self._member
+        request = StreamsGroupDescribeRequest(group_ids=[self._settings.group_id], include_authorized_operations=False)
+        try:
+            (group,) = (await self._coordinator.send(request, self._settings.request_timeout_ms)).groups
+        except kafka_errors.KafkaError as error:
+            group, problem = None, str(error)
+        else:
+            problem = f"error {group.error_code}"
+        if group is None or group.error_code:
+            log.info("The assignment of group %s could not be read: %s", self._settings.group_id, problem)
+            self._retry()
+            return
+        with member.lock:
+            for each in group.members:
+                if each.member_id == member.member_id and member.generation != NO_GENERATION:
+                    given = each.assignment
+                    self._learn(_ids(given.active_tasks), _ids(given.standby_tasks), _ids(given.warmup_tasks))
+
+    def _learn(self, active: _Ids, standby: _Ids, warmup: _Ids) -> None:
+        self._missed_answer = False
+        self._ids = (active, standby, warmup)
+        if self._ids != self._resolved:
+            self._member.target = None  # until `_resolve` knows it; what was given to the stream thread stays as it is
 
     def _request(self, epoch: int, reporting: OwnedTasks) -> StreamsGroupHeartbeatRequest:
         message, info, member = StreamsGroupHeartbeatRequest, self._info, self._member
@@ -280,14 +315,8 @@ class StreamsHeartbeats:
         self._endpoint_epoch = answer.endpoint_information_epoch
         if answer.partitions_by_user_endpoint is not None:
             member.endpoints = _endpoints(answer)
-        told = (answer.active_tasks, answer.standby_tasks, answer.warmup_tasks)
-        if any(each is not None for each in told):
-            active, standby, warmup = (
-                known if each is None else _ids(each) for each, known in zip(told, self._ids, strict=True)
-            )
-            self._ids = (active, standby, warmup)
-            if self._ids != self._resolved:
-                member.target = None  # until `_resolve` knows it; what was given to the stream thread stays as it is
+        if answer.active_tasks is not None:  # then all three are given
+            self._learn(_ids(answer.active_tasks), _ids(answer.standby_tasks), _ids(answer.warmup_tasks))
         member.changed.set()
 
     async def _resolve(self) -> None:
