@@ -234,7 +234,7 @@ class StreamsHeartbeats:
         await self._resolve()
 
     async def _reread(self) -> None:
-        """Learn the assignment from the description of the group: coordinators send a change once, even if that answer is lost."""
+        """Learn the assignment from the description of the group: coordinators send a change once, even if the answer is lost."""
         member = self._member
         request = StreamsGroupDescribeRequest(group_ids=[self._settings.group_id], include_authorized_operations=False)
         try:
