@@ -21,8 +21,22 @@ settings.load_profile("millrace")
 
 @pytest.fixture(scope="session")
 def kafka_options() -> Mapping[str, Any]:
-    """Nobody stops the shared broker, so it may pause for long without being considered dead: that would cost markers."""
-    return {"config": {"broker.session.timeout.ms": "60000"}}
+    """Options of the shared broker.
+
+    Nobody stops it, so it may pause for long without being considered dead: that would cost markers. Streams groups rebalance as
+    quickly as classic ones do here, by short heartbeat intervals and without delays.
+    """
+    return {
+        "config": {
+            "broker.session.timeout.ms": "60000",
+            "group.streams.min.heartbeat.interval.ms": "200",
+            "group.streams.heartbeat.interval.ms": "200",
+            "group.streams.min.session.timeout.ms": "2000",
+            "group.streams.min.assignment.interval.ms": "0",
+            "group.streams.assignment.interval.ms": "0",
+            "group.streams.initial.rebalance.delay.ms": "0",
+        }
+    }
 
 
 @pytest.fixture(autouse=True)

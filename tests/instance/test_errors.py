@@ -55,7 +55,7 @@ from millrace.errors import (
 )
 from millrace.instance import KafkaStreams, State, UncaughtExceptionResponse, run
 from millrace.instance.activity import LoopProgress
-from millrace.instance.membership import GroupMembership, may_create_topics
+from millrace.instance.membership import ClassicMembership, may_create_topics
 from millrace.instance.restoration import RestoreListener
 from millrace.instance.status import write_status
 from millrace.plan.model import PlannedSubtopology, TopologyPlan
@@ -253,13 +253,6 @@ def test_unreachable_brokers_are_said_to_be(app, tmp_path):
     config = settings("127.0.0.1:9", app, tmp_path)
     with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:9"):
         KafkaStreams(word_count("in", "out"), config).start()
-
-
-@pytest.mark.parametrize("setting", [{"group.protocol": "streams"}])
-def test_unsupported_settings_are_refused(app, tmp_path, setting):
-    """Valid settings that this version does not support are refused by name before anything starts."""
-    with pytest.raises(UnsupportedFeatureError, match=next(iter(setting))):
-        KafkaStreams(word_count("in", "out"), settings("127.0.0.1:9", app, tmp_path) | setting)
 
 
 def test_transaction_shorter_than_the_commit_interval_is_refused(app, tmp_path):
@@ -477,7 +470,7 @@ def test_asking_all_to_stop_waits_until_the_others_had_time_to_rejoin(monkeypatc
     member = SimpleNamespace(instance_id=None, poll=poll, request_rejoin=lambda _: None)
     protocol = SimpleNamespace(accept=lambda _: SimpleNamespace(shutdown_requested=True))
     monkeypatch.setattr("millrace.deadline.time", SimpleNamespace(monotonic=lambda: now))
-    membership = GroupMembership(
+    membership = ClassicMembership(
         member, protocol, None, LoopProgress(), SimpleNamespace(changed=False), timeout_s=60, rebalance_s=300
     )
     membership.request_shutdown_of_all()

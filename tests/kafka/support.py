@@ -2,6 +2,7 @@
 
 import secrets
 
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.waiting import wait_until
 
 from millrace.assignment.protocol import Assigned, Lost, MemberAssignment, Revoked, TopicSubscription
@@ -113,3 +114,14 @@ def committed(member, partitions, timeout_s=60.0):
     answer = member.ask_committed(partitions, timeout_s)
     wait_until(lambda: answer.of(partitions) is not None, "an answer", timeout_s + 60)
     return answer.of(partitions)
+
+
+def set_group(settings, group_settings):
+    """Change settings of an application's group in the brokers."""
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in group_settings.items()
+    ]
+    group = ConfigResource(ConfigResource.Type.GROUP, settings["application.id"], incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": settings["bootstrap.servers"]})
+    for future in admin.incremental_alter_configs([group]).values():
+        future.result(30)

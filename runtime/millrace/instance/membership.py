@@ -11,24 +11,35 @@ import contextlib
 import json
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from millrace.assignment import AssignedTasks, AssignmentConfig, GroupLeader, MemberProtocol, select_assignor
+from millrace.assignment import (
+    AssignedTasks,
+    AssignmentConfig,
+    GroupLeader,
+    HostInfo,
+    MemberProtocol,
+    select_assignor,
+)
 from millrace.assignment.payloads import AssignorError
 from millrace.assignment.protocol import Assigned, GroupEvent, TopicSubscription
-from millrace.config import StreamsConfig
+from millrace.config import GroupProtocol, StreamsConfig
 from millrace.deadline import Deadline
 from millrace.instance.activity import LoopProgress
 from millrace.instance.state_directory import StateDirectory
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.internal_topics import LeaderCluster
+from millrace.kafka.membership.base import BaseMember
 from millrace.kafka.membership.member import GroupMember
 from millrace.kafka.membership.offsets import CommittedOffsets
 from millrace.kafka.membership.state import MemberState
+from millrace.kafka.membership.streams_heartbeat import StreamsMemberInfo
+from millrace.kafka.membership.streams_member import StreamsGroupMember
 from millrace.plan.model import TopologyPlan
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
 from millrace.topology.model import BuiltTopology
@@ -56,8 +67,93 @@ def may_create_topics(plan: TopologyPlan, config: StreamsConfig) -> bool:
     return by_pattern or str(config.internal("__internal.topics.create__", "true")).lower() != "false"
 
 
-class GroupMembership:
+class GroupMembership(ABC):
     """The membership of one stream thread; used by that thread only."""
+
+    def __init__(self, member: BaseMember, progress: LoopProgress, *, timeout_s: float) -> None:
+        self._client = member
+        self._progress = progress
+        self._timeout_s = timeout_s
+
+    @property
+    def rebalancing(self) -> bool:
+        """Whether the group is between generations: commits wait."""
+        return self._client.rebalancing
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member assigns for the group."""
+        return False
+
+    @property
+    def generation(self) -> int:
+        """The group's generation that this member is in, -1 for none."""
+        return self._client.generation
+
+    @property
+    def member_id(self) -> str:
+        """The coordinator's id for this member; empty before it has one."""
+        return self._client.member_id
+
+    @property
+    def instance_id(self) -> str | None:
+        """The static member's id, None for a dynamic member."""
+        return self._client.instance_id
+
+    @property
+    def state(self) -> MemberState:
+        """The member's current state."""
+        return self._client.state
+
+    def start(self) -> None:
+        """Connect to the brokers; the first `poll` joins."""
+        self._client.start()
+
+    def poll(self) -> list[GroupEvent]:
+        """Return what happened in the group since the last call; does not wait.
+
+        Raises:
+            StreamsError: the group cannot be joined, or tasks cannot be assigned.
+        """
+        return self._client.poll()
+
+    @abstractmethod
+    def accept(self, event: Assigned) -> AssignedTasks:
+        """Read an assignment that `poll` has just returned.
+
+        Raises:
+            MissingSourceTopicError: the leader found that input topics are missing.
+            TaskAssignmentError: the leader could not assign.
+        """
+
+    @abstractmethod
+    def rejoin_without_tasks(self, reason: str) -> None:
+        """Rejoin without owning anything, because the thread has dropped its tasks."""
+
+    @abstractmethod
+    def request_shutdown_of_all(self) -> None:
+        """Tell every member of the application to stop, and wait for the answer; leaving earlier could lose the request."""
+
+    def ask_committed(self, partitions: Collection[TopicPartition]) -> CommittedOffsets:
+        """Request committed offsets without waiting; each arrives once no transaction is pending on it."""
+        return self._client.ask_committed(partitions, self._timeout_s)
+
+    def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit offsets with the member's generation."""
+        with self._progress.waiting_for("offsets to be committed"):
+            self._client.commit_offsets(offsets, self._timeout_s)
+
+    def group_metadata(self) -> bytes:
+        """Return what `send_offsets_to_transaction` takes."""
+        return self._client.group_metadata()
+
+    def close(self, *, leave_group: bool | None = None) -> None:
+        """End the membership; with None dynamic members leave, and static ones keep their place until their session times out."""
+        self._client.close(leave_group=False if self._progress.given_up else leave_group)
+
+
+class ClassicMembership(GroupMembership):
+    """A membership with the classic protocol: the group's leader, which is one of its members, assigns the tasks."""
 
     def __init__(
         self,
@@ -70,72 +166,33 @@ class GroupMembership:
         timeout_s: float,
         rebalance_s: float,
     ) -> None:
+        super().__init__(member, progress, timeout_s=timeout_s)
         self._member = member
         self._protocol = protocol
         self._leader = leader
-        self._timeout_s = timeout_s
         self._rebalance_s = rebalance_s
-        self._progress = progress
         self._inputs = inputs
         self._asks = member.instance_id is not None and inputs.changed
         self._had_unfit = False
         self._rejoin_at_ms: int | None = None
 
     @property
-    def rebalancing(self) -> bool:
-        """Whether the group is between generations: commits wait."""
-        return self._member.rebalancing
-
-    @property
     def is_leader(self) -> bool:
         """Whether this member assigns for the group."""
         return self._member.is_leader
 
-    @property
-    def generation(self) -> int:
-        """The group's generation that this member is in, -1 for none."""
-        return self._member.generation
-
-    @property
-    def member_id(self) -> str:
-        """The coordinator's id for this member; empty before it has joined."""
-        return self._member.member_id
-
-    @property
-    def instance_id(self) -> str | None:
-        """The static member's id, None for a dynamic member."""
-        return self._member.instance_id
-
-    @property
-    def state(self) -> MemberState:
-        """The member's current state."""
-        return self._member.state
-
-    def start(self) -> None:
-        """Connect to the brokers; the first `poll` joins."""
-        self._member.start()
-
     def poll(self) -> list[GroupEvent]:
-        """Return what happened in the group since the last call; does not wait.
-
-        Raises:
-            StreamsError: the group cannot be joined, or the tasks cannot be assigned and this member leads.
-        """
+        """Return what happened in the group since the last call; does not wait."""
         if self._rejoin_at_ms is not None and _now_ms() >= self._rejoin_at_ms:
             self._rejoin_at_ms = None
             self._member.request_rejoin("a follow-up rebalance is due")
-        events = self._member.poll()
+        events = super().poll()
         if self._leader.error is not None:
             raise self._leader.error
         return events
 
     def accept(self, event: Assigned) -> AssignedTasks:
-        """Read an assignment, and leave out tasks whose input this topology does not read.
-
-        Raises:
-            MissingSourceTopicError: the leader found that input topics are missing.
-            TaskAssignmentError: the leader could not assign.
-        """
+        """Read an assignment, and leave out tasks whose input this topology does not read."""
         tasks = self._protocol.accept(event)
         self._rejoin_at_ms = tasks.next_rebalance_ms
         unfit = sorted(task for task, inputs in tasks.active.items() if not self._inputs.fits(task, inputs))
@@ -172,22 +229,26 @@ class GroupMembership:
                 if isinstance(event, Assigned) and self._protocol.accept(event).shutdown_requested:
                     return
 
-    def ask_committed(self, partitions: Collection[TopicPartition]) -> CommittedOffsets:
-        """Request committed offsets without waiting; each arrives once no transaction is pending on it."""
-        return self._member.ask_committed(partitions, self._timeout_s)
 
-    def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit offsets with the member's generation."""
-        with self._progress.waiting_for("offsets to be committed"):
-            self._member.commit_offsets(offsets, self._timeout_s)
+class StreamsMembership(GroupMembership):
+    """A membership with the streams protocol (KIP-1071): the brokers assign the tasks, and create the internal topics."""
 
-    def group_metadata(self) -> bytes:
-        """Return what `send_offsets_to_transaction` takes."""
-        return self._member.group_metadata()
+    def __init__(self, member: StreamsGroupMember, progress: LoopProgress, *, timeout_s: float) -> None:
+        super().__init__(member, progress, timeout_s=timeout_s)
+        self._member = member
 
-    def close(self, *, leave_group: bool | None = None) -> None:
-        """End the membership; with None dynamic members leave, and static ones keep their place until their session times out."""
-        self._member.close(leave_group=False if self._progress.given_up else leave_group)
+    def accept(self, event: Assigned) -> AssignedTasks:
+        """Return the tasks that belong to an assignment."""
+        del event  # has their partitions only
+        return self._member.tasks
+
+    def rejoin_without_tasks(self, reason: str) -> None:
+        """Rejoin without owning anything, because the thread has dropped its tasks."""
+        self._member.reset(reason)
+
+    def request_shutdown_of_all(self) -> None:
+        """Tell every member of the application to stop, and wait for the coordinator's answer."""
+        self._member.shut_down_application(_SHUTDOWN_ANSWER_S)
 
 
 class MembershipFactory:
@@ -229,7 +290,16 @@ class MembershipFactory:
             offset_sums: returns the local state; called each time the member joins.
             progress: the thread's; records waits for a broker.
         """
-        config = self._config
+        config, timeout_s = self._config, self._config.task_timeout_ms / 1000
+        if config.group_protocol is GroupProtocol.STREAMS:
+            info = StreamsMemberInfo(
+                self._plan,
+                self._process_id,
+                HostInfo.parse(config.application_server) if config.application_server else None,
+                config.prefixed("client.tag."),
+                config.replication_factor,
+            )
+            return StreamsMembership(StreamsGroupMember(self._settings, thread, info), progress, timeout_s=timeout_s)
         protocol = MemberProtocol(
             self._process_id, end_point=config.application_server, client_tags=config.prefixed("client.tag.")
         )
@@ -243,13 +313,13 @@ class MembershipFactory:
             user_data=lambda: protocol.user_data(offset_sums()),
             assign=leader,
         )
-        return GroupMembership(
+        return ClassicMembership(
             member,
             protocol,
             leader,
             progress,
             self._inputs,
-            timeout_s=config.task_timeout_ms / 1000,
+            timeout_s=timeout_s,
             rebalance_s=self._settings.membership(thread).max_poll_interval_ms / 1000,
         )
 

@@ -17,7 +17,8 @@ from millrace.kafka.admin import appears_on_demand, may_write
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin
 from millrace.kafka.connection_check import check_connection
-from millrace.kafka.internal_topics import provision
+from millrace.kafka.internal_topics import partition_counts, provision
+from millrace.kafka.membership.streams_topology import describe_topology
 from millrace.topology.model import BuiltTopology
 
 __all__ = ["check_cluster", "check_settings", "check_supported"]
@@ -52,9 +53,7 @@ def check_supported(config: StreamsConfig, settings: ClientSettings) -> None:
         ConfigError: two settings contradict each other.
     """
     if config.group_protocol is GroupProtocol.STREAMS:
-        raise UnsupportedFeatureError(
-            "group.protocol=streams (KIP-1071) is not supported yet: remove the setting, or set it to classic"
-        )
+        _check_streams_protocol(config, settings)
     if config.exactly_once:
         timeout_ms = settings.transaction_timeout_ms()
         if config.commit_interval_ms > timeout_ms:
@@ -64,6 +63,29 @@ def check_supported(config: StreamsConfig, settings: ClientSettings) -> None:
             )
     for key, near in config.unknown_keys().items():
         _log.warning("%s is not a Kafka Streams setting; did you mean %s? It is passed to the clients", key, near)
+
+
+def _check_streams_protocol(config: StreamsConfig, settings: ClientSettings) -> None:
+    """Refuse what only a group's own members can do, as with `group.protocol=streams` the brokers assign tasks."""
+    if settings.membership(1).instance_id is not None:
+        raise ConfigError(
+            "group.protocol=streams: brokers do not serve static members. Remove group.instance.id, or set group.protocol=classic"
+        )
+    if config.num_standby_replicas > 0:
+        raise ConfigError(
+            f"num.standby.replicas={config.num_standby_replicas} has no effect with group.protocol=streams: remove it, and set "
+            f"streams.num.standby.replicas for the group (kafka-configs.sh --alter --group {config.application_id} --add-config "
+            f"streams.num.standby.replicas={config.num_standby_replicas})"
+        )
+    if config.task_assignor_class is not None:
+        raise ConfigError(
+            "task.assignor.class has no effect with group.protocol=streams, because brokers assign tasks: remove it, or set "
+            "group.protocol=classic"
+        )
+    if "max_warmup_replicas" in config.model_fields_set:
+        _log.warning(
+            "max.warmup.replicas has no effect with group.protocol=streams: brokers do not assign warm-ups yet"
+        )
 
 
 def check_cluster(topology: BuiltTopology, config: StreamsConfig, settings: ClientSettings) -> AdminClient:
@@ -84,14 +106,20 @@ def check_cluster(topology: BuiltTopology, config: StreamsConfig, settings: Clie
 def _provision_internal_topics(topology: BuiltTopology, config: StreamsConfig, admin: AdminClient) -> None:
     """Check that the input topics exist, create internal topics that are missing, and check the existing ones.
 
-    With the internal setting `__internal.topics.create__=false` (the operator creates them) a missing topic is an error.
+    With the internal setting `__internal.topics.create__=false` (the operator creates them) a missing topic is an error. With
+    `group.protocol=streams` internal topics are the group coordinator's business: it creates and checks them.
 
     Raises:
+        UnsupportedFeatureError: with `group.protocol=streams`, input topics are read by a pattern.
         MissingSourceTopicError: an input topic does not exist.
         MissingInternalTopicsError: an internal topic does not exist and may not be created.
         MisconfiguredInternalTopicError: an internal topic has the wrong number of partitions or clean-up policy.
     """
     plan = topology.plan()
+    if config.group_protocol is GroupProtocol.STREAMS:
+        describe_topology(plan, config.replication_factor)
+        partition_counts(plan, admin)
+        return
     report = provision(plan, admin, config, create=may_create_topics(plan, config))
     if report.created:
         _log.info("Created internal topics %s", ", ".join(sorted(report.created)))

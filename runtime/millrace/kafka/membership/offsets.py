@@ -26,11 +26,13 @@ from millrace.records import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger("millrace.kafka.membership")
 
+STALE_MEMBER_EPOCH: Final = 113
 MIGRATED: Final = {
     22: "ILLEGAL_GENERATION",
     25: "UNKNOWN_MEMBER_ID",
     82: "FENCED_INSTANCE_ID",
-    113: "STALE_MEMBER_EPOCH",
+    110: "FENCED_MEMBER_EPOCH",
+    STALE_MEMBER_EPOCH: "STALE_MEMBER_EPOCH",
 }
 """Error codes for a member whose tasks the group has given to others."""
 
