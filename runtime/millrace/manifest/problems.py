@@ -98,20 +98,15 @@ def _rule(item: ErrorDetails, path: Path, root: type[BaseModel]) -> str:
             return f"unknown field; did you mean `{by_lower[near[0]]}`?"
         return f"unknown field; the fields here are {', '.join(known)}"
     if kind in {"literal_error", "enum"}:
-        return f"must be {context['expected']}{_nearest(item['input'], context['expected'])}"
+        expected = context["expected"]
+        options = {option.strip("'").lower(): option for option in expected.replace(" or ", ", ").split(", ")}
+        near = difflib.get_close_matches(str(item["input"]).lower().replace("-", "_"), options, 1, 0.6)
+        return f"must be {expected}{f'; did you mean {options[near[0]]}?' if near else ''}"
     if kind in _TYPE_NAMES:
         return f"must be {_TYPE_NAMES[kind]}"
     if kind in _LIMITS:
         return _LIMITS[kind].format_map(context)
     return item["msg"]
-
-
-def _nearest(value: object, expected: str) -> str:
-    options = [option.strip("'") for option in expected.replace(" or ", ", ").split(", ")]
-    near = difflib.get_close_matches(
-        str(value).lower().replace("-", "_"), [option.lower() for option in options], 1, 0.6
-    )
-    return f"; did you mean '{next(option for option in options if option.lower() == near[0])}'?" if near else ""
 
 
 def _fields_at(path: Path, root: type[BaseModel]) -> dict[str, FieldInfo]:

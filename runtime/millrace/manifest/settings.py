@@ -149,42 +149,32 @@ def mechanism(kafka: Kafka) -> Iterator[tuple[str, str]]:
 
 def _of_secret(secret: NamedSecret, secrets: Path) -> Iterator[tuple[str, str]]:
     directory = secrets / secret.folder
+    files = None
+    if secrets.is_dir():
+        files = {path for path in directory.iterdir() if path.stat().st_size} if directory.is_dir() else set()
     if secret.folder == BINDING:
-        yield from _of_binding(secret, directory) if secrets.is_dir() else ()
-        return
-    there = _files(directory) if secrets.is_dir() else None
-    problem = None if there is None else secret.problem(there)
-    if problem is not None:
-        raise ConfigError(f"{problem} (looked for in {directory})")
-    used = secret.used(there)
-    for key in used:
-        setting = secret.settings[key]
-        if setting in PEM:
-            yield f"{setting}.location", str(directory / key)
-        else:
-            yield setting, _reference(directory, key)
-    user = None if there is None else secret.named_user(used)
-    if user is not None:
-        yield "sasl.username", user
-
-
-def _of_binding(secret: NamedSecret, directory: Path) -> Iterator[tuple[str, str]]:
-    there = {name: (directory / name).read_text(encoding="utf-8").strip() for name in _files(directory)}
-    try:
-        settings, keys = settings_of_binding(there)
-    except BindingError as error:
-        name = secret.reference.name
-        raise ConfigError(f"Secret {name} of {secret.field} {error} (looked for in {directory})") from None
-    yield from settings.items()
+        if files is None:
+            return
+        try:
+            settings, keys = settings_of_binding({path.name: path.read_text("utf-8").strip() for path in files})
+        except BindingError as error:
+            name = secret.reference.name
+            raise ConfigError(f"Secret {name} of {secret.field} {error} (looked for in {directory})") from None
+        yield from settings.items()
+    else:
+        there = None if files is None else {path.name for path in files}
+        if there is not None and (problem := secret.problem(there)) is not None:
+            raise ConfigError(f"{problem} (looked for in {directory})")
+        used = secret.used(there)
+        keys = {secret.settings[key]: key for key in used}
+        user = None if there is None else secret.named_user(used)
+        if user is not None:
+            yield "sasl.username", user
     for setting, key in keys.items():
         if setting in PEM:
             yield f"{setting}.location", str(directory / key)
         else:
             yield setting, _reference(directory, key)
-
-
-def _files(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir() if path.stat().st_size} if directory.is_dir() else set()
 
 
 def _reference(directory: Path, key: str) -> str:

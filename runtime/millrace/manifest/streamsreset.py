@@ -25,16 +25,12 @@ _TARGET_RULE = (
 )
 
 
-def _milliseconds(text: str) -> int:
-    return int(datetime.fromisoformat(text).timestamp() * 1000)
-
-
 def _is_a_time(target: str) -> bool:
     kind, _, value = target.partition(":")
     if kind != "timestamp":
         return True
     try:
-        return _milliseconds(value) >= 0
+        return datetime.fromisoformat(value).timestamp() >= 0
     except ValueError:
         return False
 
@@ -104,7 +100,7 @@ class StreamsResetSpec(ManifestModel):
             case "earliest" | "latest":
                 return OffsetTarget(Start(kind))
             case "timestamp":
-                return OffsetTarget(Start.TIMESTAMP_MS, _milliseconds(value))
+                return OffsetTarget(Start.TIMESTAMP_MS, int(datetime.fromisoformat(value).timestamp() * 1000))
         return OffsetTarget(Start(kind), int(value))
 
 
