@@ -20,7 +20,7 @@ CRDS = Path(__file__).parents[2] / "crds"
 @pytest.fixture(scope="module")
 def version():
     """Return the one version of the CRD."""
-    return crd.streams_app_crd()["spec"]["versions"][0]
+    return crd.crd_of(StreamsApp)["spec"]["versions"][0]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_check_reports_stale_files(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
     assert crd.main([str(tmp_path)]) == 0
     assert crd.main([str(tmp_path), "--check"]) == 0
-    assert yaml.safe_load((tmp_path / "streamsapp.yaml").read_text()) == crd.streams_app_crd()
+    assert yaml.safe_load((tmp_path / "streamsapp.yaml").read_text()) == crd.crd_of(StreamsApp)
 
 
 def test_schema_is_structural(version):

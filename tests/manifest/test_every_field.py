@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 from tests.manifest import wrong
 
-from millrace.manifest import KINDS, check
+from millrace.manifest import KINDS, StreamsApp, check
 from millrace.manifest.crd import schema_of
 from millrace.manifest.model import VALIDATIONS
 
@@ -101,7 +101,7 @@ def test_good_manifest_is_accepted(name, kind):
 @pytest.mark.parametrize("name", wrong.OTHER_WAYS)
 def test_other_ways_to_brokers_are_accepted(name):
     """Each way to connect to brokers has its own manifest, because they exclude each other."""
-    assert check(wrong.good(name)["StreamsApp"])[1] == []
+    assert check(wrong.good(name)["StreamsApp"], StreamsApp)[1] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -130,7 +130,7 @@ def test_possible_secrets_are_not_repeated(field, value):
     """Messages end up in logs and conditions, so they do not contain a password that was written in the wrong place."""
     manifest = wrong.good("minimal")["StreamsApp"]
     manifest["spec"]["kafka"][field] = value
-    model, problems = check(manifest)
+    model, problems = check(manifest, StreamsApp)
     assert model is None
     assert problems
     assert "hunter2" not in "".join(map(str, problems))

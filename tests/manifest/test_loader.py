@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from millrace.errors import ManifestError
-from millrace.manifest import check, load, load_all
+from millrace.manifest import StreamsApp, check, load, load_all
 
 GOOD = """\
 apiVersion: streams.millrace.dev/v1alpha1
@@ -195,7 +195,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("spec/processing/garantee", "x", "spec.processing.garantee: unknown field; did you mean `guarantee`?"),
     ("spec/storage/size", "10 GB", "spec.storage.size: must be a quantity, for example 500m, 2 or 10Gi (got '10 GB')"),
     ("spec/storage/size", "0", "spec.storage.size: must be more than zero"),
-    ("spec/storage/size", [], "spec.storage.size: must be a quantity, for example 10Gi (got [])"),
+    ("spec/storage/size", [], "spec.storage.size: must be a quantity, for example 500m, 2 or 10Gi (got [])"),
     ("spec/storage/storageClassName", "", "spec.storage.storageClassName: must not be empty"),
     (
         "spec/storage/class",
@@ -320,7 +320,7 @@ def test_file_problems_name_the_file(tmp_path):
 def test_check_returns_problems_as_values():
     """Callers other than the command line get path, rule and value separately."""
     app, problems = check(
-        {"apiVersion": "streams.millrace.dev/v1alpha1", "kind": "StreamsApp", "metadata": {"name": "A"}}
+        {"apiVersion": "streams.millrace.dev/v1alpha1", "kind": "StreamsApp", "metadata": {"name": "A"}}, StreamsApp
     )
     assert app is None
     assert [(problem.path, problem.value, problem.line) for problem in problems] == [
@@ -333,4 +333,4 @@ def test_dump_and_load_are_inverse():
     """A model written as JSON data is read back as the same model."""
     app = load(GOOD)
     data = app.model_dump(mode="json", by_alias=True, exclude_none=True)
-    assert check(data) == (app, [])
+    assert check(data, StreamsApp) == (app, [])

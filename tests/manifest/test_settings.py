@@ -35,7 +35,7 @@ def app(**spec) -> StreamsApp:
             **spec,
         },
     }
-    model, problems = check(data)
+    model, problems = check(data, StreamsApp)
     assert model, problems
     return model
 
@@ -59,7 +59,7 @@ def test_fields_become_kafkas_settings():
 
 def test_everything_becomes_kafkas_settings():
     """With every field set, each that the runtime knows becomes a setting with Kafka's name, and secrets only references."""
-    model, _ = check(wrong.good("everything")["StreamsApp"])
+    model, _ = check(wrong.good("everything")["StreamsApp"], StreamsApp)
     assert model
     auth = "${directory:/secrets/auth:%s}"
     registry = "${directory:/secrets/schema-registry:%s}"
@@ -106,7 +106,7 @@ def test_everything_becomes_kafkas_settings():
 
 def test_everything_is_a_valid_configuration():
     """`StreamsConfig` accepts all settings, and no name looks misspelt."""
-    model, _ = check(wrong.good("everything")["StreamsApp"])
+    model, _ = check(wrong.good("everything")["StreamsApp"], StreamsApp)
     assert model
     config = StreamsConfig.of(to_streams_config(model, 0))
     assert config.unknown_keys() == {}
@@ -117,7 +117,7 @@ def test_everything_is_a_valid_configuration():
 
 def test_unset_fields_leave_kafkas_defaults():
     """Unset fields add no settings: Kafka Streams' own defaults are not repeated."""
-    model, _ = check(wrong.good("minimal")["StreamsApp"])
+    model, _ = check(wrong.good("minimal")["StreamsApp"], StreamsApp)
     assert model
     assert to_streams_config(model) == {
         "application.id": "smallest",
@@ -173,7 +173,7 @@ def test_tls_and_authentication_become_client_settings(tls, auth, expected):
 
 def test_other_brokers_replace_security_and_replication():
     """Brokers given as an argument, such as a single local one, also replace the fields for security and replication."""
-    model, _ = check(wrong.good("everything")["StreamsApp"])
+    model, _ = check(wrong.good("everything")["StreamsApp"], StreamsApp)
     assert model
     settings = to_streams_config(model, bootstrap_servers=["127.0.0.1:1"])
     assert not [key for key in settings if key.startswith(("sasl.", "ssl.", "security."))]
@@ -190,12 +190,12 @@ def test_membership_that_is_not_static_has_no_instance_id():
 
 def test_settings_of_fields_cannot_be_set_in_kafka_config():
     """Settings that fields map to are refused in kafka.config, so that no value is silently overridden."""
-    model, _ = check(wrong.good("everything")["StreamsApp"])
+    model, _ = check(wrong.good("everything")["StreamsApp"], StreamsApp)
     assert model
     given = set(model.spec.kafka.config) | {f"topic.{key}" for key in model.spec.internal_topics.config}
     for key in to_streams_config(model, 0, state_dir=Path("/state")).keys() - given:
         kafka = {"bootstrapServers": ["k:1"], "config": {key: "x"}, "tls": {}}
-        refused, problems = check({**SMALL, "spec": {**SMALL["spec"], "kafka": kafka}})
+        refused, problems = check({**SMALL, "spec": {**SMALL["spec"], "kafka": kafka}}, StreamsApp)
         assert refused is None, f"{key} is accepted"
         assert key in str(problems[0]) or key.startswith(("ssl.", "sasl.", "security."))
 

@@ -61,24 +61,21 @@ _RESET_COLUMNS: tuple[Column, ...] = (
 )
 
 
-def streams_app_crd() -> dict[str, object]:
-    """Return the CustomResourceDefinition of `StreamsApp`."""
-    scale = {
-        "specReplicasPath": ".spec.replicas",
-        "statusReplicasPath": ".status.replicas",
-        "labelSelectorPath": ".status.selector",
-    }
-    return _crd(StreamsApp, "sapp", _APP_COLUMNS, {"status": {}, "scale": scale})
+_SCALE = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": ".status.selector",
+}
+_KINDS: dict[type[Resource], tuple[str, tuple[Column, ...], dict[str, object]]] = {
+    StreamsApp: ("sapp", _APP_COLUMNS, {"status": {}, "scale": _SCALE}),
+    StreamsReset: ("sreset", _RESET_COLUMNS, {"status": {}}),
+}
+"""The short name, columns and subresources of each kind."""
 
 
-def streams_reset_crd() -> dict[str, object]:
-    """Return the CustomResourceDefinition of `StreamsReset`."""
-    return _crd(StreamsReset, "sreset", _RESET_COLUMNS, {"status": {}})
-
-
-def _crd(
-    model: type[Resource], short: str, columns: tuple[Column, ...], subresources: dict[str, object]
-) -> dict[str, object]:
+def crd_of(model: type[Resource]) -> dict[str, object]:
+    """Return the CustomResourceDefinition of a kind."""
+    short, columns, subresources = _KINDS[model]
     kind = model.__name__
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -148,10 +145,10 @@ class _Dumper(yaml.SafeDumper):
 
 def files() -> dict[str, str]:
     """Return the text of every generated file by its name in `crds/`."""
-    crds = {"streamsapp.yaml": streams_app_crd(), "streamsreset.yaml": streams_reset_crd()}
     return {
-        name: _HEADER + yaml.dump(crd, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
-        for name, crd in crds.items()
+        f"{kind.__name__.lower()}.yaml": _HEADER
+        + yaml.dump(crd_of(kind), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+        for kind in _KINDS
     }
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, Field, GetCoreSchemaHandler, Ge
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from millrace.manifest.model import ManifestModel, Rule, TransitionRule, rule_error
+from millrace.manifest.model import ManifestModel, Rule, rule_error
 
 ENTRYPOINT_PATTERN = (
     r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
@@ -124,10 +124,28 @@ def text(pattern: str, message: str, *, most: int, least: int | None = None) -> 
     return Field(min_length=least, max_length=most), Matches(pattern, message)
 
 
-def _quantity(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise rule_error("must be a quantity, for example 10Gi")
-    return str(value)
+def int_or_string(pattern: str, message: str, *, most: int, least: int) -> tuple[object, ...]:
+    """Return the annotations of a string that may also be written as a number, to be unpacked into `Annotated`.
+
+    Args:
+        pattern: What it has to match.
+        message: What the author is told if it does not.
+        most: How many characters it may have.
+        least: The least number.
+    """
+
+    def as_string(value: object) -> str:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise rule_error(message)
+        return str(value)
+
+    schema = {
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "x-kubernetes-int-or-string": True,
+        "maxLength": most,
+        "minimum": least,
+    }
+    return BeforeValidator(as_string), WithJsonSchema(schema), Matches(pattern, message, explained=False)
 
 
 Entrypoint = Annotated[
@@ -148,7 +166,7 @@ ApplicationId = Annotated[
         "!(self in ['.', '..'])",
         "must not be `.` or `..`, which Kafka does not allow in topic names",
     ),
-    TransitionRule("self == oldSelf", "is immutable: offsets, topics and state are stored under it"),
+    Rule(None, "self == oldSelf", "is immutable: offsets, topics and state are stored under it"),
 ]
 """Kafka's `application.id`: at most 200 characters, so that internal topics keep within Kafka's 249."""
 
@@ -212,19 +230,8 @@ Url = Annotated[
     ),
 ]
 
-_INT_OR_STRING = WithJsonSchema(
-    {
-        "anyOf": [{"type": "integer"}, {"type": "string"}],
-        "x-kubernetes-int-or-string": True,
-        "maxLength": 32,
-        "minimum": 0,
-    }
-)
 Quantity = Annotated[
-    str,
-    BeforeValidator(_quantity),
-    _INT_OR_STRING,
-    Matches(QUANTITY_PATTERN, "must be a quantity, for example 500m, 2 or 10Gi", explained=False),
+    str, *int_or_string(QUANTITY_PATTERN, "must be a quantity, for example 500m, 2 or 10Gi", most=32, least=0)
 ]
 """An amount of a resource such as CPU or memory, in Kubernetes' notation."""
 
@@ -262,14 +269,6 @@ def atomic_list(most: int, *, least: int | None = None) -> tuple[object, ...]:
     """
     return (
         Field(strict=False, min_length=least, max_length=most, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
-    )
-
-
-def set_list(most: int) -> tuple[object, ...]:
-    """Return the annotations of a list that is a set of scalars, whose entries may have different owners."""
-    return (
-        Field(strict=False, max_length=most, json_schema_extra={"x-kubernetes-list-type": "set"}),
-        Rule(lambda items: len(set(items)) == len(items), None, "must not have the same entry twice"),
     )
 
 

@@ -237,11 +237,6 @@ def is_security_setting(key: str) -> bool:
     return _SECURITY.match(key) is not None
 
 
-def _leaves_security_to_the_fields(kafka: Kafka) -> bool:
-    settings = [key for key in kafka.config if is_security_setting(key) and not key.endswith(_STAYS_FREE)]
-    return not settings or (kafka.tls is None and kafka.auth is None and kafka.binding_secret_ref is None)
-
-
 class Kafka(ManifestModel):
     """The Kafka cluster and the settings of Kafka Streams and its clients."""
 
@@ -289,7 +284,10 @@ class Kafka(ManifestModel):
             "tls must be given when auth.type is aws-msk-iam or entra-id, to keep the tokens secret; `tls: {}` is enough",
         ),
         Rule(
-            _leaves_security_to_the_fields,
+            lambda kafka: (
+                (kafka.tls is None and kafka.auth is None and kafka.binding_secret_ref is None)
+                or not any(is_security_setting(key) and not key.endswith(_STAYS_FREE) for key in kafka.config)
+            ),
             "(!has(self.tls) && !has(self.auth) && !has(self.bindingSecretRef)) || !has(self.config) || self.config.all(key, "
             f"!key.matches('{SECURITY_PATTERN}') || "
             f"{cel_list(_STAYS_FREE)}.exists(free, key.endsWith(free)))",

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar, overload
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -19,7 +19,7 @@ from millrace.manifest.problems import Problem, problem, shown
 from millrace.manifest.resource import API_VERSION, GROUP, Resource
 from millrace.manifest.streamsapp import StreamsApp
 from millrace.manifest.streamsreset import StreamsReset
-from millrace.manifest.yaml_document import Document, DocumentError, documents
+from millrace.manifest.yaml_document import DocumentError, documents
 
 KINDS: Final[Mapping[str, type[Resource]]] = {"StreamsApp": StreamsApp, "StreamsReset": StreamsReset}
 """Every kind of the API group; a new one is registered here."""
@@ -61,11 +61,7 @@ def load_all(source: Path | str) -> list[Resource]:
     return resources
 
 
-@overload
-def check(value: object) -> tuple[StreamsApp | None, list[Problem]]: ...
-@overload
-def check(value: object, kind: type[_R]) -> tuple[_R | None, list[Problem]]: ...
-def check(value: object, kind: type[Resource] = StreamsApp) -> tuple[Resource | None, list[Problem]]:
+def check(value: object, kind: type[_R]) -> tuple[_R | None, list[Problem]]:
     """Validate the data of a manifest and return the model, or None and the problems.
 
     Args:
@@ -76,7 +72,13 @@ def check(value: object, kind: type[Resource] = StreamsApp) -> tuple[Resource | 
         return None, [
             Problem((), "a manifest must be a mapping with apiVersion, kind, metadata and spec", shown(value))
         ]
-    problems = _wrong_kind(value, kind.__name__)
+    problems = []
+    for name, wanted in (("apiVersion", API_VERSION), ("kind", kind.__name__)):
+        if name not in value:
+            problems.append(Problem((name,), f"is required: write `{name}: {wanted}`"))
+        elif value[name] != wanted:
+            what = "this version of Millrace reads" if name == "apiVersion" else "a manifest's kind is"
+            problems.append(Problem((name,), f"must be `{wanted}`, which is what {what}", shown(value[name])))
     if problems:
         return None, problems
     try:
@@ -92,11 +94,17 @@ def _load(source: Path | str) -> tuple[str, list[Resource], list[str]]:
     others: list[str] = []
     try:
         for document in documents(text):
-            if _is_something_else(document.value):
-                others.append(f"{document.value['kind']} (line {document.line(())})")
+            value = document.value if isinstance(document.value, Mapping) else {}
+            kind, group = value.get("kind"), str(value.get("apiVersion", GROUP)).partition("/")[0]
+            near = (
+                difflib.get_close_matches(kind.lower(), map(str.lower, KINDS), 1, 0.8) if isinstance(kind, str) else []
+            )
+            if isinstance(kind, str) and group != GROUP and not near:
+                others.append(f"{kind} (line {document.line(())})")
                 continue
-            resource, found = check(document.value, _kind_of(document.value))
-            problems += [_with_line(item, document) for item in found]
+            model = next((model for name, model in KINDS.items() if [name.lower()] == near), StreamsApp)
+            resource, found = check(document.value, model)
+            problems += [replace(item, line=document.line(item.path)) for item in found]
             resources += [resource] if resource else []
     except DocumentError as error:
         raise ManifestError(f"{name}, line {error.line}: {error}") from None
@@ -116,32 +124,3 @@ def _read(source: Path | str) -> tuple[str, str]:
         raise ManifestError(f"{path} is not UTF-8 text: {error}") from None
     except OSError as error:
         raise ManifestError(f"Cannot read the manifest {path}: {error.strerror}") from None
-
-
-def _kind_of(value: object) -> type[Resource]:
-    kind = value.get("kind") if isinstance(value, Mapping) else None
-    near = difflib.get_close_matches(kind.lower(), map(str.lower, KINDS), 1, 0.8) if isinstance(kind, str) else []
-    return next((model for name, model in KINDS.items() if [name.lower()] == near), StreamsApp)
-
-
-def _is_something_else(value: object) -> bool:
-    if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str) or "apiVersion" not in value:
-        return False
-    group = str(value["apiVersion"]).partition("/")[0]
-    near = difflib.get_close_matches(value["kind"].lower(), map(str.lower, KINDS), 1, 0.8)
-    return group != GROUP and not near
-
-
-def _wrong_kind(value: Mapping[str, object], kind: str) -> list[Problem]:
-    problems = []
-    for name, wanted in (("apiVersion", API_VERSION), ("kind", kind)):
-        if name not in value:
-            problems.append(Problem((name,), f"is required: write `{name}: {wanted}`"))
-        elif value[name] != wanted:
-            what = "this version of Millrace reads" if name == "apiVersion" else "a manifest's kind is"
-            problems.append(Problem((name,), f"must be `{wanted}`, which is what {what}", shown(value[name])))
-    return problems
-
-
-def _with_line(problem: Problem, document: Document) -> Problem:
-    return replace(problem, line=document.line(problem.path))

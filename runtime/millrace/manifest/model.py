@@ -27,10 +27,10 @@ Validation = dict[str, str]
 class Rule:
     """A rule about a value, in Python and CEL: an annotation of a field, or one of a model's `rules`."""
 
-    holds: Callable[[Any], bool]
-    """Whether a value satisfies it."""
+    holds: Callable[[Any], bool] | None
+    """Whether a value satisfies it; None for a rule about changes, which only the API server can check."""
     cel: str | None
-    """The same about `self`, for the API server; None if the schema says it already."""
+    """The same about `self` (and `oldSelf`), for the API server; None if the schema says it already."""
     message: str
     """What the author is told, worded to follow the field's path: `must be …`."""
     offenders: Callable[[Any], str] | None = None
@@ -44,7 +44,7 @@ class Rule:
         Raises:
             PydanticCustomError: The value breaks the rule.
         """
-        if not self.holds(value):
+        if self.holds is not None and not self.holds(value):
             raise rule_error(f"{self.message}: {self.offenders(value)}" if self.offenders else self.message)
         return value
 
@@ -63,24 +63,6 @@ class Rule:
         return with_rules(handler(schema), self.validations())
 
 
-@dataclass(frozen=True, slots=True)
-class TransitionRule:
-    """A rule about changes of a value, which only the API server can check; used like a `Rule`."""
-
-    cel: str
-    """CEL about `self` and `oldSelf`."""
-    message: str
-    """What the author is told."""
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add the rule to the schema of the annotated type."""
-        return with_rules(handler(schema), self.validations())
-
-    def validations(self) -> list[Validation]:
-        """Return the rule in the API server's form."""
-        return [{"rule": self.cel, "message": self.message}]
-
-
 class ManifestModel(BaseModel):
     """A part of a manifest that users write; immutable. An attribute's docstring is its description in the CRD."""
 
@@ -96,8 +78,6 @@ class ManifestModel(BaseModel):
 
     rules: ClassVar[tuple[Rule, ...]] = ()
     """Rules about several fields together."""
-    transition_rules: ClassVar[tuple[TransitionRule, ...]] = ()
-    """Rules about changes of the fields."""
 
     @model_validator(mode="before")
     @classmethod
@@ -119,12 +99,7 @@ class ManifestModel(BaseModel):
         """Add the rules to the schema."""
         outer = handler(schema)
         own = handler.resolve_ref_schema(outer)
-        rules = [validation for rule in cls.rules for validation in rule.validations()]
-        own.update(
-            with_rules(
-                own, [*rules, *(validation for change in cls.transition_rules for validation in change.validations())]
-            )
-        )
+        own.update(with_rules(own, [validation for rule in cls.rules for validation in rule.validations()]))
         return outer
 
 

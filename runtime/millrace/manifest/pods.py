@@ -304,10 +304,6 @@ class TopologySpreadConstraint(KubernetesModel):
     """What happens to a pod that would violate the constraint."""
 
 
-class Affinity(KubernetesModel):
-    """A Kubernetes Affinity. It replaces the operator's own, which spreads replicas over nodes where possible."""
-
-
 VolumeName = Annotated[
     str,
     *text(_NAME_PATTERN, "must consist of lower-case letters, digits and `-`", least=1, most=63),
@@ -326,15 +322,11 @@ class Volume(KubernetesModel):
     """Its name."""
 
 
-def _is_own(path: str) -> bool:
-    return any(f"{path}/".startswith(f"{own}/") for own in OWN_PATHS)
-
-
 MountPath = Annotated[
     str,
     *text(_ABSOLUTE_PATTERN, "must be an absolute path such as `/etc/words`", least=1, most=1024),
     Rule(
-        lambda path: not _is_own(path),
+        lambda path: not any(f"{path}/".startswith(f"{own}/") for own in OWN_PATHS),
         f"!{cel_list(OWN_PATHS)}.exists(path, (self + '/').startsWith(path + '/'))",
         f"must not be in {' or '.join(OWN_PATHS)}, which are the operator's",
     ),
@@ -404,7 +396,7 @@ class PodTemplate(ManifestModel):
     """Labels of the nodes that pods may run on."""
     tolerations: Annotated[tuple[Toleration, ...], *atomic_list(64)] = ()
     """Taints of nodes that the pods tolerate."""
-    affinity: Affinity | None = None
+    affinity: KubernetesModel | None = None
     """Where pods may and may not run, as a Kubernetes Affinity; replicas are spread over nodes if not given."""
     topology_spread_constraints: Annotated[tuple[TopologySpreadConstraint, ...], *atomic_list(16)] = ()
     """How pods are spread; over zones where possible if not given."""

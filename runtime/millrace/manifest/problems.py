@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from millrace.manifest.yaml_document import Path
@@ -54,7 +55,15 @@ class Problem:
     @property
     def field(self) -> str:
         """The field as people write it, for example `spec.kafka.bootstrapServers[0]`."""
-        return _dotted(self.path)
+        text = ""
+        for step in self.path:
+            if isinstance(step, int):
+                text += f"[{step}]"
+            elif "." in step:
+                text += f'["{step}"]'
+            else:
+                text += f".{step}" if text else step
+        return text
 
     def __str__(self) -> str:
         got = "" if self.value is None else f" (got {self.value})"
@@ -65,27 +74,34 @@ class Problem:
 
 def problem(item: ErrorDetails, root: type[BaseModel]) -> Problem:
     """Return one of pydantic's errors about a model as a problem."""
-    path = _field_path(item["loc"])
+    path, value = tuple(step for step in item["loc"] if step != "[key]"), item["input"]
     text = _rule(item, path, root)
-    if item["type"] in {"missing", "extra_forbidden"} or _may_hold_secrets(item):
+    # Messages end up in logs and conditions, so what may hold secrets is not repeated.
+    may_hold_secrets = isinstance(value, Mapping | BaseModel) or (isinstance(value, str) and "@" in value)
+    if may_hold_secrets or item["type"] in {"missing", "extra_forbidden"}:
         return Problem(path, text)
-    return Problem(path, text, shown(item["input"]))
-
-
-def _may_hold_secrets(item: ErrorDetails) -> bool:
-    """Return whether to keep the value out of messages, which end up in logs and conditions."""
-    value = item["input"]
-    return isinstance(value, Mapping | BaseModel) or (isinstance(value, str) and "@" in value)
+    return Problem(path, text, shown(value))
 
 
 def _rule(item: ErrorDetails, path: Path, root: type[BaseModel]) -> str:
     kind, context = item["type"], item.get("ctx", {})
     if kind == "missing":
-        return f"is required{_meaning(path, root)}"
+        field = _fields_at(path[:-1], root).get(str(path[-1]))
+        described = "" if field is None or field.description is None else field.description
+        meaning = " ".join(described.split()).partition(". ")[0].rstrip(".")
+        return f"is required: {meaning[0].lower()}{meaning[1:]}" if meaning else "is required"
     if kind == "extra_forbidden":
-        return _unknown_field(path, root)
+        known = _fields_at(path[:-1], root)
+        by_lower = {field.lower(): field for field in known}
+        near = difflib.get_close_matches(str(path[-1]).lower().replace("_", ""), by_lower, 1, 0.6)
+        if near:
+            return f"unknown field; did you mean `{by_lower[near[0]]}`?"
+        return f"unknown field; the fields here are {', '.join(known)}"
     if kind in {"literal_error", "enum"}:
-        return f"must be {context['expected']}{_nearest(item['input'], context['expected'])}"
+        expected = context["expected"]
+        options = {option.strip("'").lower(): option for option in expected.replace(" or ", ", ").split(", ")}
+        near = difflib.get_close_matches(str(item["input"]).lower().replace("-", "_"), options, 1, 0.6)
+        return f"must be {expected}{f'; did you mean {options[near[0]]}?' if near else ''}"
     if kind in _TYPE_NAMES:
         return f"must be {_TYPE_NAMES[kind]}"
     if kind in _LIMITS:
@@ -93,66 +109,20 @@ def _rule(item: ErrorDetails, path: Path, root: type[BaseModel]) -> str:
     return item["msg"]
 
 
-def _unknown_field(path: Path, root: type[BaseModel]) -> str:
-    model = _model_at(path[:-1], root)
-    known = [] if model is None else [str(field.alias) for field in model.model_fields.values()]
-    name = str(path[-1])
-    by_lower = {field.lower(): field for field in known}
-    near = difflib.get_close_matches(name.lower().replace("_", ""), by_lower, 1, 0.6)
-    if near:
-        return f"unknown field; did you mean `{by_lower[near[0]]}`?"
-    return f"unknown field; the fields here are {', '.join(known)}"
-
-
-def _meaning(path: Path, root: type[BaseModel]) -> str:
-    model = _model_at(path[:-1], root)
-    fields = {} if model is None else {field.alias: field for field in model.model_fields.values()}
-    field = fields.get(str(path[-1]))
-    description = None if field is None else field.description
-    first = "" if not description else " ".join(description.split()).partition(". ")[0].rstrip(".")
-    return f": {first[0].lower()}{first[1:]}" if first else ""
-
-
-def _nearest(value: object, expected: str) -> str:
-    options = [option.strip("'") for option in expected.replace(" or ", ", ").split(", ")]
-    near = difflib.get_close_matches(
-        str(value).lower().replace("-", "_"), [option.lower() for option in options], 1, 0.6
-    )
-    return f"; did you mean '{next(option for option in options if option.lower() == near[0])}'?" if near else ""
-
-
-def _model_at(path: Path, root: type[BaseModel]) -> type[BaseModel] | None:
+def _fields_at(path: Path, root: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of the mapping at a path, by their names in the manifest; none if it is not a model's."""
     model: type[BaseModel] | None = root
     for step in path:
-        if isinstance(step, int):
-            continue
-        fields = {} if model is None else {field.alias: field for field in model.model_fields.values()}
-        if step not in fields:
-            return None
-        model = _model_in(fields[step].annotation)
-    return model
+        if isinstance(step, str):
+            field = _fields_at((), model).get(step) if model is not None else None
+            model = None if field is None else _model_in(field.annotation)
+    return {} if model is None else {str(field.alias): field for field in model.model_fields.values()}
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, typing.get_args(annotation))), None)
-
-
-def _field_path(location: tuple[int | str, ...]) -> Path:
-    return tuple(step for step in location if step != "[key]")
-
-
-def _dotted(path: Path) -> str:
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        elif "." in step:
-            text += f'["{step}"]'
-        else:
-            text += f".{step}" if text else step
-    return text
 
 
 def shown(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field, model_validator
 
 from millrace.manifest.fields import ResourceName
 from millrace.manifest.model import ManifestModel
@@ -45,11 +45,12 @@ class ObjectMeta(ManifestModel):
     generation: int | None = None
     """How many times the spec has been changed."""
 
-
-def _without_server_fields(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {key: item for key, item in value.items() if key not in _WRITTEN_BY_THE_SERVER}
-    return value
+    @model_validator(mode="before")
+    @classmethod
+    def _without_server_fields(cls, value: object) -> object:
+        if isinstance(value, Mapping):
+            return {key: item for key, item in value.items() if key not in _WRITTEN_BY_THE_SERVER}
+        return value
 
 
 class Resource(ManifestModel):
@@ -62,5 +63,5 @@ class Resource(ManifestModel):
     """The version of this schema."""
     kind: str
     """The kind of resource."""
-    metadata: Annotated[ObjectMeta, BeforeValidator(_without_server_fields)]
+    metadata: ObjectMeta
     """The resource's name and labels."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from millrace.manifest.fields import SecretReference
-from millrace.manifest.kafka import Auth, Kafka, Tls
+from millrace.manifest.kafka import Auth, Kafka
 from millrace.manifest.service_binding import KEYS, SERVERS
 from millrace.manifest.streamsapp import StreamsAppSpec
 
@@ -103,8 +103,16 @@ def secrets_of_brokers(kafka: Kafka) -> Iterator[NamedSecret]:
         where = "spec.kafka.auth.tokenEndpointCaSecretRef"
         authority = {"ca.crt": "https.ca"}
         yield NamedSecret(where, OAUTH_CA, kafka.auth.token_endpoint_ca_secret_ref, (("ca.crt",),), authority)
-    if kafka.tls is not None:
-        yield from _of_tls(kafka.tls)
+    tls = kafka.tls
+    if tls is not None and tls.ca_secret_ref is not None:
+        yield NamedSecret("spec.kafka.tls.caSecretRef", TLS_CA, tls.ca_secret_ref, (("ca.crt",),), {"ca.crt": "ssl.ca"})
+    if tls is not None and tls.client_cert_secret_ref is not None:
+        client, pairs = tls.client_cert_secret_ref, (("tls.crt", "tls.key"), ("user.crt", "user.key"))
+        settings = {
+            name: kind for pair in pairs for name, kind in zip(pair, ("ssl.certificate", "ssl.key"), strict=True)
+        }
+        where = "spec.kafka.tls.clientCertSecretRef"
+        yield NamedSecret(where, TLS_CLIENT, client, pairs[:1] if client.keys else pairs, settings)
 
 
 def named_secrets(spec: StreamsAppSpec) -> Iterator[NamedSecret]:
@@ -133,16 +141,3 @@ def _of_auth(auth: Auth, reference: SecretReference) -> NamedSecret:
         return NamedSecret(where, AUTH, reference, (("username", "password"),), settings)
     settings |= {_JAAS: _JAAS}
     return NamedSecret(where, AUTH, reference, (("password",),), settings, optional=("username", _JAAS))
-
-
-def _of_tls(tls: Tls) -> Iterator[NamedSecret]:
-    if tls.ca_secret_ref is not None:
-        yield NamedSecret("spec.kafka.tls.caSecretRef", TLS_CA, tls.ca_secret_ref, (("ca.crt",),), {"ca.crt": "ssl.ca"})
-    if tls.client_cert_secret_ref is not None:
-        reference = tls.client_cert_secret_ref
-        forms = (("tls.crt", "tls.key"), ("user.crt", "user.key"))
-        settings = {
-            name: kind for form in forms for name, kind in zip(form, ("ssl.certificate", "ssl.key"), strict=True)
-        }
-        where = "spec.kafka.tls.clientCertSecretRef"
-        yield NamedSecret(where, TLS_CLIENT, reference, forms[:1] if reference.keys else forms, settings)

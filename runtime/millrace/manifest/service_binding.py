@@ -54,7 +54,11 @@ def settings_of_binding(data: Mapping[str, str]) -> tuple[dict[str, str], dict[s
     for server in data[servers].split(","):
         if not re.fullmatch(SERVER_WITH_PORT_PATTERN, server.strip()):
             raise BindingError(f"has {server.strip()!r} under the key {servers}, which is not host:port")
-    keys = dict(_of_tls(data))
+    authority = _first(_CA, data)
+    keys = {} if authority is None else {"ssl.ca": authority}
+    pair = next((pair for pair in _PAIRS if all(key in data for key in pair)), None)
+    if pair is not None:
+        keys |= {"ssl.certificate": pair[0], "ssl.key": pair[1]}
     user = _first(_USER, data) or _first(_JAAS, data)
     protocol = _value(_PROTOCOL, data, _PROTOCOLS)
     if protocol is None:  # a password is never sent unencrypted by default
@@ -74,15 +78,6 @@ def _login(data: Mapping[str, str], user: str | None) -> dict[str, str]:
     if user in _JAAS:
         return {"sasl.jaas.config": user}
     return {"sasl.username": user, "sasl.password": _first(_PASSWORD, data) or _missing(_PASSWORD)}
-
-
-def _of_tls(data: Mapping[str, str]) -> Mapping[str, str]:
-    authority = _first(_CA, data)
-    keys = {} if authority is None else {"ssl.ca": authority}
-    for certificate, key in _PAIRS:
-        if certificate in data and key in data:
-            return {**keys, "ssl.certificate": certificate, "ssl.key": key}
-    return keys
 
 
 def _first(names: tuple[str, ...], data: Mapping[str, str]) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from millrace.errors import ConfigError
 from millrace.kafka.security import CLOUD_IDENTITIES
 from millrace.manifest.fields import duration_ms
-from millrace.manifest.kafka import InternalTopics, Kafka, is_security_setting
+from millrace.manifest.kafka import Kafka, is_security_setting
 from millrace.manifest.secrets import (
     BINDING,
     OTLP,
@@ -23,7 +23,7 @@ from millrace.manifest.secrets import (
     secrets_of_brokers,
 )
 from millrace.manifest.service_binding import BindingError, settings_of_binding
-from millrace.manifest.streamsapp import ErrorPolicy, Standby, StreamsApp, StreamsAppSpec
+from millrace.manifest.streamsapp import Standby, StreamsApp, StreamsAppSpec
 
 SECRETS_DIR = Path("/etc/millrace/secrets")
 """Where a pod finds its secrets: a directory for each Secret, with a file for each key."""
@@ -70,12 +70,22 @@ def to_streams_config(
     servers = spec.kafka.bootstrap_servers if bootstrap_servers is None else bootstrap_servers
     if servers:
         settings["bootstrap.servers"] = ",".join(servers)
+    secrets = secrets_dir or SECRETS_DIR
     if bootstrap_servers is None:
-        settings |= dict(_replication(spec.internal_topics))
-        settings |= dict(_security(spec.kafka, secrets_dir or SECRETS_DIR))
-        settings |= dict(_registry_login(spec.kafka, secrets_dir or SECRETS_DIR))
+        topics, registry = spec.internal_topics, spec.kafka.schema_registry
+        replication = {
+            "replication.factor": topics.replication_factor,
+            "topic.min.insync.replicas": topics.min_insync_replicas,
+        }
+        settings |= {key: value for key, value in replication.items() if value is not None}
+        settings |= dict(mechanism(spec.kafka))
+        for secret in secrets_of_brokers(spec.kafka):
+            settings |= dict(_of_secret(secret, secrets))
+        if registry is not None and registry.secret_ref is not None:
+            login = (_reference(secrets / SCHEMA_REGISTRY, key) for key in ("username", "password"))
+            settings |= {"basic.auth.credentials.source": "USER_INFO", "basic.auth.user.info": ":".join(login)}
     if spec.observability.otlp is not None and spec.observability.otlp.headers_secret_ref is not None:
-        settings["telemetry.otlp.headers.file"] = str((secrets_dir or SECRETS_DIR) / OTLP / "headers")
+        settings["telemetry.otlp.headers.file"] = str(secrets / OTLP / "headers")
     if replica is not None:
         settings["client.id"] = replica_name(app, replica)
         if spec.membership.static:
@@ -87,29 +97,25 @@ def to_streams_config(
 
 def _non_default_settings(spec: StreamsAppSpec) -> Iterator[tuple[str, object]]:
     """Yield the settings that differ from Kafka Streams' defaults, so that a pod's settings show what is special about it."""
-    processing = spec.processing
-    if spec.kafka.group_protocol != Kafka.model_fields["group_protocol"].default:
-        yield "group.protocol", spec.kafka.group_protocol.value
-    if spec.kafka.schema_registry is not None:
-        yield "schema.registry.url", spec.kafka.schema_registry.url
-    if processing.commit_interval is not None:
-        yield "commit.interval.ms", duration_ms(processing.commit_interval)
-    if processing.dead_letter_topic is not None:
-        yield "errors.dead.letter.queue.topic.name", processing.dead_letter_topic
-    yield from _handlers(processing.error_policy)
-    yield from _standby(spec.standby)
-    if spec.membership.session_timeout is not None:
-        yield "session.timeout.ms", duration_ms(spec.membership.session_timeout)
-    yield from ((f"topic.{key}", value) for key, value in spec.internal_topics.config.items())
-    if spec.storage.memory_fraction is not None:
-        yield "rocksdb.memory.fraction", spec.storage.memory_fraction
-    if spec.observability.metrics.level != "INFO":
-        yield "metrics.recording.level", spec.observability.metrics.level
-    if spec.observability.metrics.pod_monitor.enabled:
-        yield "health.metrics", True
-
-
-def _handlers(policy: ErrorPolicy) -> Iterator[tuple[str, str]]:
+    processing, standby, membership = spec.processing, spec.standby, spec.membership
+    usual, policy, metrics = Standby(), processing.error_policy, spec.observability.metrics
+    interval, timeout = processing.commit_interval, membership.session_timeout
+    registry = spec.kafka.schema_registry
+    for key, value, default in (
+        ("group.protocol", spec.kafka.group_protocol.value, Kafka.model_fields["group_protocol"].default.value),
+        ("schema.registry.url", None if registry is None else registry.url, None),
+        ("commit.interval.ms", None if interval is None else duration_ms(interval), None),
+        ("errors.dead.letter.queue.topic.name", processing.dead_letter_topic, None),
+        ("num.standby.replicas", standby.replicas, usual.replicas),
+        ("max.warmup.replicas", standby.max_warmups, usual.max_warmups),
+        ("acceptable.recovery.lag", standby.acceptable_recovery_lag, usual.acceptable_recovery_lag),
+        ("session.timeout.ms", None if timeout is None else duration_ms(timeout), None),
+        ("rocksdb.memory.fraction", spec.storage.memory_fraction, None),
+        ("metrics.recording.level", metrics.level, "INFO"),
+        ("health.metrics", metrics.pod_monitor.enabled, False),
+    ):
+        if value != default:
+            yield key, value
     for decision, key, continues in (
         (policy.deserialization, "deserialization.exception.handler", "LogAndContinueExceptionHandler"),
         (policy.processing, "processing.exception.handler", "LogAndContinueProcessingExceptionHandler"),
@@ -117,30 +123,7 @@ def _handlers(policy: ErrorPolicy) -> Iterator[tuple[str, str]]:
     ):
         if decision != "Fail":
             yield key, continues if decision == "Continue" else decision
-
-
-def _standby(standby: Standby) -> Iterator[tuple[str, int]]:
-    usual = Standby()
-    for key, wanted, default in (
-        ("num.standby.replicas", standby.replicas, usual.replicas),
-        ("max.warmup.replicas", standby.max_warmups, usual.max_warmups),
-        ("acceptable.recovery.lag", standby.acceptable_recovery_lag, usual.acceptable_recovery_lag),
-    ):
-        if wanted != default:
-            yield key, wanted
-
-
-def _replication(topics: InternalTopics) -> Iterator[tuple[str, int]]:
-    if topics.replication_factor is not None:
-        yield "replication.factor", topics.replication_factor
-    if topics.min_insync_replicas is not None:
-        yield "topic.min.insync.replicas", topics.min_insync_replicas
-
-
-def _security(kafka: Kafka, secrets: Path) -> Iterator[tuple[str, str]]:
-    yield from mechanism(kafka)
-    for secret in secrets_of_brokers(kafka):
-        yield from _of_secret(secret, secrets)
+    yield from ((f"topic.{key}", value) for key, value in spec.internal_topics.config.items())
 
 
 def mechanism(kafka: Kafka) -> Iterator[tuple[str, str]]:
@@ -166,49 +149,32 @@ def mechanism(kafka: Kafka) -> Iterator[tuple[str, str]]:
 
 def _of_secret(secret: NamedSecret, secrets: Path) -> Iterator[tuple[str, str]]:
     directory = secrets / secret.folder
+    files = None
+    if secrets.is_dir():
+        files = {path for path in directory.iterdir() if path.stat().st_size} if directory.is_dir() else set()
     if secret.folder == BINDING:
-        yield from _of_binding(secret, directory) if secrets.is_dir() else ()
-        return
-    there = _files(directory) if secrets.is_dir() else None
-    problem = None if there is None else secret.problem(there)
-    if problem is not None:
-        raise ConfigError(f"{problem} (looked for in {directory})")
-    used = secret.used(there)
-    for key in used:
-        setting = secret.settings[key]
-        if setting in PEM:
-            yield f"{setting}.location", str(directory / key)
-        else:
-            yield setting, _reference(directory, key)
-    user = None if there is None else secret.named_user(used)
-    if user is not None:
-        yield "sasl.username", user
-
-
-def _of_binding(secret: NamedSecret, directory: Path) -> Iterator[tuple[str, str]]:
-    there = {name: (directory / name).read_text(encoding="utf-8").strip() for name in _files(directory)}
-    try:
-        settings, keys = settings_of_binding(there)
-    except BindingError as error:
-        name = secret.reference.name
-        raise ConfigError(f"Secret {name} of {secret.field} {error} (looked for in {directory})") from None
-    yield from settings.items()
+        if files is None:
+            return
+        try:
+            settings, keys = settings_of_binding({path.name: path.read_text("utf-8").strip() for path in files})
+        except BindingError as error:
+            name = secret.reference.name
+            raise ConfigError(f"Secret {name} of {secret.field} {error} (looked for in {directory})") from None
+        yield from settings.items()
+    else:
+        there = None if files is None else {path.name for path in files}
+        if there is not None and (problem := secret.problem(there)) is not None:
+            raise ConfigError(f"{problem} (looked for in {directory})")
+        used = secret.used(there)
+        keys = {secret.settings[key]: key for key in used}
+        user = None if there is None else secret.named_user(used)
+        if user is not None:
+            yield "sasl.username", user
     for setting, key in keys.items():
         if setting in PEM:
             yield f"{setting}.location", str(directory / key)
         else:
             yield setting, _reference(directory, key)
-
-
-def _files(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir() if path.stat().st_size} if directory.is_dir() else set()
-
-
-def _registry_login(kafka: Kafka, secrets: Path) -> Iterator[tuple[str, str]]:
-    if kafka.schema_registry is not None and kafka.schema_registry.secret_ref is not None:
-        login = (_reference(secrets / SCHEMA_REGISTRY, key) for key in ("username", "password"))
-        yield "basic.auth.credentials.source", "USER_INFO"
-        yield "basic.auth.user.info", ":".join(login)
 
 
 def _reference(directory: Path, key: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from millrace.config import ProcessingGuarantee
 from millrace.manifest.fields import (
@@ -20,17 +20,17 @@ from millrace.manifest.fields import (
     Int32,
     Int64,
     LocalReference,
-    Matches,
     ObjectName,
     PositiveQuantity,
     TopicName,
     atomic_list,
     duration_ms,
+    int_or_string,
     map_list,
     text,
 )
 from millrace.manifest.kafka import InternalTopics, Kafka
-from millrace.manifest.model import KubernetesModel, ManifestModel, Rule, TransitionRule, rule_error
+from millrace.manifest.model import KubernetesModel, ManifestModel, Rule
 from millrace.manifest.observability import Observability
 from millrace.manifest.pods import PodTemplate
 from millrace.manifest.resource import Resource
@@ -65,12 +65,14 @@ class Storage(ManifestModel):
     """The part of the container's memory limit that RocksDB may use for its caches and write buffers. `rocksdb.memory.max.bytes`
     in `kafka.config` takes precedence. Without either, or without a memory limit, it is 256 MiB."""
 
-    transition_rules: ClassVar[tuple[TransitionRule, ...]] = (
-        TransitionRule(
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            None,
             "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
             "size must not shrink: volumes can only grow",
         ),
-        TransitionRule(
+        Rule(
+            None,
             "has(self.storageClassName) == has(oldSelf.storageClassName) && "
             "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
             "storageClassName is immutable: volumes cannot move to another class",
@@ -79,27 +81,11 @@ class Storage(ManifestModel):
 
 
 INT_OR_PERCENT_PATTERN = "^(100|[1-9][0-9]?)%$|^[1-9][0-9]{0,4}$"
-_INT_OR_PERCENT_RULE = "must be a number of pods, at least 1, or a percentage such as 25%"
-
-
-def _int_or_percent(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise rule_error(_INT_OR_PERCENT_RULE)
-    return str(value)
-
-
 IntOrPercent = Annotated[
     str,
-    BeforeValidator(_int_or_percent),
-    WithJsonSchema(
-        {
-            "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "x-kubernetes-int-or-string": True,
-            "maxLength": 8,
-            "minimum": 1,
-        }
+    *int_or_string(
+        INT_OR_PERCENT_PATTERN, "must be a number of pods, at least 1, or a percentage such as 25%", most=8, least=1
     ),
-    Matches(INT_OR_PERCENT_PATTERN, _INT_OR_PERCENT_RULE, explained=False),
 ]
 """A number of pods or a percentage of them."""
 
@@ -113,16 +99,17 @@ class PodDisruptionBudget(ManifestModel):
     """How many pods, or what percentage of them, may be down at a time."""
 
 
-class NetworkPeer(KubernetesModel):
-    """A Kubernetes NetworkPolicyPeer: pods, namespaces or addresses."""
-
-
-class IngressRule(KubernetesModel):
-    """A Kubernetes NetworkPolicyIngressRule: who may connect, and to which ports."""
-
-
-class EgressRule(KubernetesModel):
-    """A Kubernetes NetworkPolicyEgressRule: where the pods may connect, and to which ports."""
+NetworkPeer = Annotated[
+    KubernetesModel, Field(description="A Kubernetes NetworkPolicyPeer: pods, namespaces or addresses.")
+]
+IngressRule = Annotated[
+    KubernetesModel,
+    Field(description="A Kubernetes NetworkPolicyIngressRule: who may connect, and to which ports."),
+]
+EgressRule = Annotated[
+    KubernetesModel,
+    Field(description="A Kubernetes NetworkPolicyEgressRule: where the pods may connect, and to which ports."),
+]
 
 
 class NetworkPolicy(ManifestModel):

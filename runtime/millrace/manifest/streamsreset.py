@@ -11,8 +11,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from millrace.manifest.fields import Int64, ResourceName, TopicName, atomic_list, set_list, text
-from millrace.manifest.model import ManifestModel, Rule, StatusModel, TransitionRule
+from millrace.manifest.fields import Int64, ResourceName, TopicName, atomic_list, text
+from millrace.manifest.model import ManifestModel, Rule, StatusModel
 from millrace.manifest.resource import Resource
 from millrace.manifest.status import Conditions, ObservedGeneration
 from millrace.plan.reset import OffsetTarget, Start
@@ -25,16 +25,12 @@ _TARGET_RULE = (
 )
 
 
-def _milliseconds(text: str) -> int:
-    return int(datetime.fromisoformat(text).timestamp() * 1000)
-
-
 def _is_a_time(target: str) -> bool:
     kind, _, value = target.partition(":")
     if kind != "timestamp":
         return True
     try:
-        return _milliseconds(value) >= 0
+        return datetime.fromisoformat(value).timestamp() >= 0
     except ValueError:
         return False
 
@@ -67,7 +63,8 @@ class StreamsResetSpec(ManifestModel):
     position, back if negative) or `timestamp:TIME`, for example `timestamp:2026-01-31T12:00:00Z`."""
     input_topics: Annotated[
         tuple[TopicName, ...],
-        *set_list(256),
+        Field(strict=False, max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        Rule(lambda items: len(set(items)) == len(items), None, "must not have the same entry twice"),
     ] = ()
     """Further input topics whose offsets are set, in addition to those of the topology."""
     delete_internal_topics: bool = True
@@ -85,10 +82,10 @@ class StreamsResetSpec(ManifestModel):
             "self.deleteVolumes || !self.deleteInternalTopics",
             "deleteVolumes must be true when deleteInternalTopics is: state on the volumes would not match the new topics",
         ),
-    )
-    transition_rules: ClassVar[tuple[TransitionRule, ...]] = (
-        TransitionRule(
-            "self == oldSelf", "is immutable: a reset is done once; for another one create another StreamsReset"
+        Rule(
+            None,
+            "self == oldSelf",
+            "is immutable: a reset is done once; for another one create another StreamsReset",
         ),
     )
 
@@ -103,7 +100,7 @@ class StreamsResetSpec(ManifestModel):
             case "earliest" | "latest":
                 return OffsetTarget(Start(kind))
             case "timestamp":
-                return OffsetTarget(Start.TIMESTAMP_MS, _milliseconds(value))
+                return OffsetTarget(Start.TIMESTAMP_MS, int(datetime.fromisoformat(value).timestamp() * 1000))
         return OffsetTarget(Start(kind), int(value))
 
 

@@ -32,32 +32,34 @@ _NOT_IN_ALTERNATIVES = frozenset({"additionalProperties", "default", "descriptio
 _INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]
 
 
-def structural(schema: Schema) -> Schema:
+def structural(node: Schema, definitions: Mapping[str, Schema] | None = None, seen: tuple[str, ...] = ()) -> Schema:
     """Rewrite a JSON schema made by pydantic as a structural schema with the same meaning.
 
     Args:
-        schema: What `model_json_schema()` returned; it is not changed.
+        node: What `model_json_schema()` returned, or a part of it; it is not changed.
+        definitions: What its references refer to; its own definitions if not given.
+        seen: The models that contain this part.
 
     Raises:
         ValueError: It uses something that has no structural form, such as a union of objects or a recursive model.
     """
-    return _rewrite(schema, schema.get("$defs", {}), ())
-
-
-def _rewrite(node: Schema, definitions: Mapping[str, Schema], seen: tuple[str, ...]) -> Schema:
+    if definitions is None:
+        definitions = node.get("$defs", {})
     if "$ref" in node:
         name = node["$ref"].rpartition("/")[2]
         if name in seen:
             raise ValueError(f"Model {name} contains itself, which a structural schema cannot express")
         own = {key: value for key, value in node.items() if key != "$ref"}
-        return _rewrite(_with(definitions[name], own), definitions, (*seen, name))
+        return structural(_with(definitions[name], own), definitions, (*seen, name))
     if {"type": "null"} in node.get("anyOf", ()):
         alternatives = [item for item in node["anyOf"] if item != {"type": "null"}]
         if len(alternatives) > 1:
             raise ValueError(f"A union has no structural form: {alternatives}")
         own = {key: value for key, value in node.items() if key != "anyOf" and value is not None}
-        return _rewrite(_with(alternatives[0], own), definitions, seen)
-    entries = (_entry(key, value, node, lambda part: _rewrite(part, definitions, seen)) for key, value in node.items())
+        return structural(_with(alternatives[0], own), definitions, seen)
+    entries = (
+        _entry(key, value, node, lambda part: structural(part, definitions, seen)) for key, value in node.items()
+    )
     return dict(entry for entry in entries if entry)
 
 
