@@ -231,6 +231,13 @@ class StreamsConfig(BaseModel):
         """Whether records are processed in transactions (EOS-v2)."""
         return self.processing_guarantee is ProcessingGuarantee.EXACTLY_ONCE_V2
 
+    def may_run_before(self, *version: int) -> bool:
+        """Whether instances older than this version (major, minor) may be running, as `upgrade.from` says."""
+        if self.upgrade_from is None:
+            return False
+        major, _, minor = self.upgrade_from.partition(".")
+        return (int(major), int(minor.partition(".")[0] or 0)) < version
+
     def internal(self, name: str, default: _T) -> _T:
         """Return an internal setting (`__…__`), converted to the type of its default."""
         value = self.client_settings.get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Annotated, Literal
@@ -49,7 +49,26 @@ def kafka(
     - `millrace dev kafka`
     - `millrace dev kafka --brokers 3 --port 19092 --dir ./kafka-data`
     """
-    serve(brokers=brokers, directory=directory, port=port or None, log_level=log_level, report=_say)
+    from millrace.dev.kafka import EmbeddedKafka
+
+    signals: SimpleQueue[int] = SimpleQueue()  # an Event's lock may be held by the thread that its setter interrupts
+    previous = {
+        number: signal.signal(number, lambda got, _: signals.put(got)) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    ports: Literal["free"] | Sequence[int] = range(port, port + brokers) if port else "free"
+    try:
+        with EmbeddedKafka(brokers, directory=directory, ports=ports, log_level=log_level) as running:
+            _say(f"Kafka serves at {running.bootstrap_servers}")
+            while True:
+                with contextlib.suppress(Empty):
+                    signals.get(timeout=0.5)
+                    break
+                if len(running.pids) < brokers:
+                    message = f"A broker has ended unexpectedly. {running.log_tails()}"
+                    raise BrokerStartError(message)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 @app.command()
@@ -132,48 +151,6 @@ def status(
 
     if not show(file, directory, as_json=as_json):
         raise typer.Exit(1)
-
-
-def serve(
-    *,
-    brokers: int = 1,
-    directory: Path | None = None,
-    port: int | None = 9092,
-    log_level: str = "WARN",
-    report: Callable[[str], None] = print,
-) -> None:
-    """Run Kafka in the foreground until SIGINT or SIGTERM; call it in the main thread.
-
-    Args:
-        brokers: How many nodes.
-        directory: Where data is kept across runs; None keeps nothing.
-        port: The first broker's port, followed by those of the others; None chooses free ports.
-        log_level: The log level of the brokers.
-        report: Called with one line, the bootstrap servers, once they serve.
-
-    Raises:
-        BrokerStartError: A broker ended, or did not serve in time.
-    """
-    from millrace.dev.kafka import EmbeddedKafka
-
-    signals: SimpleQueue[int] = SimpleQueue()  # an Event's lock may be held by the thread that its setter interrupts
-    previous = {
-        number: signal.signal(number, lambda got, _: signals.put(got)) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    ports: Literal["free"] | Sequence[int] = range(port, port + brokers) if port else "free"
-    try:
-        with EmbeddedKafka(brokers, directory=directory, ports=ports, log_level=log_level) as kafka:
-            report(f"Kafka serves at {kafka.bootstrap_servers}")
-            while True:
-                with contextlib.suppress(Empty):
-                    signals.get(timeout=0.5)
-                    break
-                if len(kafka.pids) < brokers:
-                    message = f"A broker has ended unexpectedly. {kafka.log_tails()}"
-                    raise BrokerStartError(message)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _topic(text: str) -> tuple[str, int | None]:

@@ -13,7 +13,7 @@ from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import CogroupMerge, StreamAggregate
 from millrace.dsl.processors.session_aggregate import SessionAggregate
 from millrace.dsl.stores import TableOptions, table_options
-from millrace.dsl.windowed_stream import WindowedTable, windowed_aggregate, windowed_table
+from millrace.dsl.windowed_stream import WindowedTable, windowed_aggregate
 from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.records import Windowed
 
@@ -199,7 +199,7 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
             options,
             named,
             lambda aggregator: windowed_aggregate(options.store_name, windows, update, initializer, aggregator),
-            windowed_table(windows, options, update),
+            WindowedTable.of(windows, options, update),
         )
 
 
@@ -243,5 +243,5 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
             options,
             named,
             lambda aggregator: SessionAggregate(options.store_name, windows, update, initializer, aggregator, merger),
-            windowed_table(windows, options, update),
+            WindowedTable.of(windows, options, update),
         )

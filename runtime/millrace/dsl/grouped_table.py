@@ -13,7 +13,7 @@ from millrace.dsl.graph.repartition import REPARTITION_SUFFIX, SINK, SOURCE, Tab
 from millrace.dsl.options.grouped import Grouped
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
-from millrace.dsl.processors.table_aggregate import TableAggregate, writes_both_at_once
+from millrace.dsl.processors.table_aggregate import TableAggregate
 from millrace.dsl.stores import TableOptions, table_options
 from millrace.errors import ConfigError
 from millrace.serdes import ChangeSerde, Serdes
@@ -189,6 +189,6 @@ def change_serde(value_serde: AnySerde | None) -> AnySerde:
             raise ConfigError(
                 "A grouped table has no value serde: give group_by a Grouped with one, or set default.value.serde"
             )
-        return ChangeSerde(inner, allow_both=writes_both_at_once(config.upgrade_from))
+        return ChangeSerde(inner, allow_both=not config.may_run_before(3, 5))
 
     return DeferredSerde(make)

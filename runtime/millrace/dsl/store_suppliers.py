@@ -164,16 +164,16 @@ def dsl_suppliers(given: object, store_type: StoreType | None, config: StreamsCo
     """
     if given is not None:
         return cast("DslStoreSuppliers", given() if isinstance(given, type) else given)
-    if store_type is not None:
-        return _of_type(store_type is StoreType.IN_MEMORY)
     configured = config.dsl_store_suppliers_class
-    if configured is None:
-        return _of_type(config.default_dsl_store == StoreType.IN_MEMORY.value)
+    if store_type is None and configured is None:
+        store_type = StoreType(config.default_dsl_store)
+    if store_type is not None:
+        return (
+            BuiltInDslStoreSuppliers.IN_MEMORY
+            if store_type is StoreType.IN_MEMORY
+            else BuiltInDslStoreSuppliers.ROCKS_DB
+        )
     suppliers = load_instance(configured, "dsl.store.suppliers.class", _BUILT_IN, config=config)
     if not isinstance(suppliers, DslStoreSuppliers):
         raise ConfigError(f"dsl.store.suppliers.class: {configured!r} is not a DslStoreSuppliers")
     return suppliers
-
-
-def _of_type(in_memory: bool) -> DslStoreSuppliers:  # noqa: FBT001
-    return BuiltInDslStoreSuppliers.IN_MEMORY if in_memory else BuiltInDslStoreSuppliers.ROCKS_DB

@@ -170,10 +170,22 @@ def join_window_store(
     windows: JoinWindows,
     joined: AnyStreamJoined,
 ) -> TableStoreSpec:
-    """Return the store of one side. As in Java, the logging options of `joined` do not apply to stores that the user supplies."""
+    """Return the store of one side. As in Java, the logging options of `joined` do not apply to stores that the user supplies.
+
+    Raises:
+        TopologyError: a store that the user supplies does not retain duplicates, or its windows differ from the join's.
+    """
     retention = windows.size_ms + windows.grace_ms
     if supplier is not None:
-        _check_join_supplier(supplier, windows, retention)
+        if not supplier.retain_duplicates:
+            raise TopologyError(
+                f"Store {supplier.name} of a stream-stream join must be made with retain_duplicates=True"
+            )
+        if supplier.window_size_ms != windows.size_ms or supplier.retention_ms != retention:
+            raise TopologyError(
+                f"Store {supplier.name} has windows of {supplier.window_size_ms} ms kept for {supplier.retention_ms} ms; the "
+                f"join needs its size, {windows.size_ms} ms, kept for size and grace, {retention} ms"
+            )
         name = supplier.name
     return TableStoreSpec(
         name,
@@ -187,21 +199,6 @@ def join_window_store(
         log_config={**joined.log_config, "cleanup.policy": "delete"} if supplier is None else {},
         generated_name=supplier is None and joined.store_name is None,
     )
-
-
-def _check_join_supplier(supplier: WindowBytesStoreSupplier, windows: JoinWindows, retention: int) -> None:
-    """Check that a store supplied by the user fits the join.
-
-    Raises:
-        TopologyError: it does not retain duplicates, or its windows differ from the join's.
-    """
-    if not supplier.retain_duplicates:
-        raise TopologyError(f"Store {supplier.name} of a stream-stream join must be made with retain_duplicates=True")
-    if supplier.window_size_ms != windows.size_ms or supplier.retention_ms != retention:
-        raise TopologyError(
-            f"Store {supplier.name} has windows of {supplier.window_size_ms} ms kept for {supplier.retention_ms} ms; the join "
-            f"needs its size, {windows.size_ms} ms, kept for size and grace, {retention} ms"
-        )
 
 
 @dataclass(slots=True, eq=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from millrace.dsl.abstract_stream import AbstractKStream, AbstractKTable
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.graph.joins import StreamStreamJoin, WindowedStore
+from millrace.dsl.graph.names import Names
 from millrace.dsl.graph.nodes import ProcessorStep
 from millrace.dsl.options.joined import AnyJoiner, AnyStreamJoined, Joined, StreamJoined, ValueJoinerWithKey, with_key
 from millrace.dsl.options.named import Named, name_of
@@ -297,32 +298,32 @@ class _JoinNames:
     other_store: str
     shared_store: str
 
-
-def _names(stream: S, joined: AnyStreamJoined, kind: str) -> _JoinNames:
-    names = stream._graph.names
-    left_outer, right_outer = kind != "inner", kind == "outer"
-    this_suffix = "-outer-this-join" if right_outer else "-this-join"
-    other_suffix = "-outer-other-join" if left_outer else "-other-join"
-    this_windowed = names.processor("KSTREAM-WINDOWED-", joined.name, "-this-windowed")
-    other_windowed = names.processor("KSTREAM-WINDOWED-", joined.name, "-other-windowed")
-    this_generated = names.processor("KSTREAM-OUTERTHIS-" if right_outer else "KSTREAM-JOINTHIS-")
-    other_generated = names.processor("KSTREAM-OUTEROTHER-" if left_outer else "KSTREAM-JOINOTHER-")
-    merge = names.processor("KSTREAM-MERGE-", joined.name, "-merge")
-    base = joined.store_name
-    supplier = joined.this_store_supplier
-    shared_base = base if supplier is None else supplier.name
-    shared_suffix = "-outer-shared-join" if right_outer else "-left-shared-join"
-    return _JoinNames(
-        this_windowed,
-        other_windowed,
-        this_generated if joined.name is None else joined.name + this_suffix,
-        other_generated if joined.name is None else joined.name + other_suffix,
-        merge,
-        (this_generated if base is None else base + this_suffix) + "-store",
-        (other_generated if base is None else base + other_suffix) + "-store",
-        ("KSTREAM-OUTERSHARED-" + this_generated[-10:] if shared_base is None else shared_base + shared_suffix)
-        + "-store",
-    )
+    @classmethod
+    def take(cls, names: Names, joined: AnyStreamJoined, kind: str) -> _JoinNames:
+        """Take the names from the builder's counter."""
+        left_outer, right_outer = kind != "inner", kind == "outer"
+        this_suffix = "-outer-this-join" if right_outer else "-this-join"
+        other_suffix = "-outer-other-join" if left_outer else "-other-join"
+        this_windowed = names.processor("KSTREAM-WINDOWED-", joined.name, "-this-windowed")
+        other_windowed = names.processor("KSTREAM-WINDOWED-", joined.name, "-other-windowed")
+        this_generated = names.processor("KSTREAM-OUTERTHIS-" if right_outer else "KSTREAM-JOINTHIS-")
+        other_generated = names.processor("KSTREAM-OUTEROTHER-" if left_outer else "KSTREAM-JOINOTHER-")
+        merge = names.processor("KSTREAM-MERGE-", joined.name, "-merge")
+        base = joined.store_name
+        supplier = joined.this_store_supplier
+        shared_base = base if supplier is None else supplier.name
+        shared_suffix = "-outer-shared-join" if right_outer else "-left-shared-join"
+        return cls(
+            this_windowed,
+            other_windowed,
+            this_generated if joined.name is None else joined.name + this_suffix,
+            other_generated if joined.name is None else joined.name + other_suffix,
+            merge,
+            (this_generated if base is None else base + this_suffix) + "-store",
+            (other_generated if base is None else base + other_suffix) + "-store",
+            ("KSTREAM-OUTERSHARED-" + this_generated[-10:] if shared_base is None else shared_base + shared_suffix)
+            + "-store",
+        )
 
 
 def _with_stream(
@@ -343,7 +344,7 @@ def _with_stream(
         other = other._repartitioned_for_join(name, joined.key_serde, joined.other_value_serde)
     sources = this._copartition_with(other)
     graph = this._graph
-    names = _names(this, joined, kind)
+    names = _JoinNames.take(graph.names, joined, kind)
     this_store = join_window_store(names.this_store, joined.value_serde, joined.this_store_supplier, windows, joined)
     other_store = join_window_store(
         names.other_store, joined.other_value_serde, joined.other_store_supplier, windows, joined

@@ -25,7 +25,7 @@ from millrace.processor.api import ProcessorSupplier
 from millrace.state.api import StoreBuilder
 from millrace.topology import Topology
 from millrace.topology.model import SourceNode
-from millrace.topology.offset_reset import offset_reset_policy
+from millrace.topology.offset_reset import AutoOffsetReset
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -72,7 +72,7 @@ class StreamsBuilder:
             key_serde=options.key_serde,
             value_serde=options.value_serde,
             timestamp_extractor=options.timestamp_extractor,
-            offset_reset=offset_reset_policy(options.offset_reset),
+            offset_reset=AutoOffsetReset.policy_of(options.offset_reset),
         )
         self._graph.add(self._graph.root, node)
         return KStream(
@@ -127,7 +127,7 @@ class StreamsBuilder:
             options.option.key_serde,
             options.option.value_serde,
             consume.timestamp_extractor,
-            offset_reset_policy(consume.offset_reset),
+            AutoOffsetReset.policy_of(consume.offset_reset),
         )
         node = TableSource(name, source, options.store())
         self._graph.add(self._graph.root, node)
@@ -178,7 +178,7 @@ class StreamsBuilder:
             options.option.key_serde,
             options.option.value_serde,
             consume.timestamp_extractor,
-            offset_reset_policy(consume.offset_reset),
+            AutoOffsetReset.policy_of(consume.offset_reset),
         )
         store = replace(options, option=options.option.with_logging_disabled()).store()
         if store.versioned:
@@ -226,7 +226,7 @@ class StreamsBuilder:
             consume.key_serde,
             consume.value_serde,
             consume.timestamp_extractor,
-            offset_reset_policy(consume.offset_reset),
+            AutoOffsetReset.policy_of(consume.offset_reset),
         )
         self._graph.add(self._graph.root, GlobalStoreStep(store, source, name, ProcessorFactory(supplier)))
         return self

@@ -265,7 +265,8 @@ def _add_exchange(
             names.response_topic,
             serdes.primary_key,
             responses,
-            _partitioner_by_key(options.partitioner) or _to_primary_partition,
+            # Not the default partitioner's choice: the subscription may have come from elsewhere.
+            _partitioner_by_key(options.partitioner) or (lambda _topic, _key, sent, _count: sent.primary_partition),
         ),
         names.response_source,
     )
@@ -299,9 +300,3 @@ def _partitioner_by_key(partitioner: StreamPartitioner | None) -> StreamPartitio
         return partitions.pop()
 
     return one_partition
-
-
-def _to_primary_partition(_topic: str, _key: object, response: Any, _count: int) -> int | None:
-    """Send a response to the partition its subscription came from, which may not be the default partitioner's choice."""
-    partition: int | None = response.primary_partition
-    return partition

@@ -45,31 +45,33 @@ class WindowedTable:
     grace_ms: int
     """How long after its end a window can change."""
 
+    @classmethod
+    def of(cls, windows: AnyWindows, options: TableOptions, emit: EmitStrategy) -> WindowedTable:
+        """Return the store, key serde and grace period of an aggregation by these windows.
 
-def windowed_table(windows: AnyWindows, options: TableOptions, emit: EmitStrategy) -> WindowedTable:
-    """Return the store, key serde and grace period of an aggregation by these windows.
-
-    Raises:
-        TopologyError: the store's retention is shorter than windows can change.
-    """
-    key_serde, emits_on_close = options.option.key_serde, emit is EmitStrategy.ON_WINDOW_CLOSE
-    if isinstance(windows, SessionWindows):
-        grace_ms = windows.grace_ms + windows.inactivity_gap_ms
-        retention_ms = _retention(options, grace_ms, "session", "the inactivity gap and grace")
-        return WindowedTable(
-            DslSessionParams(options.store_name, retention_ms, emits_on_close),
-            None if key_serde is None else SessionWindowedSerde(key_serde),
-            grace_ms,
+        Raises:
+            TopologyError: the store's retention is shorter than windows can change.
+        """
+        key_serde, emits_on_close = options.option.key_serde, emit is EmitStrategy.ON_WINDOW_CLOSE
+        if isinstance(windows, SessionWindows):
+            grace_ms = windows.grace_ms + windows.inactivity_gap_ms
+            retention_ms = _retention(options, grace_ms, "session", "the inactivity gap and grace")
+            return cls(
+                DslSessionParams(options.store_name, retention_ms, emits_on_close),
+                None if key_serde is None else SessionWindowedSerde(key_serde),
+                grace_ms,
+            )
+        sliding = isinstance(windows, SlidingWindows)
+        size_ms = windows.time_difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
+        needed_ms = min((2 * size_ms if sliding else size_ms) + windows.grace_ms, 2**63 - 1)
+        retention_ms = _retention(options, needed_ms, "window", "the windows' size and grace")
+        return cls(
+            DslWindowParams(
+                options.store_name, retention_ms, size_ms, emits_on_close=emits_on_close, is_sliding=sliding
+            ),
+            None if key_serde is None else TimeWindowedSerde(key_serde, size_ms or None),
+            windows.grace_ms,
         )
-    sliding = isinstance(windows, SlidingWindows)
-    size_ms = windows.time_difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
-    needed_ms = min((2 * size_ms if sliding else size_ms) + windows.grace_ms, 2**63 - 1)
-    retention_ms = _retention(options, needed_ms, "window", "the windows' size and grace")
-    return WindowedTable(
-        DslWindowParams(options.store_name, retention_ms, size_ms, emits_on_close=emits_on_close, is_sliding=sliding),
-        None if key_serde is None else TimeWindowedSerde(key_serde, size_ms or None),
-        windows.grace_ms,
-    )
 
 
 def _retention(options: TableOptions, needed_ms: int, kind: str, reason: str) -> int:
@@ -124,7 +126,7 @@ class _WindowedKStream(Generic[K, V, W]):
         options = options.with_defaults(grouped._key_serde, value_serde)
         name = grouped._graph.names.processor(prefix, name_of(named))
         processor = aggregation(options.store_name)
-        return grouped._aggregated(name, options, processor, windowed_table(self._windows, options, self._emit))
+        return grouped._aggregated(name, options, processor, WindowedTable.of(self._windows, options, self._emit))
 
 
 class TimeWindowedKStream(_WindowedKStream[K, V, TimeWindows | UnlimitedWindows | SlidingWindows]):

@@ -94,6 +94,32 @@ class TopologyPlan(_PlanModel):
         return self.model_dump_json(by_alias=True, indent=indent)
 
     @classmethod
+    def of(
+        cls,
+        application_id: str,
+        subtopologies: tuple[PlannedSubtopology, ...],
+        global_stores: tuple[PlannedGlobalStore, ...],
+        dead_letter_topic: str | None,
+    ) -> TopologyPlan:
+        """Return a plan with its hash."""
+        parts = [item.model_dump(mode="json", by_alias=True) for item in subtopologies]
+        for topic in (topic for part in parts for topic in (*part["repartitionTopics"], *part["changelogTopics"])):
+            del topic["config"]
+        content: dict[str, Any] = {
+            "applicationId": application_id,
+            "subtopologies": parts,
+            "globalStores": [item.model_dump(mode="json", by_alias=True) for item in global_stores],
+        }
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return cls(
+            application_id=application_id,
+            hash=hashlib.sha256(canonical.encode()).hexdigest(),
+            subtopologies=subtopologies,
+            global_stores=global_stores,
+            dead_letter_topic=dead_letter_topic,
+        )
+
+    @classmethod
     def from_json(cls, text: str | bytes) -> TopologyPlan:
         """Read a plan that `to_json` wrote."""
         return cls.model_validate_json(text)
@@ -113,19 +139,3 @@ def external_source_topics(plan: TopologyPlan) -> frozenset[str]:
     """Return the topics that the plan reads by name and the user owns, including those of global stores."""
     named = {topic for item in plan.subtopologies for topic in item.source_topics}
     return frozenset((named | {store.topic for store in plan.global_stores}) - repartition_topics(plan).keys())
-
-
-def plan_hash(
-    application_id: str, subtopologies: tuple[PlannedSubtopology, ...], stores: tuple[PlannedGlobalStore, ...]
-) -> str:
-    """Return the hash of a plan's ids, topics, stores and formats."""
-    parts = [item.model_dump(mode="json", by_alias=True) for item in subtopologies]
-    for topic in (topic for part in parts for topic in (*part["repartitionTopics"], *part["changelogTopics"])):
-        del topic["config"]
-    content: dict[str, Any] = {
-        "applicationId": application_id,
-        "subtopologies": parts,
-        "globalStores": [item.model_dump(mode="json", by_alias=True) for item in stores],
-    }
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()

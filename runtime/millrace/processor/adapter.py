@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from millrace.config import StreamsConfig
 from millrace.errors import (
@@ -36,6 +36,7 @@ from millrace.processor.api import (
     ProcessorContext,
     PunctuationType,
     Punctuator,
+    RecordMetadata,
 )
 from millrace.processor.node import NodeContext, NodeFactory, ProcessFn
 from millrace.records import Headers, Record, TaskId
@@ -57,14 +58,6 @@ PASS_THROUGH = (
     TransactionAbortedError,
 )
 """Errors already handled further down, and errors of the task itself: they are not passed to the processing handler."""
-
-
-class RecordPosition(NamedTuple):
-    """Topic, partition and offset of the record being processed."""
-
-    topic: str | None
-    partition: int
-    offset: int
 
 
 class NodeProcessorContext:
@@ -121,10 +114,10 @@ class NodeProcessorContext:
         return serde
 
     @property
-    def record_metadata(self) -> RecordPosition | None:
+    def record_metadata(self) -> RecordMetadata | None:
         """Position of the record being processed; None while punctuating."""
         record = self._record
-        return None if record.topic is None else RecordPosition(record.topic, record.partition, record.offset)
+        return None if record.topic is None else RecordMetadata(record.topic, record.partition, record.offset)
 
     def get_state_store(self, name: str) -> Any:
         """Return a store connected to this processor.

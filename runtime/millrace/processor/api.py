@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from millrace.config import StreamsConfig
 from millrace.records import ConsumedRecord, Headers, Record, TaskId, TopicPartition
@@ -36,21 +36,12 @@ Punctuator = Callable[[int], None]
 """Called with the time (ms) of the clock that drives it."""
 
 
-@runtime_checkable
-class RecordMetadata(Protocol):
+class RecordMetadata(NamedTuple):
     """Where the record being processed came from."""
 
-    @property
-    def topic(self) -> str | None:
-        """Topic of the input record; None in a punctuation."""
-
-    @property
-    def partition(self) -> int:
-        """Partition of the input record; -1 in a punctuation."""
-
-    @property
-    def offset(self) -> int:
-        """Offset of the input record; -1 in a punctuation."""
+    topic: str
+    partition: int
+    offset: int
 
 
 class ProcessingContext(Protocol):

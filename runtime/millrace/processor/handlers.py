@@ -114,27 +114,6 @@ class ProductionExceptionHandler(Protocol):
         """Decide about a record whose key or value the sink's serde cannot write."""
 
 
-def dead_letter(
-    dlq_topic: str,
-    key: bytes | None,
-    value: bytes | None,
-    context: ErrorContext,
-    exception: Exception,
-) -> DeadLetterRecord:
-    """Return the dead-letter record of KIP-1034: the input's bytes, timestamp and headers, plus headers about the error."""
-    kind = type(exception)
-    headers = (
-        *context.headers,
-        (HEADER_EXCEPTION, f"{kind.__module__}.{kind.__qualname__}".encode()),
-        (HEADER_MESSAGE, str(exception).encode()),
-        (HEADER_STACKTRACE, "".join(traceback.format_exception(exception)).encode()),
-        (HEADER_TOPIC, None if context.topic is None else context.topic.encode()),
-        (HEADER_PARTITION, str(context.partition).encode()),
-        (HEADER_OFFSET, str(context.offset).encode()),
-    )
-    return DeadLetterRecord(dlq_topic, key, value, context.timestamp, Headers(headers))
-
-
 class _Configured:
     """Keeps the name of the dead-letter topic; the engine calls `configure` on every handler that has such a method."""
 
@@ -145,9 +124,23 @@ class _Configured:
         self.dlq_topic = config.errors_dead_letter_queue_topic_name
 
     def _dead_letters(self, context: ErrorContext, exception: Exception) -> tuple[DeadLetterRecord, ...]:
+        """Return the record of KIP-1034: the input's bytes, timestamp and headers, plus headers about the error."""
         if self.dlq_topic is None:
             return ()
-        return (dead_letter(self.dlq_topic, context.raw_key, context.raw_value, context, exception),)
+        kind = type(exception)
+        headers = (
+            *context.headers,
+            (HEADER_EXCEPTION, f"{kind.__module__}.{kind.__qualname__}".encode()),
+            (HEADER_MESSAGE, str(exception).encode()),
+            (HEADER_STACKTRACE, "".join(traceback.format_exception(exception)).encode()),
+            (HEADER_TOPIC, None if context.topic is None else context.topic.encode()),
+            (HEADER_PARTITION, str(context.partition).encode()),
+            (HEADER_OFFSET, str(context.offset).encode()),
+        )
+        record = DeadLetterRecord(
+            self.dlq_topic, context.raw_key, context.raw_value, context.timestamp, Headers(headers)
+        )
+        return (record,)
 
 
 class LogAndFailExceptionHandler(_Configured):

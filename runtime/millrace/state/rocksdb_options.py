@@ -36,8 +36,6 @@ from millrace.loading import load_instance
 BLOCK_SIZE = 4096
 WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 WRITE_BUFFERS = 3
-OFFSETS_WRITE_BUFFER_BYTES = 1024 * 1024
-OFFSETS_FAMILY = "offsets"
 
 
 @dataclass(slots=True)
@@ -114,13 +112,6 @@ def store_options(store_name: str, config: StreamsConfig, setter: RocksDBConfigS
         setter.set_config(store_name, result, config)
     result.options.set_block_based_table_factory(result.table)
     return result
-
-
-def offsets_options() -> Options:
-    """Return the options of the small column family that holds offsets, position and status."""
-    options = Options(raw_mode=True)
-    options.set_write_buffer_size(OFFSETS_WRITE_BUFFER_BYTES)
-    return options
 
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from struct import Struct
 from typing import NamedTuple
 
-from millrace.errors import ProcessorStateError
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers
 from millrace.serdes.varint import decode_varint, encode_varint
 
@@ -134,20 +133,6 @@ TIME_ORDERED_SESSION_HEADERS = replace(PLAIN, name="headers", family="sessionKey
 TIME_ORDERED_TIMESTAMPED = replace(TIMESTAMPED, family="default", older=())
 """Emit-on-close window stores keep timestamped values in the default family."""
 TIME_ORDERED_HEADERS = replace(HEADERS, family="windowKeyValueWithHeaders", older=("default",))
-
-_FORMATS = {"plain": PLAIN, "timestamped": TIMESTAMPED, "headers": HEADERS}
-
-
-def value_format(name: str) -> ValueFormat:
-    """Return the key-value format with this name.
-
-    Raises:
-        ProcessorStateError: there is no such format.
-    """
-    try:
-        return _FORMATS[name]
-    except KeyError:
-        raise ProcessorStateError(f"Unknown value format {name!r}; use one of {', '.join(_FORMATS)}") from None
 
 
 def convert_from_family(family: str, target: ValueFormat) -> Callable[[bytes], bytes]:

@@ -39,11 +39,7 @@ T = TypeVar("T")
 
 _PARTITION = 0
 _NO_THROTTLE = {FINAL_RESULTS_INTERVAL: 0, OUTER_JOIN_INTERVAL: 0}
-
-
-def _unthrottled(config: StreamsConfig) -> StreamsConfig:
-    """Send results as soon as they are due, unless the settings say otherwise, because the wall clock stands still in tests."""
-    return config.model_copy(update={"client_settings": {**_NO_THROTTLE, **config.client_settings}})
+"""Results are sent as soon as they are due, unless the settings say otherwise: the wall clock stands still in tests."""
 
 
 class TopologyTestDriver:
@@ -78,7 +74,8 @@ class TopologyTestDriver:
         auto_commit: bool = True,
     ) -> None:
         settings = config if isinstance(config, StreamsConfig) else {"application.id": "test", **(config or {})}
-        self.config = _unthrottled(StreamsConfig.of(settings))
+        given = StreamsConfig.of(settings)
+        self.config = given.model_copy(update={"client_settings": {**_NO_THROTTLE, **given.client_settings}})
         self._now_ms = initial_wall_clock_ms
         self._auto_commit = auto_commit
         self._directory = Path(tempfile.mkdtemp(prefix="millrace-test-"))

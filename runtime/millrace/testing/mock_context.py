@@ -10,12 +10,11 @@ from typing import Any
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, TopologyError
-from millrace.processor.adapter import RecordPosition
-from millrace.processor.api import PunctuationType, Punctuator
-from millrace.records import Headers, Record, RecordContext, TaskId, TopicPartition
+from millrace.processor.api import PunctuationType, Punctuator, RecordMetadata
+from millrace.records import Record, RecordContext, TaskId
 from millrace.serdes.base import AnySerde
 from millrace.serdes.resolve import default_key_serde, default_value_serde
-from millrace.state.api import LogChange, StateStore, StoreContext
+from millrace.state.api import StateStore, StoreContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +99,10 @@ class MockProcessorContext:
         return _given(default_value_serde(self.config), "value")
 
     @property
-    def record_metadata(self) -> RecordPosition | None:
+    def record_metadata(self) -> RecordMetadata | None:
         """What was given to `set_record_metadata`, or None."""
         record = self._record
-        return None if record.topic is None else RecordPosition(record.topic, record.partition, record.offset)
+        return None if record.topic is None else RecordMetadata(record.topic, record.partition, record.offset)
 
     def set_record_metadata(self, topic: str, partition: int, offset: int) -> None:
         """Set where the record that is processed next comes from."""
@@ -140,7 +139,7 @@ class MockProcessorContext:
             record=self._record,
             cache=None,
             changelog_topics={},
-            send_change=_no_changelog,
+            send_change=lambda _partition: lambda _key, _value, _timestamp, _headers: None,
             now_ms=self.current_system_time_ms,
             drop_record=self._drop,
         )
@@ -198,10 +197,3 @@ def _given(serde: AnySerde | None, which: str) -> AnySerde:
             f"The processor needs the default {which} serde: give the context the setting default.{which}.serde"
         )
     return serde
-
-
-def _no_changelog(_partition: TopicPartition) -> LogChange:
-    def discard(_key: bytes, _value: bytes | None, _timestamp: int | None, _headers: Headers) -> None:
-        pass
-
-    return discard

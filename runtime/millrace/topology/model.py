@@ -20,7 +20,6 @@ from millrace.plan.model import (
     PlannedStore,
     PlannedSubtopology,
     TopologyPlan,
-    plan_hash,
 )
 from millrace.processor.api import StreamPartitioner, TimestampExtractor, TopicNameExtractor
 from millrace.processor.node import NodeFactory
@@ -218,10 +217,4 @@ class BuiltTopology:
                 for builder in instances.store_builders
             )
         )
-        return TopologyPlan(
-            application_id=self.application_id,
-            hash=plan_hash(self.application_id, subtopologies, stores),
-            subtopologies=subtopologies,
-            global_stores=stores,
-            dead_letter_topic=self.dead_letter_topic,
-        )
+        return TopologyPlan.of(self.application_id, subtopologies, stores, self.dead_letter_topic)

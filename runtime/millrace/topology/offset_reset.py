@@ -34,20 +34,20 @@ class AutoOffsetReset:
             raise TopologyError(f"An offset reset by duration needs a positive duration, not {milliseconds} ms")
         return cls(f"by_duration:{milliseconds}")
 
+    @classmethod
+    def policy_of(cls, reset: AutoOffsetReset | str | None) -> str | None:
+        """Return a policy in the form that source nodes use.
+
+        Raises:
+            TopologyError: the text is not a policy.
+        """
+        if reset is None or isinstance(reset, AutoOffsetReset):
+            return None if reset is None else reset.policy
+        if reset in ("earliest", "latest", "none") or reset.startswith("by_duration:"):
+            return reset
+        raise TopologyError(f"Unknown offset reset policy {reset!r}; it is earliest, latest, none or by_duration:<ms>")
+
 
 AutoOffsetReset.EARLIEST = AutoOffsetReset("earliest")
 AutoOffsetReset.LATEST = AutoOffsetReset("latest")
 AutoOffsetReset.NONE = AutoOffsetReset("none")
-
-
-def offset_reset_policy(reset: AutoOffsetReset | str | None) -> str | None:
-    """Return the policy in the form that source nodes use.
-
-    Raises:
-        TopologyError: the text is not a policy.
-    """
-    if reset is None or isinstance(reset, AutoOffsetReset):
-        return None if reset is None else reset.policy
-    if reset in ("earliest", "latest", "none") or reset.startswith("by_duration:"):
-        return reset
-    raise TopologyError(f"Unknown offset reset policy {reset!r}; it is earliest, latest, none or by_duration:<ms>")

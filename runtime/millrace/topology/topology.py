@@ -19,7 +19,7 @@ from millrace.state.api import StoreBuilder
 from millrace.topology.builder import TopologyBuilder
 from millrace.topology.description import TopologyDescription
 from millrace.topology.model import BuiltTopology, SinkNode, SourceNode
-from millrace.topology.offset_reset import AutoOffsetReset, offset_reset_policy
+from millrace.topology.offset_reset import AutoOffsetReset
 
 
 class Topology:
@@ -78,7 +78,7 @@ class Topology:
                 key_serde,
                 value_serde,
                 timestamp_extractor,
-                offset_reset_policy(offset_reset),
+                AutoOffsetReset.policy_of(offset_reset),
             )
         )
         return self

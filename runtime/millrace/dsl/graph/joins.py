@@ -49,7 +49,14 @@ class StreamStreamJoin(GraphNode):
         self._is_self_join = False
 
     def become_self_join(self) -> None:
-        """Join the left side's records with the left side's store."""
+        """Join the only parent's records with the left side's store, and remove the right side's."""
+        (parent,) = self.parents
+        other = next(
+            child
+            for child in parent.children
+            if isinstance(child, WindowedStore) and child.name == self.other_windowed_name
+        )
+        parent.remove_child(other)
         self._is_self_join = True
 
     def write(self, topology: TopologyBuilder) -> None:

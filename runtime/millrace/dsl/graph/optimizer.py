@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millrace.config import StreamsConfig
-from millrace.dsl.graph.joins import StreamStreamJoin, WindowedStore
+from millrace.dsl.graph.joins import StreamStreamJoin
 from millrace.dsl.graph.names import Names
 from millrace.dsl.graph.nodes import GraphNode
 from millrace.dsl.graph.repartition import REPARTITION_SUFFIX, Repartition
@@ -68,13 +68,10 @@ def optimize(nodes: list[GraphNode], names: Names, topology: TopologyBuilder, co
     if SINGLE_STORE_SELF_JOIN in rules:
         for node in nodes:
             if isinstance(node, StreamStreamJoin) and len(node.parents) == 1:
-                _keep_one_store(node)
+                node.become_self_join()
     for node in nodes:
         if isinstance(node, Repartition):
-            node.keeps_null_keys = _feeds_relaxed_join(node)
-
-
-# Merging repartition topics.
+            node.keeps_null_keys = node.feeds_null_keeping_join()
 
 
 def _merge_repartition_topics(nodes: list[GraphNode], names: Names, topology: TopologyBuilder) -> None:
@@ -166,32 +163,3 @@ def _find_upward(node: GraphNode, matches: Callable[[GraphNode], bool]) -> Graph
             return parent
         found = _find_upward(parent, matches)
     return found
-
-
-# Self joins.
-
-
-def _keep_one_store(join: StreamStreamJoin) -> None:
-    (parent,) = join.parents
-    other = next(
-        child
-        for child in parent.children
-        if isinstance(child, WindowedStore) and child.name == join.other_windowed_name
-    )
-    parent.remove_child(other)
-    join.become_self_join()
-
-
-# Null keys.
-
-
-def _feeds_relaxed_join(repartition: Repartition) -> bool:
-    """Whether a join that keeps records with null keys comes before the next repartition topic."""
-    pending = list(repartition.children)
-    while pending:
-        node = pending.pop()
-        if node.takes_null_keys:
-            return True
-        if not isinstance(node, Repartition):
-            pending.extend(node.children)
-    return False

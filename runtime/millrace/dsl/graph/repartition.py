@@ -78,6 +78,17 @@ class Repartition(GraphNode):
             )
         )
 
+    def feeds_null_keeping_join(self) -> bool:
+        """Return whether a join that keeps records with null keys comes before the next repartition topic."""
+        pending = list(self.children)
+        while pending:
+            node = pending.pop()
+            if node.takes_null_keys:
+                return True
+            if not isinstance(node, Repartition):
+                pending.extend(node.children)
+        return False
+
     def _compile_filter(self, node: NodeContext) -> ProcessFn:
         forward = node.forward
         if self.keeps_null_keys:

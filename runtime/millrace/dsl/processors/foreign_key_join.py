@@ -75,7 +75,7 @@ class ForeignKeySerdes:
     def subscriptions(self, config: StreamsConfig) -> SubscriptionWrapperSerde[Any]:
         """Return the serde of subscriptions."""
         return SubscriptionWrapperSerde(
-            self._primary_keys(config), self._pk(config), write_version_0=_older_instances_may_run(config.upgrade_from)
+            self._primary_keys(config), self._pk(config), write_version_0=config.may_run_before(*_PARTITION_SINCE)
         )
 
     def responses(self, config: StreamsConfig) -> SubscriptionResponseWrapperSerde[Any]:
@@ -97,13 +97,6 @@ class ForeignKeySerdes:
             )
         found.configure(config)
         return found
-
-
-def _older_instances_may_run(upgrade_from: str | None) -> bool:
-    if upgrade_from is None:
-        return False
-    major, _, minor = upgrade_from.partition(".")
-    return (int(major), int(minor.partition(".")[0] or 0)) < _PARTITION_SINCE
 
 
 class SubscriptionSend:

@@ -41,7 +41,7 @@ class StreamTableJoin:
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
         join = self._joining(node)
-        return join if self._buffer_name is None else _waiting(node, self._buffer_name, join, left=self._left)
+        return join if self._buffer_name is None else self._waiting(node, join, self._buffer_name)
 
     def _joining(self, node: NodeContext) -> ProcessFn:
         joiner, left = self._joiner, self._left
@@ -65,27 +65,27 @@ class StreamTableJoin:
 
         return process
 
+    def _waiting(self, node: NodeContext, join: ProcessFn, buffer_name: str) -> ProcessFn:
+        """Return the function that buffers records for the grace period before they are joined."""
+        buffer, left = node.state_store(buffer_name), self._left
+        put, evict = buffer.put, buffer.evict
+        drop, record = node.drop_record, node.record
 
-def _waiting(node: NodeContext, buffer_name: str, join: ProcessFn, *, left: bool) -> ProcessFn:
-    buffer = node.state_store(buffer_name)
-    put, evict = buffer.put, buffer.evict
-    drop, record = node.drop_record, node.record
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
+            if value is None or (key is None and not left):
+                drop()
+                return
+            record.timestamp = timestamp
+            record.headers = headers
+            if key is None or not put(key, value, record):
+                join(key, value, timestamp, headers)
+            else:
+                evict(emit)
 
-    def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
-        if value is None or (key is None and not left):
-            drop()
-            return
-        record.timestamp = timestamp
-        record.headers = headers
-        if key is None or not put(key, value, record):
-            join(key, value, timestamp, headers)
-        else:
-            evict(emit)
+        def emit(key: object, value: object, context: RecordContext) -> None:
+            forward_as(record, context, join, key, value)
 
-    def emit(key: object, value: object, context: RecordContext) -> None:
-        forward_as(record, context, join, key, value)
-
-    return process
+        return process
 
 
 class StreamGlobalTableJoin:

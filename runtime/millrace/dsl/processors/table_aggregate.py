@@ -39,7 +39,7 @@ class TableGroupBy:
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
         selector, forward, fail = self._selector, node.forward, node.processing_failed
-        versioned, both_at_once = self._versioned, writes_both_at_once(node.config.upgrade_from)
+        versioned, both_at_once = self._versioned, not node.config.may_run_before(3, 5)
 
         def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
@@ -62,14 +62,6 @@ class TableGroupBy:
                 forward(new_key, Change(new_value, None), timestamp, headers)
 
         return process
-
-
-def writes_both_at_once(upgrade_from: str | None) -> bool:
-    """Whether all instances that may be running can read records with old and new value (3.5 and later)."""
-    if upgrade_from is None:
-        return True
-    major, _, minor = upgrade_from.partition(".")
-    return (int(major), int(minor.partition(".")[0] or 0)) > (3, 4)
 
 
 class TableAggregate:
