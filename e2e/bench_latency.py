@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from kubernetes import client, config, watch
+from tests.waiting import wait_until
 from urllib3.exceptions import HTTPError
 
 from e2e.cluster import Cluster
-from e2e.cluster.waiting import wait_for
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
 
@@ -123,7 +123,7 @@ def _create(cluster: Cluster, operator: OperatorProcess, count: int, pods: int) 
         if not number:
             begun = time.monotonic()
         custom.create_namespaced_custom_object(*_GROUP, _SPACE, "streamsapps", body)
-    wait_for(f"{count} apps to be ready", lambda: len(_ready(custom)) == count, timeout_s=3600, poll_s=2)
+    wait_until(lambda: len(_ready(custom)) == count, f"{count} apps to be ready", 3600, poll_s=2)
     print(f"create: {count} StreamsApps with {pods} pods each Ready after {time.monotonic() - begun:.0f} s")
     _print("created to Ready", _ready(custom))
     _print_size(operator)
@@ -147,7 +147,7 @@ def _measure(cluster: Cluster, operator: OperatorProcess, names: list[str], pods
 
 
 def _fail_over(first: OperatorProcess, second: OperatorProcess, count: int) -> None:
-    wait_for("the second operator's lists", lambda: '"ok": true' in second.get("/readyz"), timeout_s=300)
+    wait_until(lambda: '"ok": true' in second.get("/readyz"), "the second operator's lists", 300)
     first.signal(signal.SIGKILL)
     begun = time.monotonic()
     second.wait_until_it_leads()
@@ -170,7 +170,7 @@ def _brokers_away(cluster: Cluster, operator: OperatorProcess, names: list[str])
         body = {"spec": {"restartNonce": 7}}
         changed = custom.patch_namespaced_custom_object(*_GROUP, _SPACE, "streamsapps", name, body)
         generation = changed["metadata"]["generation"]
-        wait_for("the status", lambda: _told_of(custom, name) >= generation, timeout_s=300, poll_s=0.02)  # noqa: B023
+        wait_until(lambda: _told_of(custom, name) >= generation, "the status", 300)  # noqa: B023
         seconds.append(time.monotonic() - begun)
     _print("brokers away, one at a time", seconds)
     _print_size(operator)
@@ -188,7 +188,7 @@ def _wait_for_passes(operator: OperatorProcess, count: int) -> None:
         assert '"ok": true' in operator.get("/healthz"), operator.get("/healthz")
         return operator.metric("millrace_operator_reconcile_seconds_count") >= count
 
-    wait_for("a pass over each application", enough, timeout_s=1800, poll_s=0.2)
+    wait_until(enough, "a pass over each application", 1800, poll_s=0.2)
 
 
 def _print_size(operator: OperatorProcess) -> None:
@@ -234,7 +234,7 @@ def _wait_for_rest(operator: OperatorProcess) -> None:
             last[:] = [now, time.monotonic()]
         return time.monotonic() - last[1] > 15
 
-    wait_for("rest", quiet, timeout_s=1800, poll_s=1)
+    wait_until(quiet, "rest", 1800, poll_s=1)
 
 
 def _rest(operator: OperatorProcess, seconds: float) -> None:

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Self
 
-from e2e.cluster.waiting import wait_for
+from tests.waiting import wait_until
 
 _ROOT = Path(__file__).parents[1]
 _READY = re.compile(r"listening on port (\d+)")
@@ -97,15 +97,13 @@ class OperatorProcess:
 
     def wait_until_it_leads(self) -> Self:
         """Wait until it holds the Lease."""
-        wait_for(
-            "the Lease", lambda: self.leads or self._process.poll() is not None, timeout_s=180, tail=lambda: self.log
-        )
+        wait_until(lambda: self.leads or self._process.poll() is not None, lambda: f"the Lease. {self.log}", 180)
         assert self.leads, self.log
         return self
 
     def get(self, path: str) -> str:
         """Return the response of one of its endpoints, even if it is an error."""
-        found = wait_for("its port", lambda: _READY.search(self.log), timeout_s=120, tail=lambda: self.log)
+        found = wait_until(lambda: _READY.search(self.log), lambda: f"its port. {self.log}", 120)
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{found[1]}{path}", timeout=60) as response:
                 return response.read().decode()

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from kubernetes import client, dynamic
 from tests.operator.children.apps import BOUND, FULL, SMALL, rendered, revision_of
+from tests.waiting import wait_until
 
 from e2e.cluster import Cluster, tools
-from e2e.cluster.waiting import wait_for
 from millrace_operator.children import naming
 from millrace_operator.children.canonical_form import canonical_quantity
 from millrace_operator.children.plan_job import plan_job
@@ -290,7 +290,7 @@ def api(control_plane) -> Api:
             "handler": "sandbox",
         }
     )
-    wait_for("PodMonitors to be served", lambda: served.knows("monitoring.coreos.com/v1", "PodMonitor"), timeout_s=120)
+    wait_until(lambda: served.knows("monitoring.coreos.com/v1", "PodMonitor"), "PodMonitors to be served", 120)
     return served
 
 

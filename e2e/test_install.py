@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.waiting import wait_until
 
 from e2e.cluster import Cluster, ClusterError
 from e2e.cluster.leftovers import PREFIX
-from e2e.cluster.waiting import wait_for
 from e2e.helm import Release, image_values
 from e2e.images.catalogue import Images, provide_images
 from e2e.manifests import KUSTOMIZE
@@ -83,7 +83,7 @@ def seen(cluster: Cluster, name: str, namespace: str) -> bool:
 
 def wait_until_seen(cluster: Cluster, name: str, namespace: str) -> None:
     """Wait until the operator has seen an application."""
-    wait_for(f"the operator to see {namespace}/{name}", lambda: seen(cluster, name, namespace), timeout_s=180)
+    wait_until(lambda: seen(cluster, name, namespace), f"the operator to see {namespace}/{name}", 180)
 
 
 def may(cluster: Cluster, account: str, verb: str, resource: str, *flags: str) -> bool:
@@ -131,14 +131,14 @@ def test_life_of_a_release(fresh, operator_values) -> None:
         fresh.kubectl("patch", "crd", crd, "--type=json", "-p", '[{"op": "remove", "path": "/spec/names/shortNames"}]')
     release.apply({**operator_values, "replicas": 2, "operator": {"logLevel": "DEBUG"}})
     assert all(get(fresh, "crd", crd)["spec"]["names"]["shortNames"] for crd in CRDS)
-    wait_for("the old replica to be gone", lambda: len(replicas(fresh, "millrace")) == 2, timeout_s=180)
-    wait_for(
-        "one of the new replicas to hold the Lease",
+    wait_until(lambda: len(replicas(fresh, "millrace")) == 2, "the old replica to be gone", 180)
+    wait_until(
         lambda: (
             get(fresh, "lease", release.name, "-n", "millrace")["spec"].get("holderIdentity")
             in replicas(fresh, "millrace")
         ),
-        timeout_s=180,
+        "one of the new replicas to hold the Lease",
+        180,
     )
     fresh.apply(application("kept", "orders", replicas=2))
     wait_until_seen(fresh, "kept", "orders")
@@ -152,10 +152,10 @@ def test_life_of_a_release(fresh, operator_values) -> None:
 
     release.apply(operator_values)
     fresh.kubectl("delete", "streamsapp", "kept", "-n", "orders", "--timeout=150s", timeout_s=160)
-    wait_for(
-        "everything of the application to be gone",
+    wait_until(
         lambda: not listed(fresh, "all,configmaps", "streams.millrace.dev/app=kept", "-n", "orders"),
-        timeout_s=180,
+        "everything of the application to be gone",
+        180,
     )
     release.uninstall()
 
@@ -187,9 +187,7 @@ def test_some_namespaces_only(fresh, operator_values) -> None:
         ("list", "nodes"),
     ):
         assert not may(fresh, account, verb, resource, *flags), f"{verb} {resource} {flags}"
-    wait_for(
-        "the policy to be enforced", lambda: patch_is_refused(fresh, account, "foreign", "payments"), timeout_s=120
-    )
+    wait_until(lambda: patch_is_refused(fresh, account, "foreign", "payments"), "the policy to be enforced", 120)
     assert not patch_is_refused(fresh, account, "served", "orders")
     fresh.kubectl("delete", "streamsapp", "served", "-n", "orders", "--timeout=150s", timeout_s=160)
     fresh.kubectl("delete", "streamsapp", "foreign", "-n", "payments")
@@ -217,10 +215,10 @@ def test_users_rights_come_with_the_clusters_roles(fresh, operator_values) -> No
         ("edit", "create", resource),
         ("edit", "patch", resource, "--subresource=scale"),
     ):
-        wait_for(
-            f"the roles to be aggregated: {account} {what}",
+        wait_until(
             lambda account=account, what=what: may(fresh, f"payments:{account}", *what, "-n", "payments"),
-            timeout_s=180,
+            f"the roles to be aggregated: {account} {what}",
+            180,
         )
     assert not may(fresh, "payments:view", "create", resource, "-n", "payments")
     assert not may(fresh, "payments:edit", "patch", resource, "--subresource=status", "-n", "payments")
@@ -246,9 +244,7 @@ def test_without_helm(fresh, tmp_path) -> None:
     fresh.kubectl("rollout", "status", "deployment/millrace-operator", "-n", "alone", "--timeout=180s", timeout_s=200)
     fresh.apply(application("missing", "alone"), application("foreign", "orders"))
     wait_until_seen(fresh, "missing", "alone")
-    wait_for(
-        "the image to be missed", lambda: reason(fresh, "missing", "alone") == "PlanImageUnavailable", timeout_s=180
-    )
+    wait_until(lambda: reason(fresh, "missing", "alone") == "PlanImageUnavailable", "the image to be missed", 180)
     told = explained(fresh, "missing", "alone")
     assert "registry.invalid/missing:1" in told
     assert "PlanImageUnavailable" in told

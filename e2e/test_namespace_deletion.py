@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 from kubernetes import config
+from tests.waiting import wait_until
 
 from e2e.cluster import Cluster
-from e2e.cluster.waiting import wait_for
 from e2e.manifests import render
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import INPUT, Kubelet, manifest
@@ -89,5 +89,5 @@ def test_namespace_is_deleted_with_its_applications(world: World, policy: str, m
         world.cluster.kubectl(*wait, timeout_s=240)
         assert changelog in world.topics()
         world.cluster.kubectl("delete", "namespace", name, "--wait=false")
-        wait_for("the namespace to go", lambda: world.is_gone(name), timeout_s=480, tail=lambda: operator.log[-6000:])
+        wait_until(lambda: world.is_gone(name), lambda: f"the namespace to go. {operator.log[-6000:]}", 480)
     assert (changelog in world.topics()) == (policy == "Retain")

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from kubernetes import config
+from tests.waiting import wait_until
 
 from e2e.cluster import Cluster
-from e2e.cluster.waiting import wait_for
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
 
@@ -75,7 +75,7 @@ class World:
 
     def wait_ready(self, namespace: str, *names: str, timeout_s: float = 240) -> None:
         """Wait until exactly these apps are ready."""
-        wait_for(f"{len(names)} apps to be ready", lambda: self.ready(namespace) == set(names), timeout_s=timeout_s)
+        wait_until(lambda: self.ready(namespace) == set(names), f"{len(names)} apps to be ready", timeout_s)
 
     def condition(self, namespace: str, name: str, kind: str) -> dict[str, str]:
         """Return a condition of an app; empty if it has none of that type."""
@@ -114,23 +114,21 @@ def test_apps_run_and_then_nothing_is_written(world):
         world.apply(space, "one", "two", replicas=2)
         world.wait_ready(space, "one", "two")
         passes = operator.metric("millrace_operator_reconcile_seconds_count")
-        settled = wait_for("the last writes", lambda: _unchanged(world, operator), timeout_s=180)
+        settled = wait_until(lambda: _unchanged(world, operator), "the last writes", 180)
         world.apply(space, "one", "two", replicas=2)
-        wait_for(
-            "twenty more passes",
+        wait_until(
             lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 20,
-            timeout_s=180,
+            "twenty more passes",
+            180,
         )
         assert not _differing(settled, world.requests(), but={"streamsapps": 2})
         told = len(_writes(operator))
-        wait_for(
-            "more passes",
-            lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 25,
-            timeout_s=180,
+        wait_until(
+            lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 25, "more passes", 180
         )
         assert len(_writes(operator)) == told
     with world.operator("rest", space, RESYNC_SECONDS=1) as operator:
-        wait_for("passes", lambda: operator.metric("millrace_operator_reconcile_seconds_count") > 6, timeout_s=180)
+        wait_until(lambda: operator.metric("millrace_operator_reconcile_seconds_count") > 6, "passes", 180)
         assert not _differing(settled, world.requests(), but={"streamsapps": 2})
         assert _writes(operator) == []
 
@@ -138,7 +136,7 @@ def test_apps_run_and_then_nothing_is_written(world):
 def _unchanged(world: World, operator: OperatorProcess) -> dict[str, float] | None:
     """Return the counts of writes once four more passes leave them unchanged."""
     before, passes = world.requests(), operator.metric("millrace_operator_reconcile_seconds_count")
-    wait_for("passes", lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 4, timeout_s=180)
+    wait_until(lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 4, "passes", 180)
     return before if world.requests() == before else None
 
 
@@ -155,7 +153,7 @@ def test_broken_resource_does_not_block_others(world):
     with world.operator("poison", space, SIMULATED_BUG_IN="broken") as operator:
         world.apply(space, *good[:25], "broken", *good[25:])
         world.wait_ready(space, *good, timeout_s=400)
-        wait_for("the fault to be told", lambda: world.condition(space, "broken", "Stalled"), timeout_s=120)
+        wait_until(lambda: world.condition(space, "broken", "Stalled"), "the fault to be told", 120)
         stalled = world.condition(space, "broken", "Stalled")
         assert (stalled["status"], stalled["reason"]) == ("True", "OperatorError")
         assert "ZeroDivisionError: simulated bug" in stalled["message"]
@@ -184,9 +182,7 @@ def test_watches_continue_after_an_api_server_restart(world):
             world.cluster.restart_api_server()
         operator.signal(signal.SIGCONT)
         world.wait_ready(space, "one")
-        wait_for(
-            "the Service", lambda: world.get(space, "service", "one"), timeout_s=120, tail=lambda: operator.log[-3000:]
-        )
+        wait_until(lambda: world.get(space, "service", "one"), lambda: f"the Service. {operator.log[-3000:]}", 120)
         world.apply(space, "one", "two", replicas=2)
         world.wait_ready(space, "one", "two")
 
@@ -197,11 +193,11 @@ def test_probes_and_metrics_are_served(world):
     with world.operator("holder", space, LEASE_SECONDS=60) as holder:
         holder.wait_until_it_leads()
         with world.operator("waiter", space) as waiter:
-            wait_for("readiness", lambda: json.loads(waiter.get("/readyz"))["ok"], timeout_s=180)
+            wait_until(lambda: json.loads(waiter.get("/readyz"))["ok"], "readiness", 180)
             assert json.loads(waiter.get("/healthz")) == {"ok": True, "reasons": []}
             assert (holder.metric("millrace_operator_leader"), waiter.metric("millrace_operator_leader")) == (1.0, 0.0)
             looks = 'millrace_operator_api_requests_total{code="200",resource="leases",verb="get"}'
-            wait_for("its look at the Lease", lambda: waiter.metric(looks) >= 1, timeout_s=60)
+            wait_until(lambda: waiter.metric(looks) >= 1, "its look at the Lease", 60)
         holder.signal(signal.SIGTERM)
         assert holder.end() == 0
         lease = world.get(space, "lease", "millrace-operator")[0]

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.waiting import wait_until
 
 from e2e.cluster import Cluster
-from e2e.cluster.waiting import wait_for
 from e2e.helm import Release
 from e2e.support.application import PATIENCE_S, Application
 from e2e.support.audit import strangers, writes_of
@@ -53,7 +53,7 @@ class Replicas:
 
     def wait_for_another(self, than: str) -> str:
         """Wait until another pod has the Lease, and return its name."""
-        return wait_for("another holder", lambda: {self.holder()} - {than, ""}, timeout_s=PATIENCE_S).pop()
+        return wait_until(lambda: {self.holder()} - {than, ""}, "another holder", PATIENCE_S).pop()
 
     def wait_ready(self) -> None:
         """Wait until all of them are ready."""
@@ -138,13 +138,13 @@ def test_only_one_of_two_replicas_writes(cluster, word_count, words: Words, stoo
         stopped = time.time()
         try:
             third = replicas.wait_for_another(second)
-            wait_for("its first write", lambda: wrote(cluster, app, third), timeout_s=PATIENCE_S)
+            wait_until(lambda: wrote(cluster, app, third), "its first write", PATIENCE_S)
         finally:
             replicas.node.resume_container(frozen)
         app.wait_ready()
     words.wait_exact()
 
-    wait_for("the end of the one that stood still", lambda: ended(replicas.pods()[second]), timeout_s=PATIENCE_S)
+    wait_until(lambda: ended(replicas.pods()[second]), "the end of the one that stood still", PATIENCE_S)
     assert ended(replicas.pods()[second]) == 1
     assert "the lease is lost" in replicas.kubectl("logs", second, "--previous")
     writes = writes_of(cluster, app.namespace, "millrace-operator")
@@ -191,10 +191,8 @@ def test_operator_survives_an_api_server_outage(cluster, operator, word_count, w
     with words.load():
         begin_roll(app, entrypoint="versions:compatible")
         cluster.api_server.kill()
-        wait_for(
-            "the end of its term",
-            lambda: "\nmillrace_operator_leader 0.0" in fetched(address, "/metrics"),
-            timeout_s=PATIENCE_S,
+        wait_until(
+            lambda: "\nmillrace_operator_leader 0.0" in fetched(address, "/metrics"), "the end of its term", PATIENCE_S
         )
         assert json.loads(fetched(address, "/healthz"))["ok"]
         cluster.restart_api_server()

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 from kubernetes import config
+from tests.waiting import wait_until
 
 from e2e.cluster import Cluster, ClusterError
 from e2e.cluster.control_plane import WATCHED_NAMESPACE
-from e2e.cluster.waiting import wait_for
 from e2e.manifests import render
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
@@ -52,7 +52,7 @@ def guarded(api_server: Cluster) -> Cluster:
     objects = [item for item in documents if item and "helm.sh/hook" not in item["metadata"].get("annotations", {})]
     api_server.apply(POD_MONITOR_CRD, *objects)
     api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
-    wait_for("the policy to be enforced", lambda: is_refused(api_server, "create", config_map("probe")), timeout_s=120)
+    wait_until(lambda: is_refused(api_server, "create", config_map("probe")), "the policy to be enforced", 120)
     return api_server
 
 
@@ -120,10 +120,8 @@ def test_only_the_drain_annotation_of_a_pod_can_be_changed(guarded: Cluster) -> 
     for name, labels in (("theirs", {}), ("ours", OURS)):
         metadata = {"name": name, "namespace": SPACE, "labels": labels, "annotations": {"a": "b"}}
         spec = {"automountServiceAccountToken": False, "containers": [{"name": "c", "image": "registry.example/a:1"}]}
-        wait_for(
-            "the namespace's account",
-            lambda: guarded.kubectl("get", "serviceaccount", "default", "-n", SPACE),
-            timeout_s=60,
+        wait_until(
+            lambda: guarded.kubectl("get", "serviceaccount", "default", "-n", SPACE), "the namespace's account", 60
         )
         guarded.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     pod = json.loads(guarded.kubectl("get", "pod", "ours", "-n", SPACE, "-o", "json"))
@@ -189,7 +187,7 @@ def live_through(cluster: Cluster, kubelet: Kubelet) -> None:
     def apply(**spec: Any) -> None:
         app = manifest(name, deletionPolicy="Purge", **spec)
         cluster.apply({**app, "metadata": {"name": name, "namespace": SPACE}})
-        wait_for(f"{name} with {spec}", lambda: is_settled(cluster, name, spec["replicas"]), timeout_s=240)
+        wait_until(lambda: is_settled(cluster, name, spec["replicas"]), f"{name} with {spec}", 240)
 
     apply(replicas=2, observability=monitored("30s"))
     apply(replicas=1, observability=monitored("10s"), networkPolicy={"ingressFrom": []})
@@ -201,9 +199,7 @@ def live_through(cluster: Cluster, kubelet: Kubelet) -> None:
     }
     for kind, change in tampered.items():
         cluster.kubectl("patch", kind, name, "-n", SPACE, "--type=merge", f"--patch={json.dumps(change)}")
-        wait_for(
-            f"{kind} to be put right", lambda of=kind, change=change: not has(cluster, of, name, change), timeout_s=120
-        )
+        wait_until(lambda of=kind, change=change: not has(cluster, of, name, change), f"{kind} to be put right", 120)
     off = {"enabled": False}
     apply(replicas=1, image="registry.example/app:2", networkPolicy=off, podDisruptionBudget=off)
     cluster.kubectl("delete", "streamsapp", name, "-n", SPACE, "--timeout=200s", timeout_s=220)
@@ -217,9 +213,7 @@ def orphan(cluster: Cluster, kubelet: Kubelet, name: str) -> None:
     selector = f"--selector=streams.millrace.dev/app={name}"
     with kubelet.silent():
         cluster.apply({**app, "metadata": {"name": name, "namespace": SPACE}})
-        wait_for(
-            "its plan Job", lambda: cluster.kubectl("get", "jobs", "-n", SPACE, selector, "-o", "name"), timeout_s=120
-        )
+        wait_until(lambda: cluster.kubectl("get", "jobs", "-n", SPACE, selector, "-o", "name"), "its plan Job", 120)
         cluster.kubectl("delete", "streamsapp", name, "-n", SPACE, "--timeout=200s", timeout_s=220)
         kinds = "jobs,configmaps,services,serviceaccounts,poddisruptionbudgets,networkpolicies,podmonitors"
         assert "job.batch" in cluster.kubectl("get", kinds, "-n", SPACE, selector, "-o", "name")
@@ -236,7 +230,7 @@ def meet_objects_of_others(cluster: Cluster) -> None:
     cluster.apply(*theirs)
     for app in FOREIGN:
         cluster.apply({**manifest(app, **SPEC), "metadata": {"name": app, "namespace": SPACE}})
-    wait_for("all kinds to be read", lambda: rights_used(audited(cluster)) >= GET_CHILDREN, timeout_s=240)
+    wait_until(lambda: rights_used(audited(cluster)) >= GET_CHILDREN, "all kinds to be read", 240)
     cluster.kubectl("delete", "streamsapp", *FOREIGN, "-n", SPACE, "--timeout=200s", timeout_s=220)
     for obj in theirs:
         cluster.kubectl("delete", obj["kind"], obj["metadata"]["name"], "-n", SPACE)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from kubernetes import config
+from tests.waiting import wait_until
 
 from e2e.cluster import Cluster
-from e2e.cluster.waiting import wait_for
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
 from e2e.test_children import POD_MONITOR_CRD
@@ -157,7 +157,7 @@ def is_settled(obj: dict[str, Any] | None) -> bool:
 
 def gone(world: Place, space: str, kind: str, *objects: str) -> None:
     """Wait until objects are gone: all of the kind if none is named."""
-    wait_for(f"{kind} {objects} to be gone", lambda: not world.get(space, kind, *objects), timeout_s=180)
+    wait_until(lambda: not world.get(space, kind, *objects), f"{kind} {objects} to be gone", 180)
 
 
 def test_foreign_objects_are_left_alone(world):
@@ -172,35 +172,32 @@ def test_foreign_objects_are_left_alone(world):
         return get(world, space, theirs[app][1], theirs[app][2])
 
     for app in theirs:
-        wait_for(f"the controllers of {app}", lambda app=app: is_settled(seen(app)), timeout_s=120)
+        wait_until(lambda app=app: is_settled(seen(app)), f"the controllers of {app}", 120)
     before = {app: seen(app) for app in theirs}
     with world.operator("foreign", space, RESYNC_SECONDS=1) as operator:
         tail = lambda: operator.log[-3000:]  # noqa: E731 - read when the wait fails
         world.apply(space, *theirs, **SPEC)
         for app, (_, kind, name, _) in theirs.items():
-            told = wait_for(
-                f"{app} to be told",
+            told = wait_until(
                 lambda app=app: (c := stalled(world, space, app)).get("status") == "True" and c,
-                timeout_s=180,
-                tail=tail,
+                lambda app=app: f"{app} to be told. {tail()}",
+                180,
             )
             assert told["reason"] == "NameTaken", app
             assert f"{kind} {name} exists and does not belong to this StreamsApp" in told["message"], app
-        wait_for("apps that run without it", lambda: world.ready(space) == SUPPORTING, timeout_s=180, tail=tail)
+        wait_until(lambda: world.ready(space) == SUPPORTING, lambda: f"apps that run without it. {tail()}", 180)
         assert {app: seen(app) for app in theirs} == before
         world.cluster.kubectl("delete", "streamsapps", "--all", "-n", space, "--wait=false")
         gone(world, space, "streamsapps")
         assert {app: seen(app) for app in theirs} == before
         world.apply(space, *theirs, **SPEC)
         for app in theirs:
-            wait_for(
-                f"{app} to be told", lambda app=app: stalled(world, space, app).get("status") == "True", timeout_s=180
-            )
+            wait_until(lambda app=app: stalled(world, space, app).get("status") == "True", f"{app} to be told", 180)
         for _, kind, name, _ in theirs.values():
             world.cluster.kubectl("delete", kind, name, "-n", space)
         world.wait_ready(space, *theirs)
         for app in theirs:
-            wait_for(f"{app} to go on", lambda app=app: stalled(world, space, app)["status"] == "False", timeout_s=120)
+            wait_until(lambda app=app: stalled(world, space, app)["status"] == "False", f"{app} to go on", 120)
 
 
 class _Hands:
@@ -302,10 +299,10 @@ def test_children_of_an_older_operator_are_marked_and_nothing_rolls(world, runni
         uids = {item["metadata"]["labels"].get(APP_UID_LABEL) for item in world.children(space)}
         return uids == {orders["metadata"]["uid"]} and owners(world, space) == ["StreamsApp"]
 
-    wait_for("the marks", marked, timeout_s=120)
+    wait_until(marked, "the marks", 120)
     for policy, kept in (("Orphan", []), ("Retain", ["StreamsApp"])):
         world.apply(space, "orders", **SPEC, deletionPolicy=policy)
-        wait_for(f"the reference under {policy}", lambda kept=kept: owners(world, space) == kept, timeout_s=120)
+        wait_until(lambda kept=kept: owners(world, space) == kept, f"the reference under {policy}", 120)
     world.wait_ready(space, "orders")
     assert pods(world, space) == before
     assert _generation(world, space) == generation
@@ -324,7 +321,7 @@ def test_retain_ends_pods_and_keeps_state_however_the_app_is_deleted(world, runn
     space, _ = running
     world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, f"--cascade={cascade}", "--timeout=110s")
     gone(world, space, "statefulsets")
-    wait_for("the pods to be gone", lambda: not pods(world, space), timeout_s=120)
+    wait_until(lambda: not pods(world, space), "the pods to be gone", 120)
     assert len(world.get(space, "persistentvolumeclaims")) == 2
     retained = {naming.plan_config_map("orders", revision("orders")), naming.retained_config_map("orders")}
     assert {item["metadata"]["name"] for item in world.children(space)} == retained
@@ -338,7 +335,7 @@ def test_orphan_leaves_pods_running_however_the_app_is_deleted(world, running, c
     space, _ = running
     before = pods(world, space)
     world.apply(space, "orders", **SPEC, deletionPolicy="Orphan")
-    wait_for("the reference to be gone", lambda: owners(world, space) == [], timeout_s=120)
+    wait_until(lambda: owners(world, space) == [], "the reference to be gone", 120)
     world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, f"--cascade={cascade}", "--timeout=110s")
     world.apply(space, "orders", **SPEC)
     world.wait_ready(space, "orders")
@@ -352,7 +349,7 @@ def test_ids_of_adopted_pods_are_retained(world, running):
     space, _ = running
     uids = [world.get(space, "streamsapps", "orders")[0]["metadata"]["uid"]]
     world.apply(space, "orders", **SPEC, deletionPolicy="Orphan")
-    wait_for("the reference to be gone", lambda: owners(world, space) == [], timeout_s=120)
+    wait_until(lambda: owners(world, space) == [], "the reference to be gone", 120)
     world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, "--timeout=110s")
     world.apply(space, "orders", **SPEC)
     world.wait_ready(space, "orders")
@@ -372,13 +369,13 @@ def test_removing_the_finalizer_by_force_ends_pods_and_leaves_the_rest(world, ru
     nobody = '{"metadata":{"finalizers":null}}'
     world.cluster.kubectl("patch", "streamsapp", "orders", "-n", space, "--type=merge", "-p", nobody)
     gone(world, space, "statefulsets")
-    wait_for("the pods to be gone", lambda: not pods(world, space), timeout_s=120)
+    wait_until(lambda: not pods(world, space), "the pods to be gone", 120)
     assert len(world.get(space, "persistentvolumeclaims")) == 2
     assert world.get(space, "service", "orders")
     with world.operator(f"{space}-2", space, RESYNC_SECONDS=1):
         world.apply(space, "orders", **SPEC)
         told = lambda: stalled(world, space, "orders")  # noqa: E731 - read twice
-        wait_for("what is in the way", lambda: told().get("reason") == "NameTaken", timeout_s=180)
+        wait_until(lambda: told().get("reason") == "NameTaken", "what is in the way", 180)
 
         def as_told() -> bool:
             commands = {line.partition("hand over all of them: ")[2] for line in told()["message"].splitlines()}
@@ -386,5 +383,5 @@ def test_removing_the_finalizer_by_force_ends_pods_and_leaves_the_rest(world, ru
                 world.cluster.kubectl(*command.split()[1:], "-n", space)
             return told()["status"] == "False"
 
-        wait_for("it to go on", as_told, timeout_s=180)
+        wait_until(as_told, "it to go on", 180)
         world.wait_ready(space, "orders")

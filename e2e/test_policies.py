@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from tests.waiting import wait_until
 
 from e2e.cluster import Cluster
-from e2e.cluster.waiting import wait_for
 from e2e.helm import Release
 from e2e.images.catalogue import Images
 from e2e.support.application import Application
@@ -60,7 +60,7 @@ class Pod:
     def wait(self, address: str, port: int = PORT, *, reached: bool) -> None:
         """Wait until it can, or can no longer, connect: a policy takes effect soon after it is created."""
         what = f"{self.name} {'' if reached else 'not '}to reach {address}:{port}"
-        wait_for(what, lambda: self.reaches(address, port) is reached, timeout_s=120)
+        wait_until(lambda: self.reaches(address, port) is reached, what, 120)
 
 
 @pytest.fixture

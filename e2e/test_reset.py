@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from tests.operator.kafka.support import count_plan
+from tests.waiting import wait_until
 
-from e2e.cluster import Cluster, waiting
+from e2e.cluster import Cluster
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.kafka.admin import all_topic_partitions
 from millrace.kafka.client_settings import ClientSettings
@@ -38,11 +39,6 @@ CRDS = Path(__file__).parents[1] / "crds"
 _ROOT = Path(__file__).parents[1]
 NAMESPACE = f"reset-{secrets.token_hex(3)}"
 API_VERSION = "streams.millrace.dev/v1alpha1"
-
-
-def wait_for(what: str, look: Callable[[], object], timeout_s: float = 180.0) -> None:
-    """Wait until `look` returns something true."""
-    waiting.wait_for(what, look, timeout_s=timeout_s)
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +168,7 @@ class Application:
 
     def remember(self) -> None:
         """Wait until the operator has seen the topics, and make it believe that the application has run well."""
-        wait_for(f"status of {self.name}", lambda: len(self.remembered()) == 2)
+        wait_until(lambda: len(self.remembered()) == 2, f"status of {self.name}", 180)
         status = {"status": {"stableRevision": revision_of(self.model().spec)}}
         self.cluster.kubectl(
             "patch",
@@ -264,26 +260,28 @@ def test_reset_runs_once_and_nothing_is_reported_lost(api: Cluster, app: Applica
     with running_operator(api, tmp_path / "operator.log"):
         app.remember()
         dry = app.reset(dryRun=True)
-        wait_for("the dry run", lambda: dry().get("phase") == "Succeeded")
+        wait_until(lambda: dry().get("phase") == "Succeeded", "the dry run", 180)
         assert is_untouched(app)
         status = app.reset()
-        wait_for("the reset", lambda: status().get("phase") == "Succeeded")
+        wait_until(lambda: status().get("phase") == "Succeeded", "the reset", 180)
         done = status()
         assert done["result"]["deletedTopics"] == sorted(app.topics)
         assert done["result"] == done["plan"] == dry()["plan"]
-        wait_for("all to be gone", lambda: is_reset(app))
+        wait_until(lambda: is_reset(app), "all to be gone", 180)
         conditions = {item["type"]: item for item in app.status()["conditions"]}
         assert conditions["Stalled"]["status"] == "False"
-        wait_for("the events", lambda: {"ResetBegun", "ResetSucceeded"} <= set(app.events()))
+        wait_until(lambda: {"ResetBegun", "ResetSucceeded"} <= set(app.events()), "the events", 180)
         assert "ChangelogLost" not in app.events()
     with running_operator(api, tmp_path / "operator.log"):
         api.apply(app.manifest("running"))
-        wait_for(
-            "the topics to be made anew", lambda: app.existing_topics() == app.topics and len(app.remembered()) == 2
+        wait_until(
+            lambda: app.existing_topics() == app.topics and len(app.remembered()) == 2,
+            "the topics to be made anew",
+            180,
         )
-        wait_for("it to be told", lambda: {"TopicsReady", "TopologyCompatible"} <= app.true_conditions())
+        wait_until(lambda: {"TopicsReady", "TopologyCompatible"} <= app.true_conditions(), "it to be told", 180)
         api.apply(app.manifest("suspended"))
-        wait_for("it to be suspended again", lambda: app.status().get("lifecycleState") == "Suspended")
+        wait_until(lambda: app.status().get("lifecycleState") == "Suspended", "it to be suspended again", 180)
     assert app.existing_topics() == app.topics
     assert status() == done
 
@@ -294,13 +292,13 @@ def test_running_application_is_not_reset(api: Cluster, app: Application, tmp_pa
         app.remember()
         api.apply(app.manifest("running"))
         status = app.reset()
-        wait_for("the reset to wait", lambda: status().get("phase") == "Waiting")
+        wait_until(lambda: status().get("phase") == "Waiting", "the reset to wait", 180)
         assert "spec.state: suspended" in status()["message"]
         assert app.existing_topics() == app.topics
         assert app.offsets() == {0: 10, 1: 7}
         api.apply(app.manifest("suspended"))
-        wait_for("the reset", lambda: status().get("phase") == "Succeeded", timeout_s=120)
-        wait_for("all to be gone", lambda: is_reset(app))
+        wait_until(lambda: status().get("phase") == "Succeeded", "the reset", 120)
+        wait_until(lambda: is_reset(app), "all to be gone", 180)
 
 
 def test_reset_without_application_fails(api: Cluster, brokers: EmbeddedKafka, tmp_path: Path) -> None:
@@ -308,7 +306,7 @@ def test_reset_without_application_fails(api: Cluster, brokers: EmbeddedKafka, t
     app = Application(api, brokers)
     with running_operator(api, tmp_path / "operator.log"):
         status = app.reset()
-        wait_for("the reset to fail", lambda: status().get("phase") == "Failed")
+        wait_until(lambda: status().get("phase") == "Failed", "the reset to fail", 180)
         assert f"There is no StreamsApp {app.name}" in status()["message"]
 
 
@@ -317,7 +315,7 @@ def test_crashing_operator_completes_the_reset(api: Cluster, app: Application, t
     log = tmp_path / "operator.log"
     with running_operator(api, log):
         app.remember()
-        wait_for("the application to be at rest", lambda: app.status().get("lifecycleState") == "Suspended")
+        wait_until(lambda: app.status().get("lifecycleState") == "Suspended", "the application to be at rest", 180)
     status = app.reset(toOffset="shift:-3")
     crashes = 0
     for _ in range(20):
@@ -326,7 +324,7 @@ def test_crashing_operator_completes_the_reset(api: Cluster, app: Application, t
             def ended(process: subprocess.Popen[bytes] = process) -> bool:
                 return process.poll() is not None or status().get("phase") == "Succeeded"
 
-            wait_for("the operator to crash or the reset to end", ended, timeout_s=120)
+            wait_until(ended, "the operator to crash or the reset to end", 120)
         crashes += process.returncode == 137
         if status().get("phase") == "Succeeded":
             break

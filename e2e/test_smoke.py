@@ -7,8 +7,7 @@ import json
 import pytest
 import yaml
 from confluent_kafka import Consumer, Producer
-
-from e2e.cluster.waiting import wait_for
+from tests.waiting import wait_until
 
 _LINES = ["to be or not to be", "that is the question", "to sleep to dream"]
 _COUNTS = {"to": 4, "be": 2, "or": 1, "not": 1, "that": 1, "is": 1, "the": 1, "question": 1, "sleep": 1, "dream": 1}
@@ -107,7 +106,7 @@ def _final_counts(kafka, topic):
         return counts == _COUNTS
 
     try:
-        wait_for("the counts", look, timeout_s=120, poll_s=0.0, tail=lambda: json.dumps(counts))
+        wait_until(look, lambda: f"the counts. {json.dumps(counts)}", 120, poll_s=0)
     finally:
         consumer.close()
 

@@ -27,16 +27,19 @@ def wait_until(
         what: Describes the condition, for the error; or a function that also describes the state of things then.
         timeout_s: How long to wait.
         meanwhile: Called before each further attempt: keeps something going, or fails because waiting is pointless.
-        poll_s: The pause between two attempts; 0 if `meanwhile` takes long enough.
+        poll_s: The pause between two attempts, up to ten times as long if an attempt takes that long; 0 if `meanwhile` takes
+            long enough.
         error: Makes the error to raise if the condition does not become true in time.
     """
     deadline = Deadline(timeout_s)
     while True:
         late = deadline.passed
+        began = time.monotonic()
         found = condition()
+        took_s = time.monotonic() - began
         if found:
             return found
         if late:
             raise error(f"not within {timeout_s:.0f} s: {what() if callable(what) else what}")
         meanwhile()
-        time.sleep(poll_s)
+        time.sleep(max(poll_s, min(took_s, 10 * poll_s)))

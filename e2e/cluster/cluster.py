@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from kubernetes import client, config
+from tests.waiting import wait_until
 
 from e2e.cluster import control_plane, dns, tools, volumes
 from e2e.cluster.build import provide_all
@@ -25,7 +26,6 @@ from e2e.cluster.machine import Machine
 from e2e.cluster.node import PAUSE_IMAGE, Node
 from e2e.cluster.packages import provide_packages
 from e2e.cluster.pki import write_cluster_pki, write_node_pki
-from e2e.cluster.waiting import wait_for
 from e2e.images.archive import write_archive
 
 _ROOT = Path(__file__).parents[2]
@@ -223,11 +223,11 @@ class Cluster:
         self._wait_for_api()
         for component in (self._controllers, self._scheduler):
             component.start()
-        wait_for(
-            "the default service account",
+        wait_until(
             lambda: self.kubectl("--namespace=default", "get", "serviceaccount", "default", check=False),
-            timeout_s=90,
-            tail=self._controllers.tail,
+            lambda: f"the default service account. {self._controllers.tail()}",
+            90,
+            error=ClusterError,
         )
 
     def _start_node(self, node: Node) -> None:
@@ -240,7 +240,12 @@ class Cluster:
         node.import_image(archive)
         node.start_kubelet()
         node.proxy.start()
-        wait_for("the node to register", lambda: self._is_ready(node), timeout_s=120, tail=node.kubelet.tail)
+        wait_until(
+            lambda: self._is_ready(node),
+            lambda: f"the node to register. {node.kubelet.tail()}",
+            120,
+            error=ClusterError,
+        )
 
     def _start_services(self) -> None:
         name_server = dns.name_server(self.machine, self.directory)
@@ -255,11 +260,11 @@ class Cluster:
         return self.kubectl("get", "node", node.name, "--output", query, check=False) == "True"
 
     def _wait_for_api(self) -> None:
-        wait_for(
-            "the API server",
+        wait_until(
             lambda: self.kubectl("get", "--raw", "/readyz", check=False),
-            timeout_s=180,
-            tail=self.api_server.tail,
+            lambda: f"the API server. {self.api_server.tail()}",
+            180,
+            error=ClusterError,
         )
 
 

@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.waiting import wait_until
+
+from e2e.cluster.errors import ClusterError
 from e2e.cluster.machine import Machine
-from e2e.cluster.waiting import wait_for
 
 _TAIL_LINES = 30
 _KILL_TIMEOUT_S = 60.0
@@ -46,7 +48,7 @@ class Component:
         pid = self._pid_inside()
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
-            wait_for(f"{self.name} to die", lambda: self._gone(pid) or None, timeout_s=_KILL_TIMEOUT_S)
+            wait_until(lambda: self._gone(pid) or None, f"{self.name} to die", _KILL_TIMEOUT_S, error=ClusterError)
         self._forget()
 
     @property

@@ -20,9 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+from tests.waiting import wait_until
+
 from e2e.cluster import cgroups, tools
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.waiting import wait_for
 
 _FIRST_OCTET = 200
 _MACHINES = 32
@@ -102,8 +103,11 @@ class Machine:
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
         try:
-            init = wait_for(
-                "the machine's first process", lambda: _pause_under(holder.pid), timeout_s=60, tail=log.read_text
+            init = wait_until(
+                lambda: _pause_under(holder.pid),
+                lambda: f"the machine's first process. {log.read_text()}",
+                60,
+                error=ClusterError,
             )
             _outliving.append(holder)
             addresses = _plug_in(init)
@@ -184,11 +188,12 @@ class Machine:
             _outliving.remove(holder)
         for process in _waiting.pop(self.holder_pid, ()):
             process.wait()
-        wait_for("the machine's processes to end", lambda: not self.alive, timeout_s=120)
-        wait_for(
-            "the machine's cable to go",
+        wait_until(lambda: not self.alive, "the machine's processes to end", 120, error=ClusterError)
+        wait_until(
             lambda: cable is None or cable_index(self.addresses.name) != cable,
-            timeout_s=120,
+            "the machine's cable to go",
+            120,
+            error=ClusterError,
         )
         if cable_index(self.addresses.name) is None:  # otherwise another machine has the number
             cgroups.remove(self.addresses.name)

@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 import yaml
+from tests.waiting import wait_until
 
 from e2e.cluster import tools
 from e2e.cluster.component import Component
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.machine import Addresses, Machine
-from e2e.cluster.waiting import wait_for
 
 NODE_NAME = "node"
 PAUSE_IMAGE = "localhost/pause:1"
@@ -104,11 +104,11 @@ class Node:
     def start_containerd(self) -> None:
         """Start the container runtime, and wait until it answers."""
         self.containerd.start()
-        wait_for(
-            "containerd",
+        wait_until(
             lambda: self.machine.run("ctr", "version", check=False),
-            timeout_s=180,
-            tail=self.containerd.tail,
+            lambda: f"containerd. {self.containerd.tail()}",
+            180,
+            error=ClusterError,
         )
 
     def kill_kubelet(self) -> None:
@@ -121,7 +121,9 @@ class Node:
         It ends if containerd answers but does not know its containers yet.
         """
         self.kubelet.start()
-        wait_for("the kubelet", self._kubelet_serves, timeout_s=180, poll_s=0.5, tail=self.kubelet.tail)
+        wait_until(
+            self._kubelet_serves, lambda: f"the kubelet. {self.kubelet.tail()}", 180, poll_s=0.5, error=ClusterError
+        )
 
     def _kubelet_serves(self) -> bool:
         if self.kubelet.ended:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from tests.waiting import wait_until
 
 from e2e.cluster.pki import Authority
-from e2e.cluster.waiting import wait_for
 from millrace.dev._ports import free_ports
 from millrace.dev.kafka import EmbeddedKafka
 
@@ -62,7 +62,7 @@ class SecuredKafka:
                 return False
             return [item.iterations for item in found.scram_credential_infos] == [info.iterations]
 
-        wait_for("the broker to know the password", known, timeout_s=60)
+        wait_until(known, "the broker to know the password", 60)
 
 
 @contextmanager
