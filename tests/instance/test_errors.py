@@ -51,7 +51,6 @@ from millrace.errors import (
     MissingSourceTopicError,
     ProductionError,
     StateDirectoryError,
-    UnsupportedFeatureError,
 )
 from millrace.instance import KafkaStreams, State, UncaughtExceptionResponse, run
 from millrace.instance.activity import LoopProgress

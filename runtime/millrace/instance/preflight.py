@@ -11,7 +11,7 @@ import logging
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import GroupProtocol, StreamsConfig
-from millrace.errors import AuthorizationError, ConfigError, MissingSinkTopicError, UnsupportedFeatureError
+from millrace.errors import AuthorizationError, ConfigError, MissingSinkTopicError
 from millrace.instance.membership import may_create_topics
 from millrace.kafka.admin import appears_on_demand, may_write
 from millrace.kafka.client_settings import ClientSettings

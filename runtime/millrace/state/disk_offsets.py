@@ -11,8 +11,7 @@ from pathlib import Path
 from rocksdict import AccessType, Options, Rdict
 
 from millrace.records import TopicPartition
-from millrace.state.rocksdb import explain
-from millrace.state.rocksdb_options import OFFSETS_FAMILY, offsets_options
+from millrace.state.rocksdb import OFFSETS_FAMILY, explain
 from millrace.state.value_formats import unpack_long
 
 _FILES_OPEN = 8
@@ -50,7 +49,7 @@ def _read_offset(directory: Path, changelog: TopicPartition) -> int | None:
     try:
         if OFFSETS_FAMILY not in Rdict.list_cf(str(directory), options):
             return None
-        families = {OFFSETS_FAMILY: offsets_options()}
+        families = {OFFSETS_FAMILY: Options(raw_mode=True)}
         database = Rdict(str(directory), options, families, AccessType.read_only())
         try:
             stored = database.get_column_family(OFFSETS_FAMILY).get(f"{changelog.topic}-{changelog.partition}".encode())

@@ -35,7 +35,7 @@ from millrace.state.rocksdb_options import (
 )
 from millrace.state.value_formats import PLAIN, ValueFormat, convert_from_family, pack_long, unpack_long
 
-_OFFSETS_FAMILY = "offsets"
+OFFSETS_FAMILY = "offsets"
 """The small column family that holds offsets, position and status."""
 _OFFSETS_WRITE_BUFFER_BYTES = 1024 * 1024
 _STATUS = b"status"
@@ -128,7 +128,7 @@ class RocksDatabase:
             names = [name for name in (self._format.family, *self._older_families) if name != "default"]
             offsets_options = Options(raw_mode=True)
             offsets_options.set_write_buffer_size(_OFFSETS_WRITE_BUFFER_BYTES)
-            families = dict.fromkeys(names, options) | {_OFFSETS_FAMILY: offsets_options}
+            families = dict.fromkeys(names, options) | {OFFSETS_FAMILY: offsets_options}
             self._db = Rdict(str(self.directory), options=options, column_families=families)
             self._attach()
             self._check_status(context)
@@ -172,8 +172,8 @@ class RocksDatabase:
         db = self._db
         family = self._format.family
         self._data = db if family == "default" else db.get_column_family(family)
-        self._offsets = db.get_column_family(_OFFSETS_FAMILY)
-        for name in (family, *self._older_families, _OFFSETS_FAMILY):
+        self._offsets = db.get_column_family(OFFSETS_FAMILY)
+        for name in (family, *self._older_families, OFFSETS_FAMILY):
             self._handles[name] = db.get_column_family_handle(name)
         self._older = []
         for name in self._older_families:
@@ -268,7 +268,7 @@ class RocksDatabase:
                 put(key, value, data)
             for handle in older:
                 delete(key, handle)
-        meta = handles[_OFFSETS_FAMILY]
+        meta = handles[OFFSETS_FAMILY]
         for partition, offset in offsets.items():
             put(f"{partition.topic}-{partition.partition}".encode(), pack_long(offset), meta)
         if self.position:
@@ -281,7 +281,7 @@ class RocksDatabase:
     def _write_status(self, status: bytes) -> None:
         assert self._db is not None
         batch = WriteBatch(raw_mode=True)
-        batch.put(_STATUS, status, self._handles[_OFFSETS_FAMILY])
+        batch.put(_STATUS, status, self._handles[OFFSETS_FAMILY])
         self._db.write(batch, self._write_options)
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
