@@ -3,7 +3,7 @@
 They are identified by a hash of everything they are built from. The sources and the compiler's cache, three gigabytes, are
 removed once the programs exist. The modules and versions, with their hashes, are in `go/*/go.mod` and `go.sum`.
 
-`E2E_KUBERNETES` chooses another minor version of Kubernetes, one with a directory `go/kubernetes-MINOR`.
+`E2E_KUBERNETES` chooses another minor version of Kubernetes, one with its own modules in `go/kubernetes/MINOR.mod`.
 """
 
 from __future__ import annotations
@@ -32,30 +32,38 @@ _OLDEST_GO = (1, 24)
 _USUAL_MINOR = "1.34"
 
 
-def kubernetes_directory(minor: str) -> str:
-    """Return the directory of `go/` with a minor version of Kubernetes."""
-    return "kubernetes" if minor == _USUAL_MINOR else f"kubernetes-{minor}"
-
-
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A directory of `go/` and the programs built from it."""
+    """A directory of `go/`, the modules it is built with, and the programs built from it."""
 
-    name: str
+    directory: str
     programs: Mapping[str, str]
     """Program to Go package."""
     about: str
     """How long it takes."""
     thorough: bool = False
     """Whether only thorough tests need it."""
+    minor: str | None = None
+    """The version to build, if it is not the usual one of `go.mod`."""
+
+    @property
+    def name(self) -> str:
+        """Directory and version."""
+        return self.directory if self.minor is None else f"{self.directory}-{self.minor}"
+
+    @property
+    def requirements(self) -> Path:
+        """The `go.mod` of that version; the file with its hashes is beside it."""
+        return _SOURCES / self.directory / ("go.mod" if self.minor is None else f"{self.minor}.mod")
 
 
 MODULES = {
     "pause": Module("pause", {"pause": "."}, "seconds"),
     "kubernetes": Module(
-        kubernetes_directory(os.environ.get("E2E_KUBERNETES") or _USUAL_MINOR),
+        "kubernetes",
         {"kubernetes": "."},
         "about ten minutes of one processor",
+        minor=None if os.environ.get("E2E_KUBERNETES") in {None, "", _USUAL_MINOR} else os.environ["E2E_KUBERNETES"],
     ),
     "tools": Module(
         "tools",
@@ -85,8 +93,8 @@ def provide(name: str) -> Path:
         ClusterError: Go or that version is missing, or the build failed.
     """
     module = MODULES[name]
-    if not (_SOURCES / module.name).exists():
-        known = sorted(path.name.removeprefix("kubernetes-") for path in _SOURCES.glob("kubernetes-*"))
+    if not module.requirements.exists():
+        known = sorted(path.stem for path in _SOURCES.glob("kubernetes/1.*.mod"))
         raise ClusterError(
             f"{module.name} cannot be built; beside {_USUAL_MINOR}, E2E_KUBERNETES may be {', '.join(known)}"
         )
@@ -115,34 +123,39 @@ def drop_go_caches() -> None:
     """Remove what is only needed for builds."""
     go = e2e_cache() / "go"
     if (go / "mod").exists():
-        _go(["clean", "-modcache"], _SOURCES / "pause")
+        _go(["clean", "-modcache"], MODULES["pause"])
     shutil.rmtree(go, ignore_errors=True)
 
 
 def _build(module: Module, target: Path) -> None:
     _check_go()
-    source, part = _SOURCES / module.name, target.with_suffix(f".{os.getpid()}.part")
+    part = target.with_suffix(f".{os.getpid()}.part")
     part.mkdir(parents=True)
     try:
         say(f"Building {' and '.join(module.programs)} ({module.about}, once)")
         for program, package in module.programs.items():
             started = time.monotonic()
-            total = len(_go(["list", "-deps", package], source).splitlines())
-            flags = ["-v", "-trimpath", "-buildvcs=false", f"-p={_jobs()}", f"-ldflags={_link_flags(source, package)}"]
-            _compile(["build", *flags, "-o", str(part / program), package], source, program, total)
+            total = len(_go(["list", "-deps", package], module).splitlines())
+            flags = ["-v", "-trimpath", "-buildvcs=false", f"-p={_jobs()}", f"-ldflags={_link_flags(module, package)}"]
+            _compile(["build", *flags, "-o", str(part / program), package], module, program, total)
             say(f"Built {program} in {time.monotonic() - started:.0f} s")
         if "kubernetes" in module.programs:
-            directory = _go(["list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes"], source).strip()
+            directory = _go(["list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes"], module).strip()
             write_schemas(Path(directory) / "api/openapi-spec/swagger.json", part / "schemas")
         part.replace(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _compile(arguments: list[str], source: Path, program: str, total: int) -> None:
+def _compile(arguments: list[str], module: Module, program: str, total: int) -> None:
     """Run the compiler and report progress from time to time, from the packages that it lists."""
     process = subprocess.Popen(
-        ["go", *arguments], cwd=source, env=_environment(), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        ["go", *arguments],
+        cwd=module.requirements.parent,
+        env=_environment(module),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
     )
     assert process.stderr is not None
     lines: list[str] = []
@@ -169,9 +182,9 @@ def _compile(arguments: list[str], source: Path, program: str, total: int) -> No
         raise ClusterError(f"Building {program} failed:\n{''.join(lines[-30:])}")
 
 
-def _link_flags(source: Path, package: str) -> str:
+def _link_flags(module: Module, package: str) -> str:
     flags = ["-s", "-w"]
-    requirements = (source / "go.mod").read_text()
+    requirements = module.requirements.read_text()
     if found := re.search(r"k8s\.io/kubernetes v(\d+)\.(\d+)\.(\d+)", requirements):
         major, minor, patch = found.groups()
         values = {
@@ -189,19 +202,20 @@ def _link_flags(source: Path, package: str) -> str:
     return " ".join(flags)
 
 
-def _go(arguments: list[str], source: Path) -> str:
+def _go(arguments: list[str], module: Module) -> str:
+    where = module.requirements.parent
     result = subprocess.run(
-        ["go", *arguments], cwd=source, env=_environment(), capture_output=True, text=True, check=False
+        ["go", *arguments], cwd=where, env=_environment(module), capture_output=True, text=True, check=False
     )
     if result.returncode:
-        raise ClusterError(f"`go {' '.join(arguments)}` failed in {source}: {result.stderr.strip()[-2000:]}")
+        raise ClusterError(f"`go {' '.join(arguments)}` failed in {where}: {result.stderr.strip()[-2000:]}")
     return result.stdout
 
 
 def _check_go() -> None:
     if shutil.which("go") is None:
         raise ClusterError(f"The cluster is built with Go: install {_dotted(_OLDEST_GO)} or newer")
-    found = re.match(r"go(\d+)\.(\d+)", _go(["env", "GOVERSION"], _SOURCES / "pause"))
+    found = re.match(r"go(\d+)\.(\d+)", _go(["env", "GOVERSION"], MODULES["pause"]))
     if found is None or (int(found[1]), int(found[2])) < _OLDEST_GO:
         version = found[0] if found else "something older"
         raise ClusterError(f"The cluster is built with Go {_dotted(_OLDEST_GO)} or newer; this is {version}")
@@ -211,13 +225,13 @@ def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
-def _environment() -> dict[str, str]:
+def _environment(module: Module) -> dict[str, str]:
     go = e2e_cache() / "go"
     return {
         **os.environ,
         "GOMODCACHE": str(go / "mod"),
         "GOCACHE": str(go / "build"),
-        "GOFLAGS": "-mod=readonly",
+        "GOFLAGS": "-mod=readonly" if module.minor is None else f"-mod=readonly -modfile={module.requirements.name}",
         "GOTOOLCHAIN": "local",
         "CGO_ENABLED": "0",
     }
@@ -230,8 +244,10 @@ def _jobs() -> int:
 
 def _key(module: Module) -> str:
     digest = hashlib.sha256()
-    files = sorted(path for path in (_SOURCES / module.name).iterdir() if path.is_file())
-    for file in files if "kubernetes" not in module.programs else [*files, Path(__file__).with_name("schemas.py")]:
+    files = [module.requirements, module.requirements.with_suffix(".sum"), module.requirements.with_name("main.go")]
+    if "kubernetes" in module.programs:
+        files.append(Path(__file__).with_name("schemas.py"))
+    for file in filter(Path.exists, files):
         content = file.read_bytes()
         digest.update(f"{file.name} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:16]

@@ -17,6 +17,7 @@ from typing import Final
 
 from millrace.errors import ConfigError
 from millrace.manifest import StreamsApp, check
+from millrace.manifest.secrets import NamedSecret, secrets_of_brokers
 from millrace.plan import reset
 from millrace.plan.model import TopologyPlan
 from millrace_operator.children import naming
@@ -44,7 +45,8 @@ Data = Mapping[str, bytes]
 @dataclass(frozen=True, slots=True, repr=False)
 class _Kept:
     credentials: Credentials
-    secrets: tuple[str, ...]
+    secrets: tuple[NamedSecret, ...]
+    """What the manifest named then, keys included."""
     read_at: float
     last_good: Credentials | None = None
     """The last complete credentials, for a deletion."""
@@ -137,14 +139,16 @@ class KafkaService:
         return known if desired.deleting else frozenset(listed)
 
     def _credentials(self, ref: ResourceRef, app: StreamsApp, *, deleting: bool = False) -> Credentials:
-        secrets = needed_secrets(app.spec)
+        secrets = tuple(secrets_of_brokers(app.spec.kafka))
         with self._lock:
             kept = self._kept.get(ref)
             age = _RETRY_SECRETS_SECONDS if ref in self._doubtful else _SECRETS_KEPT_SECONDS
-        if kept is not None and kept.secrets == secrets and (not secrets or self._clock() - kept.read_at < age):
+        if kept is not None and kept.secrets != secrets:
+            kept = None  # not even for a deletion: the brokers may be others, which must not see these credentials
+        if kept is not None and (not secrets or self._clock() - kept.read_at < age):
             return kept.credentials
         try:
-            found = {name: self._secret(ref.namespace, name) for name in secrets}
+            found = {name: self._secret(ref.namespace, name) for name in needed_secrets(app.spec)}
             credentials = Credentials.of(app.spec, found)
         except ApiError:
             if not deleting or kept is None or kept.last_good is None:

@@ -14,6 +14,7 @@ from millrace_operator.cluster.requests import ApiError
 from millrace_operator.model import AppRevision, DesiredApp, KafkaState, Key
 
 GONE = ApiError("GET secret", 404, "NotFound", "")
+SECRET = {"username": b"me", "password": b"pw", "other": b"changed"}
 FORBIDDEN = ApiError("GET secret", 403, "Forbidden", "")
 
 
@@ -22,10 +23,10 @@ class Requests:
 
     failure = None
 
-    def get(self, *_):
-        if self.failure is not None:
-            raise self.failure
-        return {"data": {"username": base64.b64encode(b"me"), "password": base64.b64encode(b"pw")}}
+    def get(self, _kind, _namespace, name):
+        if self.failure is not None or name != "user":
+            raise self.failure or GONE
+        return {"data": {key: base64.b64encode(value) for key, value in SECRET.items()}}
 
 
 class Asked:
@@ -63,6 +64,28 @@ def test_credentials_outlive_their_secret_while_the_application_is_deleted(failu
     now[0] = 2e6
     assert service.observe(desired(**AUTH, deleting=True), {}).reason == ""
     assert dict(asked.credentials.settings) == {"sasl.username": "me", "sasl.password": "pw"}
+
+
+def test_credentials_are_only_used_for_the_manifest_that_named_them():
+    """Another Secret of new brokers is missing: they are not shown the old one, not even for a deletion."""
+    now, asked = [0.0], Asked()
+    service = KafkaService(Requests(), asked, lambda: now[0])
+    service.observe(desired(**AUTH), {})
+    moved = {"auth": {"type": "plain", "secretRef": {"name": "new"}}}
+    assert service.observe(desired("10.0.0.1:9092", **moved), {}).reason == "SecretMissing"
+    now[0] = 1e6
+    assert service.observe(desired("10.0.0.1:9092", deleting=True, **moved), {}).reason == "SecretMissing"
+    assert not asked.credentials.settings
+
+
+def test_manifest_that_names_another_key_of_its_secret_takes_effect_at_once():
+    """What was read of a Secret is kept for minutes, but only for the same keys."""
+    asked = Asked()
+    service = KafkaService(Requests(), asked, lambda: 0.0)
+    service.observe(desired(**AUTH), {})
+    keys = {"auth": {"type": "plain", "secretRef": {"name": "user", "keys": {"password": "other"}}}}
+    service.observe(desired(**keys), {})
+    assert asked.credentials.settings["sasl.password"] == "changed"
 
 
 def test_topics_outlive_their_plans_while_the_application_is_deleted():

@@ -28,7 +28,19 @@ var components = map[string]func() *cobra.Command{
 	"kube-controller-manager": manager.NewControllerManagerCommand,
 	"kube-proxy":              proxy.NewProxyCommand,
 	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
-	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
+	"kubelet":                 newKubelet,
+}
+
+// Before 1.31 the constructor takes no context.
+func newKubelet() *cobra.Command {
+	switch create := any(kubelet.NewKubeletCommand).(type) {
+	case func() *cobra.Command:
+		return create()
+	case func(context.Context) *cobra.Command:
+		return create(context.Background())
+	default:
+		panic(fmt.Sprintf("NewKubeletCommand is a %T", create))
+	}
 }
 
 func main() {
