@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections import Counter
 from contextlib import ExitStack
 from functools import partial
+from uuid import UUID
 
 import pytest
+from confluent_kafka import Producer
 from tests.instance.support import (
     Replica,
     expected_counts,
@@ -18,8 +21,19 @@ from tests.instance.support import (
 )
 from tests.waiting import wait_until
 
+from millrace import StreamsBuilder
+from millrace.config import StreamsConfig
+from millrace.dsl import Consumed
+from millrace.engine.task import StreamTask
 from millrace.instance import KafkaStreams, State, SuspendReason
+from millrace.instance.changelog_reader import AddedTask, ChangelogReader
+from millrace.instance.offset_sums import stored_offset_sum
+from millrace.instance.state_directory import PROCESS_FILE
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_admin, open_consumer
 from millrace.records import TaskId, TopicPartition
+from millrace.serdes import Serdes
+from millrace.testing.collector import CapturingCollector
 
 pytestmark = pytest.mark.broker
 
@@ -105,10 +119,15 @@ class Instance:
             if each.role == role and each.state == "RUNNING"
         }
 
+    def position(self, partition):
+        """Return the offset that a standby's store has reached."""
+        task = self.manager.standby.get(TaskId(0, partition.partition))
+        return None if task is None else task.changelog_positions[partition]
+
     def counts(self, task):
         """Return the counts in the store of a standby, or of a task that does not process anything now."""
-        held = {**self.manager.running, **self.manager.standby}[TaskId.parse(task)]
-        return {pair.key: pair.value for pair in held.stores["counts"].all()}
+        held = {**self.manager.running, **self.manager.standby}.get(TaskId.parse(task))
+        return {} if held is None else {pair.key: pair.value for pair in held.stores["counts"].all()}
 
 
 def same_counts(one, other, task):
@@ -128,8 +147,16 @@ def words(count, *, of=10):
 
 
 def replicated(kafka, app, directory, **others):
-    """Return settings with one standby."""
-    return settings(kafka, app, directory, num_standby_replicas=1, **others)
+    """Return settings with one standby; see `own_settings`."""
+    return own_settings(kafka, app, directory, num_standby_replicas=1, **others)
+
+
+def own_settings(kafka, app, directory, **others):
+    """Return settings for an instance in a directory `a` or `b`: if there is one task, it goes to `a`."""
+    path = directory / app
+    path.mkdir(parents=True, exist_ok=True)
+    (path / PROCESS_FILE).write_text(json.dumps({"processId": str(UUID(int=ord(directory.name)))}))
+    return settings(kafka, app, directory, **others)
 
 
 @GUARANTEES
@@ -189,8 +216,7 @@ def test_a_standby_takes_over_from_a_killed_instance(kafka, topic_factory, tmp_p
         wait_until(lambda: last_counts(kafka, sink) == expected_counts(lines + lines), "counted")
 
 
-@pytest.mark.parametrize("persistent", [True, False])
-@GUARANTEES
+@pytest.mark.parametrize(("guarantee", "persistent"), [("at_least_once", True), ("exactly_once_v2", False)])
 def test_tasks_are_recycled_both_ways_with_their_stores_open(
     kafka, topic_factory, tmp_path, app, guarantee, persistent
 ):
@@ -224,3 +250,233 @@ def test_tasks_are_recycled_both_ways_with_their_stores_open(
         assert store == "counts"
         assert start >= 50 / 10  # the cache logs fewer records than there are words, but each of them at least once
         assert first.updated.suspended[-1][3] is SuspendReason.PROMOTED
+
+
+def test_a_standby_of_a_source_topic_stops_at_the_committed_offset(kafka, topic_factory, tmp_path, app):
+    """What the active task has not committed is not in the standby, as it would be applied twice after a take-over."""
+    source = topic_factory("in")
+    topology = table_topology(source)
+
+    def config(name, **others):
+        return replicated(kafka, app, tmp_path / name, topology_optimization="all", **others)
+
+    with ExitStack() as stack:
+        active = Instance(stack, topology, config("a", commit_interval_ms=600_000)).running()
+        standby = Instance(stack, topology, config("b"))
+        wait_until(lambda: standby.tasks("standby"), "a standby")
+        position = partial(standby.position, TopicPartition(source, 0))
+
+        def commit():
+            active.streams.threads[0]._loop._last_commit -= 3600
+
+        produce_pairs(kafka, source, [("a", "1")] * 10)
+        wait_until(lambda: active.streams.status().processing.records == 10, "processed")
+        commit()
+        wait_until(lambda: position() == 10, "followed to the commit")
+        produce_pairs(kafka, source, [("b", "1")] * 5)
+        wait_until(lambda: active.streams.status().processing.records == 15, "processed")
+        asked = []
+        ask = standby.manager._limits._member.ask_committed
+        standby.manager._limits._member.ask_committed = lambda partitions: asked.append(partitions) or ask(partitions)
+        wait_until(lambda: len(asked) > 1, "a request for committed offsets was answered")
+        assert position() == 10
+        assert standby.streams.all_local_store_partition_lags()["table"][0].offset_lag == 5
+        commit()
+        wait_until(lambda: position() == 15, "followed to the next commit")
+
+
+def table_topology(source):
+    """Return a table whose store is restored from its source topic if the topology is optimised."""
+    builder = StreamsBuilder()
+    builder.table(source, "table", consumed=Consumed.with_(Serdes.string(), Serdes.string()))
+    return builder.build({"application.id": "app", "topology.optimization": "all"})
+
+
+def produce_pairs(kafka, topic, pairs):
+    """Write pairs of key and value to the first partition of a topic."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
+    for key, value in pairs:
+        producer.produce(topic, value, key, 0)
+    assert producer.flush(30) == 0
+
+
+def test_a_restarted_instance_adopts_its_stores_from_disk(kafka, topic_factory, tmp_path, app):
+    """Stores on disk count in full when a member joins, so that an instance that returns gets its tasks without a warm-up."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
+    topology, lines = word_count(source, sink), words(100)
+    config = StreamsConfig.of(settings(kafka, app, tmp_path, acceptable_recovery_lag=0))
+    with ExitStack() as stack:
+        Instance(stack, topology, config).running()
+        produce(kafka, source, lines, partitions=2)
+        wait_until(lambda: last_counts(kafka, sink, partitions=2) == expected_counts(lines), "counted")
+    tasks = [TaskId(0, 0), TaskId(0, 1)]
+    built = topology.build(config)
+    assert [stored_offset_sum(built, each, tmp_path / app / str(each)) for each in tasks] == [50, 50]
+    with ExitStack() as stack:
+        again = Instance(stack, topology, config).running()
+        assert again.restored.records.total() == 0
+        assert again.tasks("active") == {"0_0", "0_1"}
+
+
+def test_a_task_moves_once_its_warm_up_has_caught_up(kafka, topic_factory, tmp_path, app):
+    """A new instance gets a warm-up copy first; the task runs where its state is until a probing rebalance."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
+    topology, lines = word_count(source, sink), words(200)
+
+    def config(name):
+        given = own_settings(kafka, app, tmp_path / name, acceptable_recovery_lag=0)
+        return StreamsConfig.of(given).model_copy(update={"probing_rebalance_interval_ms": 500})
+
+    with ExitStack() as stack:
+        old = Instance(stack, topology, config("a")).running()
+        produce(kafka, source, lines, partitions=2)
+        wait_until(lambda: last_counts(kafka, sink, partitions=2) == expected_counts(lines), "counted")
+        new = Instance(stack, topology, config("b"))
+        wait_until(lambda: new.updated.starts, "a warm-up")
+        assert old.tasks("active") == {"0_0", "0_1"}
+        assert new.tasks("active") == set()
+        wait_until(lambda: len(new.tasks("active")) == len(old.tasks("active")) == 1, "the task moves")
+        assert new.restored.records.total() == 0
+        assert sum(each[4] for each in new.updated.batches) == 100
+        assert new.updated.suspended[-1][3] is SuspendReason.PROMOTED
+        generation = new.streams.status().group.generation
+        produce(kafka, source, lines, partitions=2)
+        wait_until(lambda: last_counts(kafka, sink, partitions=2) == expected_counts(lines * 2), "counted")
+        wait_until(lambda: not old.tasks("standby"), "no copy is left behind")
+        assert new.streams.status().group.generation - generation <= 2, "probing ends when the group is balanced"
+
+
+def test_a_paused_instance_does_not_update_its_standbys(kafka, topic_factory, tmp_path, app):
+    """KIP-834 stops standbys too; they continue where they were."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    topology, lines = word_count(source, sink), words(50)
+    with ExitStack() as stack:
+        active = Instance(stack, topology, replicated(kafka, app, tmp_path / "a")).running()
+        standby = Instance(stack, topology, replicated(kafka, app, tmp_path / "b"))
+        wait_until(lambda: standby.tasks("standby") and standby.updated.starts, "a standby")
+        standby.streams.pause()
+        reads = standby.streams.threads[0].resources.updater._reader
+        wait_until(lambda: standby.streams.is_paused and (at := reads._last_commit) and at, "paused")
+        produce(kafka, source, lines)
+        wait_until(lambda: active.counts("0_0") == expected_counts(lines), "counted")
+        assert standby.updated.batches == []
+        standby.streams.resume()
+        wait_until(lambda: same_counts(active, standby, "0_0"), "caught up")
+        assert sum(each[4] for each in standby.updated.batches) == 50
+
+
+def test_a_static_member_returns_to_its_standby_without_a_rebalance(kafka, topic_factory, tmp_path, app):
+    """It has its old assignment, and reads on from what it has on disk."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    topology, lines = word_count(source, sink), words(50)
+
+    def config(name):
+        return replicated(kafka, app, tmp_path / name, group_instance_id=name)
+
+    with ExitStack() as stack:
+        active = Instance(stack, topology, config("a")).running()
+        with ExitStack() as inner:
+            standby = Instance(inner, topology, config("b"))
+            wait_until(lambda: standby.tasks("standby"), "a standby")
+            produce(kafka, source, lines)
+            wait_until(lambda: active.counts("0_0") == expected_counts(lines), "counted")
+            wait_until(lambda: same_counts(active, standby, "0_0"), "caught up")
+        generation = active.streams.status().group.generation
+        again = Instance(stack, topology, config("b"))
+        wait_until(lambda: again.tasks("standby") and again.updated.starts, "it has its task")
+        wait_until(lambda: same_counts(active, again, "0_0"), "a standby again")
+        [(_, _, start)] = again.updated.starts
+        assert start == 50
+        assert active.streams.status().group.generation == generation
+
+
+def test_hosts_are_known_with_their_active_and_standby_stores(kafka, topic_factory, tmp_path, app):
+    """Every instance knows which instance has which stores and input partitions (`application.server`)."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    topology = word_count(source, sink)
+    with ExitStack() as stack:
+        instances = [
+            Instance(stack, topology, replicated(kafka, app, tmp_path / name, application_server=f"{name}:80"))
+            for name in "ab"
+        ]
+        spread = [["active"], ["standby"]]
+
+        def roles():
+            return sorted([role for role in ("active", "standby") if each.tasks(role)] for each in instances)
+
+        wait_until(lambda: roles() == spread, "an active task and a standby")
+        partitions = frozenset({TopicPartition(source, 0)})
+        for each in instances:
+            known = wait_until(partial(every_host, each, 2), "both hosts")
+            both = {
+                (
+                    one.state_store_names,
+                    one.topic_partitions,
+                    one.standby_state_store_names,
+                    one.standby_topic_partitions,
+                )
+                for one in known
+            }
+            assert both == {
+                (frozenset({"counts"}), partitions, frozenset(), frozenset()),
+                (frozenset(), frozenset(), frozenset({"counts"}), partitions),
+            }
+            assert each.streams.streams_metadata_for_store("counts") == known
+            assert each.streams.streams_metadata_for_store("other") == ()
+
+
+def every_host(instance, count):
+    """Return the hosts that an instance knows, once there are so many."""
+    known = instance.streams.metadata_for_all_streams_clients()
+    return known if len(known) == count else ()
+
+
+def test_standbys_wait_for_active_tasks(kafka, topic_factory, tmp_path, app):
+    """As long as a task is being restored nothing is read for standbys, and afterwards all that they missed."""
+    changelog = f"{app}-counts-changelog"
+    kafka.create_topics(changelog, partitions=2)
+    for partition, count in ((0, 10), (1, 5_000)):
+        write_counts(kafka, TopicPartition(changelog, partition), count)
+    config = StreamsConfig.of(settings(kafka, app, tmp_path))
+    clients = ClientSettings(config, "test")
+    updated, restored = Updated(), Restored()
+    reader = ChangelogReader(
+        lambda: open_consumer(clients.restore_consumer(1)), open_admin(clients.admin()), config, restored, updated
+    )
+    [subtopology] = word_count("in", "out").build(config).subtopologies
+    tasks = [
+        StreamTask(
+            TaskId(0, number),
+            subtopology,
+            config,
+            CapturingCollector(),
+            state_dir=tmp_path / f"0_{number}",
+            cache=None,
+            clock=lambda: 0,
+            input_partitions=frozenset({TopicPartition("in", number)}),
+        )
+        for number in (0, 1)
+    ]
+    with ExitStack() as stack:
+        stack.callback(reader.close)
+        for task in tasks:
+            task.open_stores()
+            stack.callback(task.close_dirty)
+        reader.begin([AddedTask(tasks[0], {}, standby=True), AddedTask(tasks[1], {}, standby=False)])
+        wait_until(lambda: len(reader.changelogs) == 2, "the offsets are known", meanwhile=reader.take_offsets)
+        wait_until(lambda: reader.restored, "restored", meanwhile=reader.read)
+        assert restored.records.total() == 5_000
+        assert updated.batches == []
+        wait_until(lambda: sum(each[4] for each in updated.batches) == 10, "updated", meanwhile=reader.read)
+        assert tasks[0].changelog_positions == {TopicPartition(changelog, 0): 10}
+        assert reader.let_go(TaskId(0, 0), SuspendReason.PROMOTED) is tasks[0]
+        assert tasks[0].stores["counts"].committed_offset(TopicPartition(changelog, 0)) == 9
+        assert updated.suspended == [(TopicPartition(changelog, 0), 10, 10, SuspendReason.PROMOTED)]
+
+
+def write_counts(kafka, partition, count):
+    """Write counts to a partition of a changelog."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
+    for number in range(count):
+        producer.produce(partition.topic, number.to_bytes(8, "big"), f"w{number}", partition.partition)
+    assert producer.flush(30) == 0

@@ -204,6 +204,30 @@ def test_tasks_on_disk_are_those_with_state(locked):
     assert locked.tasks_on_disk() == [TASK]
 
 
+def test_offset_sums_are_read_once_and_noted_when_a_task_is_closed(locked):
+    """Each task on disk is read once; a task of another thread is left out, and a wiped one is read again."""
+    reads = []
+
+    def read(task_id):
+        reads.append(task_id)
+        return 100
+
+    for task_id in (TASK, TaskId(1, 0)):
+        locked.own_task(task_id, "thread")
+        (locked.task_path(task_id) / "rocksdb").mkdir()
+    assert locked.offset_sums("other", read) == {}
+    locked.disown_all("thread")
+    assert locked.offset_sums("other", read) == locked.offset_sums("thread", read) == {TASK: 100, TaskId(1, 0): 100}
+    assert reads == [TASK, TaskId(1, 0)]
+    locked.note_offset_sum(TASK, 150)
+    assert locked.offset_sums("other", read)[TASK] == 150
+    locked.wipe_task(TASK)
+    assert TASK not in locked.offset_sums("other", read)
+    (locked.task_path(TASK) / "rocksdb").mkdir()
+    assert locked.offset_sums("other", read)[TASK] == 100
+    assert reads == [TASK, TaskId(1, 0), TASK]
+
+
 def test_wiping_a_task_leaves_an_empty_directory(locked):
     """After a wipe the directory exists, without state."""
     locked.own_task(TASK, "thread")

@@ -1,8 +1,7 @@
 """A stream thread's membership in its group: joining it, reporting local state, and reading the assignment.
 
 Combines the group client (`millrace.kafka.membership`) and the assignment protocol (`millrace.assignment`) into one object for
-the thread. Warm-ups are not supported yet, so tasks move at once and restore where they arrive. What a revocation does to tasks
-is in `task_manager`.
+the thread. What a revocation does to tasks is in `task_manager`.
 """
 
 from __future__ import annotations
@@ -195,7 +194,8 @@ class ClassicMembership(GroupMembership):
         """Read an assignment, and leave out tasks whose input this topology does not read."""
         tasks = self._protocol.accept(event)
         self._rejoin_at_ms = tasks.next_rebalance_ms
-        unfit = sorted(task for task, inputs in tasks.active.items() if not self._inputs.fits(task, inputs))
+        given = [*tasks.active.items(), *tasks.standby.items()]
+        unfit = sorted({task for task, inputs in given if not self._inputs.fits(task, inputs)})
         if unfit:
             self._rejoin_at_ms = _now_ms() + (_UNFIT_AGAIN_MS if self._had_unfit else 0)
             names = ", ".join(map(str, unfit))
@@ -203,7 +203,11 @@ class ClassicMembership(GroupMembership):
                 "The group's leader has another topology: tasks %s are not taken, because their input is not read here",
                 names,
             )
-            tasks = replace(tasks, active={task: each for task, each in tasks.active.items() if task not in unfit})
+            tasks = replace(
+                tasks,
+                active={task: inputs for task, inputs in tasks.active.items() if task not in unfit},
+                standby={task: inputs for task, inputs in tasks.standby.items() if task not in unfit},
+            )
         elif self._asks:
             self._rejoin_at_ms = 0
         else:
@@ -276,7 +280,7 @@ class MembershipFactory:
         self._admin = admin
         self._inputs = InputTopics(topology, directory.path if directory.persistent else None)
         self._plan = topology.plan()
-        self._assignor = select_assignor(config.task_assignor_class, allow_warmups=False)
+        self._assignor = select_assignor(config.task_assignor_class, allow_warmups=True)
         self._subscription = TopicSubscription.of(
             {topic for subtopology in topology.subtopologies for topic in subtopology.source_topics},
             [pattern.pattern for subtopology in topology.subtopologies for pattern in subtopology.source_patterns],
@@ -304,7 +308,7 @@ class MembershipFactory:
             self._process_id, end_point=config.application_server, client_tags=config.prefixed("client.tag.")
         )
         cluster = LeaderCluster(self._plan, self._admin, config, create_topics=may_create_topics(self._plan, config))
-        assignment_config = AssignmentConfig.of(config, allow_warmups=False)
+        assignment_config = AssignmentConfig.of(config)
         leader = GroupLeader(self._plan, self._process_id, cluster, assignment_config, assignor=self._assignor)
         member = GroupMember(
             self._settings,

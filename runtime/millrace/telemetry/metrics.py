@@ -116,6 +116,15 @@ THREAD_METRICS: Final[tuple[Metric[StreamThread], ...]] = (
     ),
     Metric(
         _UPDATER,
+        "standby-updating-tasks",
+        _GAUGE,
+        _INFO,
+        "{task}",
+        "Standbys that are kept up to date",
+        lambda thread: None if thread.tasks is None else len(thread.tasks.standby),
+    ),
+    Metric(
+        _UPDATER,
         "restore-records-total",
         _COUNTER,
         _INFO,
