@@ -24,11 +24,12 @@ def kafka_options() -> Mapping[str, Any]:
     """Options of the shared broker.
 
     Nobody stops it, so it may pause for long without being considered dead: that would cost markers. Streams groups rebalance as
-    quickly as classic ones do here, by short heartbeat intervals and without delays.
+    quickly as classic ones do here, by short heartbeat intervals and without delays. It has a rack, for rack-aware assignment.
     """
     return {
         "config": {
             "broker.session.timeout.ms": "60000",
+            "broker.rack": "rack-1",
             "group.streams.min.heartbeat.interval.ms": "200",
             "group.streams.heartbeat.interval.ms": "200",
             "group.streams.min.session.timeout.ms": "2000",

@@ -46,8 +46,8 @@ PLAN = TopologyPlan(
 class FakeCluster:
     """Topics with partitions, and changelogs with end offsets."""
 
-    def __init__(self, ends=0, error=None):
-        self.ends, self.error = ends, error
+    def __init__(self, ends=0, error=None, rack_of=None):
+        self.ends, self.error, self.rack_of = ends, error, rack_of
 
     def provision(self):
         """Return the plan's partition counts, or fail."""
@@ -65,6 +65,11 @@ class FakeCluster:
         """Return nothing: no source topic is a changelog."""
         raise AssertionError
 
+    def racks(self, partitions):
+        """Return in which racks partitions are; nobody asks unless assignment is rack-aware."""
+        assert self.rack_of, "racks are only asked for if assignment is rack-aware"
+        return {partition: frozenset({self.rack_of(partition)}) for partition in partitions}
+
 
 class FakeMember:
     """A member that follows the protocol: it keeps what it has until it is told to give it up."""
@@ -73,10 +78,11 @@ class FakeMember:
         self.name, self.process = f"member-{number}", UUID(int=process)
         self.protocol = MemberProtocol(self.process, end_point=end_point)
         self.owned, self.tasks, self.generation = frozenset(), {}, -1
+        self.copies = {}
 
     def subscription(self):
         """Return the member's subscription when it joins."""
-        sums = dict.fromkeys(self.tasks, LATEST_OFFSET)
+        sums = self.copies | dict.fromkeys(self.tasks, LATEST_OFFSET)
         return MemberSubscription(("in", "other"), self.protocol.user_data(sums), self.owned, self.generation)
 
     def accept(self, assignment, generation):
@@ -124,7 +130,7 @@ def test_no_partition_is_given_before_its_owner_has_given_it_up(history):
     for step in history:
         wanted = dict(step)
         members = {n: members[n] if n in members else FakeMember(n, p) for n, p in wanted.items()}
-        generation = settle(leader_of(), list(members.values()), generation)
+        generation = settle(leader_of(allow_warmups=True), list(members.values()), generation)
         owned = sorted(tp for member in members.values() for tp in member.owned)
         assert owned == sorted(TopicPartition(t, n) for t in ("in", "other") for n in range(PARTITIONS))
 
@@ -154,16 +160,16 @@ def test_unaffected_tasks_stay_while_others_move():
 
 
 def test_a_member_that_takes_over_has_to_rejoin_at_once():
-    """The new owner of tasks that are not free yet has nextRebalanceMs=0; one with warm-ups has a standby of them meanwhile."""
+    """The new owner of tasks that are not free yet has nextRebalanceMs=0; those whose state it has are standbys meanwhile."""
     first, second = FakeMember(1, 1), FakeMember(2, 2)
     leader = leader_of(allow_warmups=True)
-    generation = settle(leader, [first], 0)
+    settle(leader, [first], 0)
+    second.copies = {TaskId(0, 3): 0}
     given = leader({m.name: m.subscription() for m in (first, second)})
     info = decode_assignment_info(given[second.name].user_data)
     assert info.next_rebalance_ms == 0
     assert given[second.name].partitions == ()
-    assert {task.subtopology for task in info.standby} == {0}
-    assert generation
+    assert info.standby == {TaskId(0, 3): frozenset({TopicPartition("in", 3)})}
 
 
 def test_every_member_learns_the_hosts_of_all_partitions():

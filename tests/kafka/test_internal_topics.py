@@ -155,6 +155,14 @@ def test_leader_cluster_provisions_and_reads_offsets(plan, admin):
     assert cluster.committed_offsets([TopicPartition(counts.sources[0][0], 0)]) == {}
 
 
+def test_leader_cluster_reads_the_racks_of_replicas(plan, admin):
+    """For rack-aware assignment the leader learns in which racks a partition's replicas are; a missing topic has none."""
+    cluster = LeaderCluster(plan, admin, StreamsConfig.of({"application.id": plan.application_id}))
+    source = cluster.provision().sources[0][0]
+    partitions = [TopicPartition(source, 0), TopicPartition(source, 2), TopicPartition("not-there", 0)]
+    assert cluster.racks(partitions) == dict.fromkeys(partitions[:2], frozenset({"rack-1"}))
+
+
 def test_policies_compare_as_sets(plan, admin):
     """compact,delete and delete,compact are the same policy."""
     name = f"{plan.application_id}-c-changelog"

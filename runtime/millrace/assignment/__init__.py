@@ -5,24 +5,36 @@ Pure: nothing here knows a Kafka client. The leader asks the cluster through `le
 """
 
 from millrace.assignment.assignors import select_assignor
+from millrace.assignment.custom import (
+    AssignmentError,
+    default_standby_task_assignment,
+    identity_assignment,
+    optimize_rack_aware_active_tasks,
+    optimize_rack_aware_standby_tasks,
+    validate_task_assignment,
+)
 from millrace.assignment.leader import ClusterAccess, GroupLeader
 from millrace.assignment.member import AssignedTasks, MemberProtocol
 from millrace.assignment.model import (
     LATEST_OFFSET,
     UNKNOWN_OFFSET_SUM,
+    ApplicationState,
     AssignmentConfig,
     ClientAssignment,
     ClientState,
     HostInfo,
     TaskAssignment,
     TaskAssignor,
+    TaskInfo,
 )
 
 __all__ = [
     "LATEST_OFFSET",
     "UNKNOWN_OFFSET_SUM",
+    "ApplicationState",
     "AssignedTasks",
     "AssignmentConfig",
+    "AssignmentError",
     "ClientAssignment",
     "ClientState",
     "ClusterAccess",
@@ -31,5 +43,11 @@ __all__ = [
     "MemberProtocol",
     "TaskAssignment",
     "TaskAssignor",
+    "TaskInfo",
+    "default_standby_task_assignment",
+    "identity_assignment",
+    "optimize_rack_aware_active_tasks",
+    "optimize_rack_aware_standby_tasks",
     "select_assignor",
+    "validate_task_assignment",
 ]

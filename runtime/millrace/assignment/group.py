@@ -11,15 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from millrace.assignment.custom import AssignmentError, validate_task_assignment
+from millrace.assignment.java_order import hash_order
 from millrace.assignment.model import (
     LATEST_OFFSET,
     UNKNOWN_OFFSET_SUM,
+    ApplicationState,
     AssignmentConfig,
     ClientState,
     HostInfo,
     TaskAssignment,
     TaskAssignor,
-    TaskTopology,
+    TaskInfo,
 )
 from millrace.assignment.payloads import (
     LATEST_VERSION,
@@ -33,6 +36,7 @@ from millrace.assignment.payloads import (
 )
 from millrace.assignment.protocol import MemberAssignment, MemberSubscription
 from millrace.assignment.threads import ThreadAssignment, assign_to_threads
+from millrace.errors import TaskAssignmentError
 from millrace.records import TaskId, TopicPartition
 
 log = logging.getLogger("millrace.assignment")
@@ -78,19 +82,36 @@ def read_group(members: Mapping[str, MemberSubscription]) -> GroupMembers:
     """
     newer = frozenset(m for m, sub in members.items() if subscription_version(sub.user_data) > LATEST_VERSION)
     infos = {m: decode_subscription_info(sub.user_data) for m, sub in members.items() if m not in newer}
+    return group_members(members, infos)
+
+
+def group_members(members: Mapping[str, MemberSubscription], infos: Mapping[str, SubscriptionInfo]) -> GroupMembers:
+    """Find out who owns what, and which members form a process.
+
+    Args:
+        members: All members.
+        infos: Their user data, except for those with an unknown version.
+    """
     owners: dict[TopicPartition, str] = {}
     for member, subscription in sorted(members.items(), key=lambda item: (item[1].generation, item[0])):
         owners.update(dict.fromkeys(subscription.owned, member))
     processes: dict[UUID, list[str]] = {}
-    for member, info in sorted(infos.items()):
-        processes.setdefault(info.process_id, []).append(member)
-    return GroupMembers(members, infos, owners, newer, {process: tuple(ids) for process, ids in processes.items()})
+    for member in hash_order(sorted(infos)):
+        processes.setdefault(infos[member].process_id, []).append(member)
+    return GroupMembers(
+        members,
+        infos,
+        owners,
+        frozenset(members.keys() - infos.keys()),
+        {process: tuple(sorted(ids)) for process, ids in processes.items()},
+    )
 
 
 def assign_group(
     group: GroupMembers,
-    topology: TaskTopology,
+    tasks: Mapping[TaskId, TaskInfo],
     end_offset_sums: Mapping[TaskId, int] | None,
+    racks: Mapping[TopicPartition, frozenset[str]],
     config: AssignmentConfig,
     assignor: TaskAssignor,
     *,
@@ -101,34 +122,37 @@ def assign_group(
 
     Args:
         group: All members.
-        topology: All tasks.
+        tasks: All tasks.
         end_offset_sums: Stateful task → sum of its changelogs' end offsets; None if they could not be read.
+        racks: Partition → racks of its replicas, for rack-aware assignment.
         config: The settings of assignors.
         assignor: Places tasks on processes.
         leader: The process that asks for a probing rebalance if one is needed.
         now_ms: Milliseconds since the epoch.
+
+    Raises:
+        TaskAssignmentError: The assignor's decision is not valid.
     """
-    task_of = topology.task_of()
+    task_of = {tp: task for task, info in tasks.items() for tp in info.partitions}
     kept = {task_of[tp] for tp, member in group.owners.items() if member in group.newer and tp in task_of}
-    clients = _clients(group, topology, end_offset_sums or {}, task_of)
-    tasks, stateful = topology.tasks - kept, topology.stateful - kept
-    decision = assignor(clients, tasks, stateful, config) if clients else TaskAssignment({})
+    clients = client_states(group, tasks, end_offset_sums)
+    state = ApplicationState(clients, {task: tasks[task] for task in tasks if task not in kept}, config, racks)
+    decision = assignor(state) if clients else TaskAssignment({})
+    error = validate_task_assignment(state, decision)
+    if error is not AssignmentError.NONE:
+        raise TaskAssignmentError(f"The task assignor's decision is not valid: {error}")
+    stateful = state.stateful
     threads: dict[str, ThreadAssignment] = {}
     for process, members in group.processes.items():
-        previous = {member: _previous(group, member, clients[process], task_of) for member in members}
+        previous = {member: clients[process].previous_tasks_by_lag(member) for member in members}
         threads |= assign_to_threads(decision.clients[process], stateful, previous)
     probe_ms = config.probing_rebalance_interval_ms
     if end_offset_sums is None:
         probe_ms = min(probe_ms, _RETRY_WITHOUT_LAGS_MS)
-    return _encode(
-        group,
-        topology,
-        decision,
-        threads,
-        config,
-        prober=leader if decision.probing_rebalance_needed else None,
-        next_probe_ms=now_ms + probe_ms,
-    )
+    due_ms = {process: assigned.followup_rebalance_ms for process, assigned in decision.clients.items()}
+    if decision.probing_rebalance_needed:
+        due_ms[leader] = now_ms + probe_ms
+    return _encode(group, tasks, state, decision, threads, due_ms)
 
 
 def error_assignments(group: GroupMembers, error: AssignorError) -> dict[str, MemberAssignment]:
@@ -137,32 +161,44 @@ def error_assignments(group: GroupMembers, error: AssignorError) -> dict[str, Me
     return dict.fromkeys(group.members, MemberAssignment((), encode_assignment_info(info)))
 
 
-def _clients(
-    group: GroupMembers,
-    topology: TaskTopology,
-    end_offset_sums: Mapping[TaskId, int],
-    task_of: Mapping[TopicPartition, TaskId],
+def client_states(
+    group: GroupMembers, tasks: Mapping[TaskId, TaskInfo], end_offset_sums: Mapping[TaskId, int] | None
 ) -> dict[UUID, ClientState]:
+    """Return what the members of each process have reported.
+
+    Args:
+        group: All members.
+        tasks: All tasks.
+        end_offset_sums: Stateful task → sum of its changelogs' end offsets; None if they could not be read.
+    """
+    task_of = {tp: task for task, info in tasks.items() for tp in info.partitions}
+    stateful = [task for task, info in tasks.items() if info.changelogs]
+    if end_offset_sums is None:
+        end_offset_sums = dict.fromkeys(stateful, UNKNOWN_OFFSET_SUM)
     clients = {}
     for process, members in group.processes.items():
         sums: dict[TaskId, int] = {}
         for member in members:
             for task, offset_sum in group.infos[member].task_offset_sums.items():
                 sums[task] = offset_sum if task not in sums else _better(sums[task], offset_sum)
-        active = frozenset(
+        owned = {
             task_of[tp]
             for member in members
             for tp in group.members[member].owned
             if group.owners.get(tp) == member and tp in task_of
-        )
-        first = group.infos[members[0]]
+        }
+        active = frozenset(owned | {task for task, offset_sum in sums.items() if offset_sum == LATEST_OFFSET})
+        racks = {group.members[member].rack_id for member in members}
         clients[process] = ClientState(
             process_id=process,
             capacity=len(members),
             previous_active=active,
-            previous_standby=frozenset(sums) & topology.stateful - active,
-            lags={task: _lag(sums.get(task, 0), end_offset_sums.get(task, 0)) for task in topology.stateful},
-            tags=first.client_tags,
+            previous_standby=frozenset(sums) - active,
+            lags={task: _lag(sums.get(task, 0), end_offset_sums.get(task, 0)) for task in stateful},
+            tags=group.infos[members[0]].client_tags,
+            rack=racks.pop() if len(racks) == 1 else None,
+            host=_host(group, process),
+            threads={member: frozenset(group.infos[member].task_offset_sums) for member in members},
         )
     return clients
 
@@ -172,48 +208,63 @@ def _better(one: int, other: int) -> int:
 
 
 def _lag(offset_sum: int, end_offset_sum: int) -> int:
-    if offset_sum == LATEST_OFFSET:
-        return LATEST_OFFSET
-    if offset_sum == UNKNOWN_OFFSET_SUM or offset_sum > end_offset_sum:
-        return end_offset_sum  # the changelog was recreated, or nothing is known: everything has to be restored
+    if offset_sum in {LATEST_OFFSET, UNKNOWN_OFFSET_SUM}:
+        return offset_sum
+    if offset_sum > end_offset_sum:
+        return end_offset_sum  # the changelog was recreated: everything has to be restored
     return end_offset_sum - offset_sum
 
 
-def _previous(
-    group: GroupMembers, member: str, client: ClientState, task_of: Mapping[TopicPartition, TaskId]
-) -> tuple[TaskId, ...]:
-    owned = {task_of[tp] for tp in group.members[member].owned if group.owners.get(tp) == member and tp in task_of}
-    has = group.infos[member].task_offset_sums.keys() - owned
-    return (*sorted(owned), *sorted(has, key=lambda task: (client.lag(task), task)))
+def _host(group: GroupMembers, process: UUID) -> HostInfo | None:
+    end_point = next((e for member in group.processes[process] if (e := group.infos[member].user_end_point)), "")
+    try:
+        return HostInfo.parse(end_point) if end_point else None
+    except ValueError:
+        log.warning("Members of process %s have application.server=%s, which is not host:port", process, end_point)
+        return None
 
 
 def _encode(
     group: GroupMembers,
-    topology: TaskTopology,
+    tasks: Mapping[TaskId, TaskInfo],
+    state: ApplicationState,
     decision: TaskAssignment,
     threads: Mapping[str, ThreadAssignment],
-    config: AssignmentConfig,
-    *,
-    prober: UUID | None,
-    next_probe_ms: int,
+    due_ms: dict[UUID, int | None],
 ) -> dict[str, MemberAssignment]:
-    hosts, standby_hosts = _hosts(group, topology, decision)
+    """Return what every member is told.
+
+    Args:
+        group: All members.
+        tasks: All tasks.
+        state: The application, without the tasks of members with a newer version.
+        decision: Which process gets which tasks.
+        threads: Which member gets which tasks.
+        due_ms: When a process has to ask for another rebalance.
+    """
+    hosts, standby_hosts = _hosts(state, decision)
     assignments = {}
-    probing = prober is not None
     for member, thread in threads.items():
-        waiting = {task for task in thread.active if _owned_by_another(group, member, topology.partitions[task])}
-        given = sorted((tp, task) for task in thread.active - waiting for tp in topology.partitions[task])
+        process = group.infos[member].process_id
+        waiting = {
+            task
+            for task in thread.active
+            if any(group.owners.get(tp, member) != member for tp in state.tasks[task].partitions)
+        }
+        given = sorted((tp, task) for task in thread.active - waiting for tp in state.tasks[task].partitions)
         standby = set(thread.standby)
-        if config.allow_warmups:
-            standby |= waiting & topology.stateful
+        if state.config.allow_warmups:
+            # State that is here already is kept until its task is.
+            standby |= waiting & state.stateful & state.clients[process].previous_standby
         next_rebalance_ms = NO_REBALANCE
         if waiting:
-            next_rebalance_ms, probing = 0, False
-        elif probing and group.infos[member].process_id == prober:
-            next_rebalance_ms, probing = next_probe_ms, False
+            next_rebalance_ms, due_ms[process] = 0, None
+            log.info("Member %s will get %d more tasks once their owners have given them up", member, len(waiting))
+        elif (due := due_ms.get(process)) is not None:
+            next_rebalance_ms, due_ms[process] = due, None
         info = AssignmentInfo(
             active=tuple(task for _, task in given),
-            standby={task: topology.partitions[task] for task in standby},
+            standby={task: state.tasks[task].partitions for task in standby},
             partitions_by_host=hosts,
             standby_partitions_by_host=standby_hosts,
             next_rebalance_ms=next_rebalance_ms,
@@ -221,26 +272,20 @@ def _encode(
             commonly_supported_version=group.supported_version,
         )
         assignments[member] = MemberAssignment(tuple(tp for tp, _ in given), encode_assignment_info(info))
-        if waiting:
-            log.info("Member %s will get %d more tasks once their owners have given them up", member, len(waiting))
     for member in group.newer:
-        assignments[member] = _keep(group, topology, member, hosts, standby_hosts)
+        assignments[member] = _keep(group, tasks, member, hosts, standby_hosts)
     return assignments
-
-
-def _owned_by_another(group: GroupMembers, member: str, partitions: frozenset[TopicPartition]) -> bool:
-    return any(group.owners.get(partition, member) != member for partition in partitions)
 
 
 def _keep(
     group: GroupMembers,
-    topology: TaskTopology,
+    tasks: Mapping[TaskId, TaskInfo],
     member: str,
     hosts: Mapping[HostInfo, frozenset[TopicPartition]],
     standby_hosts: Mapping[HostInfo, frozenset[TopicPartition]],
 ) -> MemberAssignment:
     """Version probing: a member with a later version keeps its tasks, and learns which version to rejoin with."""
-    task_of = topology.task_of()
+    task_of = {tp: task for task, info in tasks.items() for tp in info.partitions}
     kept = sorted(tp for tp, owner in group.owners.items() if owner == member and tp in task_of)
     info = AssignmentInfo(
         active=tuple(task_of[tp] for tp in kept),
@@ -254,19 +299,14 @@ def _keep(
 
 
 def _hosts(
-    group: GroupMembers, topology: TaskTopology, decision: TaskAssignment
+    state: ApplicationState, decision: TaskAssignment
 ) -> tuple[dict[HostInfo, frozenset[TopicPartition]], dict[HostInfo, frozenset[TopicPartition]]]:
     hosts, standby_hosts = {}, {}
-    for process, members in group.processes.items():
-        end_point = next((e for m in members if (e := group.infos[m].user_end_point)), "")
-        if not end_point:
-            continue
-        try:
-            host = HostInfo.parse(end_point)
-        except ValueError:
-            log.warning("Members of process %s have application.server=%s, which is not host:port", process, end_point)
-            continue
-        assignment = decision.clients[process]
-        hosts[host] = frozenset(tp for task in assignment.active for tp in topology.partitions[task])
-        standby_hosts[host] = frozenset(tp for task in assignment.standby for tp in topology.partitions[task])
+    for process, client in state.clients.items():
+        if client.host is not None:
+            assigned = decision.clients[process]
+            hosts[client.host] = frozenset(tp for task in assigned.active for tp in state.tasks[task].partitions)
+            standby_hosts[client.host] = frozenset(
+                tp for task in assigned.standby for tp in state.tasks[task].partitions
+            )
     return hosts, standby_hosts

@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 from uuid import UUID
 
-from millrace.assignment.assignors import fallback_prior_assignor, select_assignor
+from millrace.assignment.assignors import select_assignor
 from millrace.assignment.group import GroupMembers, assign_group, error_assignments, read_group
-from millrace.assignment.model import AssignmentConfig, TaskAssignor, TaskTopology, task_topology
+from millrace.assignment.model import AssignmentConfig, TaskAssignor, TaskInfo, planned_tasks
 from millrace.assignment.payloads import AssignorError
 from millrace.assignment.protocol import MemberAssignment, MemberSubscription
-from millrace.errors import MissingSourceTopicError, StreamsError, StreamsTimeoutError
+from millrace.assignment.sticky import fallback_prior_assignor
+from millrace.errors import AuthorizationError, MissingSourceTopicError, StreamsError, StreamsTimeoutError
 from millrace.plan.model import TopologyPlan
 from millrace.plan.partition_counts import PartitionCounts
 from millrace.records import TaskId, TopicPartition
@@ -36,6 +37,9 @@ class ClusterAccess(Protocol):
 
     def committed_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the group's committed offsets, without partitions that have none."""
+
+    def racks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, frozenset[str]]:
+        """Return the racks of the replicas of partitions, without partitions of which one replica's rack is not known."""
 
 
 class GroupLeader:
@@ -92,34 +96,39 @@ class GroupLeader:
         return error_assignments(group, code)
 
     def _assign(self, group: GroupMembers) -> dict[str, MemberAssignment]:
-        topology = task_topology(self._plan, self._cluster.provision())
+        tasks = planned_tasks(self._plan, self._cluster.provision())
+        assignor, default = self._assignor, select_assignor(None, allow_warmups=self._config.allow_warmups)
+        end_offset_sums: Mapping[TaskId, int] | None = None
         try:
-            end_offset_sums: Mapping[TaskId, int] | None = self._end_offset_sums(topology)
-            assignor = self._assignor
+            end_offset_sums = self._end_offset_sums(tasks)
         except StreamsTimeoutError as error:
-            log.warning("Offsets cannot be read (%s): tasks stay with their owners for now", error)
-            end_offset_sums, assignor = None, fallback_prior_assignor
+            log.warning("Offsets cannot be read (%s): it is not known who has how much state", error)
+            assignor = fallback_prior_assignor if assignor is default else assignor
         return assign_group(
             group,
-            topology,
+            tasks,
             end_offset_sums,
+            self._racks(tasks),
             self._config,
             assignor,
             leader=self._process_id,
             now_ms=self._clock_ms(),
         )
 
-    def _end_offset_sums(self, topology: TaskTopology) -> dict[TaskId, int]:
-        logged = {tp for partitions in topology.changelogs.values() for tp in partitions}
-        from_source = {tp for partitions in topology.source_changelogs.values() for tp in partitions}
+    def _end_offset_sums(self, tasks: Mapping[TaskId, TaskInfo]) -> dict[TaskId, int]:
+        logged = {tp for task in tasks.values() for tp in task.changelogs - task.partitions}
+        from_source = {tp for task in tasks.values() for tp in task.changelogs & task.partitions}
         ends = {
             **(self._cluster.end_offsets(logged) if logged else {}),
             **(self._cluster.committed_offsets(from_source) if from_source else {}),
         }
-        return {
-            task: sum(
-                ends.get(tp, 0)
-                for tp in topology.changelogs.get(task, frozenset()) | topology.source_changelogs.get(task, frozenset())
-            )
-            for task in topology.stateful
-        }
+        return {task: sum(ends.get(tp, 0) for tp in info.changelogs) for task, info in tasks.items() if info.changelogs}
+
+    def _racks(self, tasks: Mapping[TaskId, TaskInfo]) -> Mapping[TopicPartition, frozenset[str]]:
+        if self._config.rack_aware_strategy == "none":
+            return {}
+        try:
+            return self._cluster.racks({tp for task in tasks.values() for tp in task.partitions | task.changelogs})
+        except (StreamsTimeoutError, AuthorizationError) as error:
+            log.warning("The racks of brokers cannot be read (%s): tasks are assigned without regard to racks", error)
+            return {}

@@ -64,13 +64,38 @@ class ClientState:
     previous_standby: frozenset[TaskId] = frozenset()
     """Tasks whose state it has without running them: standbys, and directories on its disk."""
     lags: Mapping[TaskId, int] = field(default_factory=dict)
-    """For every stateful task, how many records it would have to restore, or LATEST_OFFSET if it runs the task."""
+    """For every task with a changelog, how many records it would have to restore, or LATEST_OFFSET if it runs the task.
+
+    UNKNOWN_OFFSET_SUM if the client does not know what it has, or the changelogs' end offsets could not be read.
+    """
     tags: Mapping[str, str] = field(default_factory=dict)
     """`client.tag.*`, for example its zone."""
+    rack: str | None = None
+    """`client.rack`; None if not all of its threads have the same."""
+    host: HostInfo | None = None
+    """`application.server`."""
+    threads: Mapping[str, frozenset[TaskId]] = field(default_factory=dict)
+    """Member id of each thread → the tasks of whose state it has reported."""
 
     def lag(self, task: TaskId) -> int:
         """Return how many records the client would have to restore for a task."""
         return self.lags.get(task, 0)
+
+    def previous_tasks_by_lag(self, thread: str) -> list[TaskId]:
+        """Return the tasks of whose state a thread has reported, those with the least to restore first."""
+        return sorted(self.threads[thread] & self.lags.keys(), key=lambda task: (self.lags[task], task))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """What a task reads and stores."""
+
+    partitions: frozenset[TopicPartition]
+    """Its input partitions: partition n of each source topic that has one."""
+    changelogs: frozenset[TopicPartition] = frozenset()
+    """Partitions from which its state is restored; those among `partitions` end at the committed offset."""
+    stores: frozenset[str] = frozenset()
+    """Names of its stores, with or without a changelog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +107,12 @@ class AssignmentConfig:
     num_standby_replicas: int = 0
     probing_rebalance_interval_ms: int = 600_000
     rack_aware_tags: tuple[str, ...] = ()
+    rack_aware_strategy: str = "none"
+    """none, min_traffic or balance_subtopology (KIP-925)."""
+    rack_aware_traffic_cost: int | None = None
+    """What it costs if a partition has no replica in its reader's rack; None = the assignor's own default."""
+    rack_aware_non_overlap_cost: int | None = None
+    """What it costs if rack awareness moves a task from where the assignor has put it; None = the assignor's own default."""
     allow_warmups: bool = True
     """False as long as members cannot host warm-ups: tasks then move at once and restore where they arrive."""
 
@@ -94,17 +125,49 @@ class AssignmentConfig:
             num_standby_replicas=config.num_standby_replicas,
             probing_rebalance_interval_ms=config.probing_rebalance_interval_ms,
             rack_aware_tags=config.rack_aware_assignment_tags,
+            rack_aware_strategy=config.rack_aware_assignment_strategy,
+            rack_aware_traffic_cost=config.rack_aware_assignment_traffic_cost,
+            rack_aware_non_overlap_cost=config.rack_aware_assignment_non_overlap_cost,
             allow_warmups=allow_warmups,
         )
 
 
 @dataclass(frozen=True, slots=True)
+class ApplicationState:
+    """All that an assignor decides on (KIP-924)."""
+
+    clients: Mapping[UUID, ClientState]
+    """All processes of the group, at least one."""
+    tasks: Mapping[TaskId, TaskInfo]
+    """Every task to assign."""
+    config: AssignmentConfig = AssignmentConfig()
+    racks: Mapping[TopicPartition, frozenset[str]] = field(default_factory=dict)
+    """Partition → the racks of its replicas, unless one is unknown. Only filled with `rack.aware.assignment.strategy`."""
+
+    @property
+    def stateful(self) -> frozenset[TaskId]:
+        """The tasks with state in changelogs, which can have standbys."""
+        return frozenset(task for task, info in self.tasks.items() if info.changelogs)
+
+
+@dataclass(frozen=True, slots=True)
 class ClientAssignment:
-    """The tasks of one process."""
+    """The tasks of one process.
+
+    Raises:
+        ValueError: A task is both active and a standby.
+    """
 
     active: frozenset[TaskId] = frozenset()
     standby: frozenset[TaskId] = frozenset()
     """Including warm-ups, which a member cannot tell from standbys."""
+    followup_rebalance_ms: int | None = None
+    """When this process has to ask for another rebalance, in milliseconds since the epoch; 0 = at once, None = never."""
+
+    def __post_init__(self) -> None:
+        """Check that no task is assigned twice."""
+        if self.active & self.standby:
+            raise ValueError(f"tasks {sorted(map(str, self.active & self.standby))} are both active and standbys")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,72 +176,30 @@ class TaskAssignment:
 
     clients: Mapping[UUID, ClientAssignment]
     probing_rebalance_needed: bool = False
-    """Whether tasks wait to move until their state has been warmed up, so that the group must rebalance again later."""
+    """Whether tasks wait to move until their state has been warmed up, so that the leader's process rebalances later."""
 
 
 class TaskAssignor(Protocol):
-    """A pure function from the state of the clients to an assignment."""
+    """A pure function from the state of an application to an assignment."""
 
-    def __call__(
-        self,
-        clients: Mapping[UUID, ClientState],
-        tasks: frozenset[TaskId],
-        stateful: frozenset[TaskId],
-        config: AssignmentConfig,
-    ) -> TaskAssignment:
-        """Assign tasks.
-
-        Args:
-            clients: All processes of the group, at least one.
-            tasks: Every task.
-            stateful: The tasks with state in changelogs.
-            config: The settings of assignors.
-        """
+    def __call__(self, state: ApplicationState) -> TaskAssignment:
+        """Assign tasks."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskTopology:
-    """Every task of an application, with its input and changelog partitions."""
-
-    partitions: Mapping[TaskId, frozenset[TopicPartition]]
-    """Task → input partitions: partition n of each source topic that has one."""
-    changelogs: Mapping[TaskId, frozenset[TopicPartition]]
-    """Stateful task → partitions of its changelog topics."""
-    source_changelogs: Mapping[TaskId, frozenset[TopicPartition]]
-    """Stateful task → input partitions that serve as changelogs; they end at the committed offset."""
-
-    @property
-    def tasks(self) -> frozenset[TaskId]:
-        """Every task."""
-        return frozenset(self.partitions)
-
-    @property
-    def stateful(self) -> frozenset[TaskId]:
-        """The tasks with state in changelogs."""
-        return frozenset(self.changelogs.keys() | self.source_changelogs.keys())
-
-    def task_of(self) -> dict[TopicPartition, TaskId]:
-        """Return which task reads each partition."""
-        return {partition: task for task, partitions in self.partitions.items() for partition in partitions}
-
-
-def task_topology(plan: TopologyPlan, counts: PartitionCounts) -> TaskTopology:
+def planned_tasks(plan: TopologyPlan, counts: PartitionCounts) -> dict[TaskId, TaskInfo]:
     """Derive the tasks of a plan from the partition counts of a cluster."""
-    partitions: dict[TaskId, frozenset[TopicPartition]] = {}
-    changelogs: dict[TaskId, frozenset[TopicPartition]] = {}
-    source_changelogs: dict[TaskId, frozenset[TopicPartition]] = {}
+    tasks: dict[TaskId, TaskInfo] = {}
     for item in plan.subtopologies:
         logged = {s.changelog_topic for s in item.stores if s.changelog_topic and not s.changelog_is_source}
         from_source = {s.changelog_topic for s in item.stores if s.changelog_topic and s.changelog_is_source}
-        topics = counts.sources[item.id]
+        stores = frozenset(store.name for store in item.stores)
         for number in range(counts.tasks[item.id]):
-            task = TaskId(item.id, number)
-            partitions[task] = frozenset(
-                TopicPartition(topic, number) for topic in topics if number < counts.topics.get(topic, 0)
+            partitions = frozenset(
+                TopicPartition(topic, number)
+                for topic in counts.sources[item.id]
+                if number < counts.topics.get(topic, 0)
             )
-            if logged:
-                changelogs[task] = frozenset(TopicPartition(topic, number) for topic in logged)
-            if from_source:
-                held = frozenset(TopicPartition(topic, number) for topic in from_source)
-                source_changelogs[task] = held & partitions[task]
-    return TaskTopology(partitions, changelogs, source_changelogs)
+            changelogs = frozenset(TopicPartition(topic, number) for topic in logged)
+            source_changelogs = partitions & {TopicPartition(topic, number) for topic in from_source}
+            tasks[TaskId(item.id, number)] = TaskInfo(partitions, changelogs | source_changelogs, stores)
+    return tasks

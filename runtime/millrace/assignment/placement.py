@@ -1,63 +1,104 @@
-"""The draft of an assignment that assignors work on, how they balance it, and how they place standby replicas.
+"""The draft of an assignment that assignors work on: who is least loaded, how to balance, and where standby replicas go.
 
-Standbys go to clients without a copy of the task, in other zones where tags say so, evenly, and to where they were before.
+Standbys go to the least loaded clients without a copy of the task, in other zones where tags say so (KIP-708).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
+from millrace.assignment.java_order import PriorityQueue, hash_order, signed
 from millrace.assignment.model import AssignmentConfig, ClientAssignment, ClientState, TaskAssignment
 from millrace.records import TaskId
+
+log = logging.getLogger("millrace.assignment")
 
 
 class Placement:
     """The draft of an assignment; mutable, and private to assignors."""
 
-    def __init__(self, clients: Mapping[UUID, ClientState]) -> None:
-        """Start with nothing assigned."""
-        self.clients = {process_id: clients[process_id] for process_id in sorted(clients)}
-        self.active: dict[UUID, set[TaskId]] = {process_id: set() for process_id in self.clients}
-        self.standby: dict[UUID, set[TaskId]] = {process_id: set() for process_id in self.clients}
+    def __init__(self, clients: Mapping[UUID, ClientState], order: Iterable[UUID]) -> None:
+        """Start with nothing assigned.
 
-    def has(self, process_id: UUID, task: TaskId) -> bool:
+        Args:
+            clients: All processes.
+            order: In which order to look at them.
+        """
+        self.clients = {process: clients[process] for process in order}
+        self.active: dict[UUID, set[TaskId]] = {process: set() for process in self.clients}
+        self.standby: dict[UUID, set[TaskId]] = {process: set() for process in self.clients}
+
+    def has(self, process: UUID, task: TaskId) -> bool:
         """Return whether a client has a copy of a task."""
-        return task in self.active[process_id] or task in self.standby[process_id]
+        return task in self.active[process] or task in self.standby[process]
 
-    def count(self, process_id: UUID) -> int:
+    def count(self, process: UUID) -> int:
         """Return how many tasks a client has."""
-        return len(self.active[process_id]) + len(self.standby[process_id])
+        return len(self.active[process]) + len(self.standby[process])
 
-    def load(self, process_id: UUID) -> float:
+    def load(self, process: UUID) -> float:
         """Return how many tasks a client has per thread."""
-        return self.count(process_id) / self.clients[process_id].capacity
+        return self.count(process) / self.clients[process].capacity
 
-    def active_load(self, process_id: UUID) -> float:
+    def active_load(self, process: UUID) -> float:
         """Return how many active tasks a client has per thread."""
-        return len(self.active[process_id]) / self.clients[process_id].capacity
+        return len(self.active[process]) / self.clients[process].capacity
 
     def freeze(self, *, probing_rebalance_needed: bool = False) -> TaskAssignment:
         """Return the draft as a decision."""
         return TaskAssignment(
             {
-                process_id: ClientAssignment(frozenset(self.active[process_id]), frozenset(self.standby[process_id]))
-                for process_id in self.clients
+                process: ClientAssignment(frozenset(self.active[process]), frozenset(self.standby[process]))
+                for process in self.clients
             },
             probing_rebalance_needed,
         )
 
 
-def balance(
-    placement: Placement, tasks: dict[UUID, set[TaskId]], may_move: Callable[[TaskId, UUID, UUID], bool]
-) -> None:
+class LeastLoaded:
+    """Clients by their load. One whose load changes has to be offered again to be at its right place."""
+
+    def __init__(self, clients: Iterable[UUID], load: Callable[[UUID], float]) -> None:
+        """Offer clients.
+
+        Args:
+            clients: Who is offered.
+            load: Returns a client's load.
+        """
+        self._queue = PriorityQueue[UUID](lambda process: (load(process), signed(process)))
+        for client in clients:
+            self.offer(client)
+
+    def offer(self, client: UUID) -> None:
+        """Put a client at its place, according to its load now."""
+        if client in self._queue:
+            self._queue.remove(client)
+        self._queue.offer(client)
+
+    def poll(self, accept: Callable[[UUID], bool] = lambda _: True) -> UUID | None:
+        """Remove the least loaded client that is accepted, and return it; None if there is none."""
+        refused: list[UUID] = []
+        found = None
+        while self._queue and found is None:
+            client = self._queue.poll()
+            if accept(client):
+                found = client
+            else:
+                refused.append(client)
+        for client in hash_order(refused):
+            self.offer(client)
+        return found
+
+
+def balance(placement: Placement, tasks: dict[UUID, set[TaskId]], may_move: Callable[[UUID, UUID], bool]) -> None:
     """Move tasks between pairs of clients until no move makes their loads more equal; the load is all tasks per thread.
 
     Args:
         placement: The draft.
         tasks: The tasks that may move: `placement.active` or `placement.standby`.
-        may_move: Returns whether a task may move from one client to another.
+        may_move: Returns whether tasks may move from one client to another.
     """
     moved = True
     while moved:
@@ -67,7 +108,7 @@ def balance(
                 for task in sorted(tasks[source]):
                     if source == target or not _improves(placement, source, target):
                         break
-                    if not placement.has(target, task) and may_move(task, source, target):
+                    if not placement.has(target, task) and may_move(source, target):
                         tasks[source].discard(task)
                         tasks[target].add(task)
                         moved = True
@@ -81,85 +122,68 @@ def _improves(placement: Placement, source: UUID, target: UUID) -> bool:
     return 0 <= source_after - target_after < skew
 
 
-log = logging.getLogger("millrace.assignment")
-
-
-def assign_standbys(
-    placement: Placement, stateful: frozenset[TaskId], config: AssignmentConfig, *, sticky: bool
-) -> None:
-    """Add `num.standby.replicas` copies of each stateful task, each on another client.
-
-    With `rack.aware.assignment.tags` (KIP-708) a copy goes to the client whose tag values differ from those of the clients with
-    the task's other copies in as many tags as possible; otherwise, and among equals, to the least loaded client.
+def assign_standbys(placement: Placement, tasks: Sequence[TaskId], config: AssignmentConfig) -> None:
+    """Add `num.standby.replicas` copies of each task, each on another client.
 
     Args:
         placement: The draft, with the active tasks.
-        stateful: The tasks that can have standbys.
+        tasks: The tasks that can have standbys, in the order in which they are placed.
         config: Has the number of replicas and the tags.
-        sticky: Whether to prefer clients that already have the task's state.
     """
-    if config.num_standby_replicas == 0:
-        return
-    short: list[TaskId] = []
-    fair_load = _fair_load(placement, len(stateful) * config.num_standby_replicas) if sticky else 0.0
-    for task in sorted(stateful):
-        for _ in range(config.num_standby_replicas):
-            free = [client for client in placement.clients if not placement.has(client, task)]
-            if not free:
-                short.append(task)
+    missing = dict.fromkeys(tasks, config.num_standby_replicas)
+    if config.rack_aware_tags:
+        for task in tasks:
+            missing[task] -= _spread_over_tags(placement, task, config)
+        tasks = [task for task in hash_order(tasks) if missing[task]]
+    queue = LeastLoaded(placement.clients, placement.load)
+    short = 0
+    for task in tasks:
+        for _ in range(missing[task]):
+            client = queue.poll(_without(placement, task))
+            if client is None:
+                short += 1
                 break
-            best = min(free, key=lambda client: _preference(placement, task, client, config, fair_load))
-            placement.standby[best].add(task)
+            placement.standby[client].add(task)
+            queue.offer(client)
     if short:
         log.warning(
             "%d tasks have fewer than num.standby.replicas=%d standbys, as there are only %d instances: run more of them",
-            *(len(short), config.num_standby_replicas, len(placement.clients)),
-        )
-    if not sticky:
-        tags = config.rack_aware_tags
-        balance(
-            placement,
-            placement.standby,
-            lambda task, source, target: _keeps_spread(placement, task, source, target, tags),
+            *(short, config.num_standby_replicas, len(placement.clients)),
         )
 
 
-def _preference(
-    placement: Placement, task: TaskId, client: UUID, config: AssignmentConfig, fair_load: float
-) -> tuple[int, int, float, UUID]:
-    state, load = placement.clients[client], placement.load(client)
-    stays = load < fair_load and (task in state.previous_standby or task in state.previous_active)
-    distance = _distance(placement, task, client, config.rack_aware_tags)
-    return (-distance, 0 if stays else 1, load, client)
+def _spread_over_tags(placement: Placement, task: TaskId, config: AssignmentConfig) -> int:
+    """Give standbys to clients without a tag value in common with another client that has the task; return how many.
 
-
-def _fair_load(placement: Placement, standbys: int) -> float:
-    """Return how many tasks each thread will have on average when all standbys are placed."""
-    total = sum(placement.count(client) for client in placement.clients) + standbys
-    return total / sum(client.capacity for client in placement.clients.values())
-
-
-def _distance(placement: Placement, task: TaskId, client: UUID, tags: tuple[str, ...]) -> int:
-    """Return the number of tags in which a client differs from every client that has a copy of the task."""
-    if not tags:
+    Once more clients have the task than a tag has values, that tag no longer counts.
+    """
+    clients = placement.clients
+    holder = next((client for client in clients if task in placement.active[client]), None)
+    if holder is None:
         return 0
-    holders = [placement.clients[other] for other in placement.clients if placement.has(other, task)]
-    own = placement.clients[client].tags
-    return sum(all(own.get(tag) != holder.tags.get(tag) for holder in holders) for tag in tags)
+    values: dict[str, set[str]] = {}
+    for client in clients.values():
+        for key, value in client.tags.items():
+            values.setdefault(key, set()).add(value)
+    queue = LeastLoaded(clients, placement.load)
+    used: set[tuple[str, str]] = set()
+    placed = 0
+    while placed < config.num_standby_replicas:
+        for key in clients[holder].tags.keys() & set(config.rack_aware_tags):
+            if len(values[key]) <= placed + 1:
+                used -= {(key, value) for value in values[key]}
+            else:
+                used.add((key, clients[holder].tags[key]))
+        holder = queue.poll(_without(placement, task, frozenset(used)))
+        if holder is None:
+            break
+        placement.standby[holder].add(task)
+        placed += 1
+    return placed
 
 
-def _keeps_spread(placement: Placement, task: TaskId, source: UUID, target: UUID, tags: tuple[str, ...]) -> bool:
-    if not tags:
-        return True
-    before = _distance_without(placement, task, source, tags)
-    placement.standby[source].discard(task)
-    after = _distance(placement, task, target, tags)
-    placement.standby[source].add(task)
-    return after >= before
-
-
-def _distance_without(placement: Placement, task: TaskId, client: UUID, tags: tuple[str, ...]) -> int:
-    placement.standby[client].discard(task)
-    distance = _distance(placement, task, client, tags)
-    placement.standby[client].add(task)
-    return distance
+def _without(
+    placement: Placement, task: TaskId, tags: frozenset[tuple[str, str]] = frozenset()
+) -> Callable[[UUID], bool]:
+    """Return whether a client has neither the task nor any of the tags."""
+    return lambda client: not placement.has(client, task) and tags.isdisjoint(placement.clients[client].tags.items())

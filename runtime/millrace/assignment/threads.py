@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from millrace.assignment.java_order import PriorityQueue, hash_order
 from millrace.assignment.model import ClientAssignment
 from millrace.records import TaskId
 
@@ -19,62 +21,71 @@ class ThreadAssignment:
 
 def assign_to_threads(
     assignment: ClientAssignment,
-    stateful: frozenset[TaskId],
+    stateful: Collection[TaskId],
     previous: Mapping[str, Collection[TaskId]],
 ) -> dict[str, ThreadAssignment]:
     """Distribute a client's tasks over its threads.
 
     Stateful active tasks are distributed first, then standbys, then stateless active tasks, each to the threads with the fewest
-    tasks so far. A thread gets at least the rounded-down share, and a task stays on its thread as long as that has room.
+    tasks so far. A thread gets at least the rounded-down share. A task with state stays on its thread as long as that has room.
 
     Args:
         assignment: The client's tasks.
-        stateful: All tasks with state.
-        previous: Member id of each thread → its previous tasks, those with the least to restore first.
+        stateful: All tasks with changelogs.
+        previous: Member id of each thread → its previous tasks with state, those with the least to restore first.
     """
     threads = sorted(previous)
     load = dict.fromkeys(threads, 0)
-    active: dict[str, set[TaskId]] = {thread: set() for thread in threads}
-    standby: dict[str, set[TaskId]] = {thread: set() for thread in threads}
-    for tasks, target in (
-        (assignment.active & stateful, active),
-        (assignment.standby, standby),
-        (assignment.active - stateful, active),
-    ):
-        for thread, given in _spread(tasks, threads, previous, load).items():
-            target[thread] |= given
-            load[thread] += len(given)
-    return {thread: ThreadAssignment(frozenset(active[thread]), frozenset(standby[thread])) for thread in threads}
+    nothing: dict[str, Collection[TaskId]] = dict.fromkeys(threads, ())
+    with_state = _spread(hash_order(sorted(assignment.active.intersection(stateful))), previous, load)
+    standby = _spread(sorted(assignment.standby), previous, load)
+    without_state = _spread(hash_order(sorted(assignment.active.difference(stateful))), nothing, load)
+    return {
+        thread: ThreadAssignment(frozenset(with_state[thread] + without_state[thread]), frozenset(standby[thread]))
+        for thread in threads
+    }
 
 
 def _spread(
-    tasks: frozenset[TaskId],
-    threads: list[str],
-    previous: Mapping[str, Collection[TaskId]],
-    load: Mapping[str, int],
-) -> dict[str, set[TaskId]]:
-    share = (len(tasks) + sum(load.values())) // len(threads)
-    given: dict[str, set[TaskId]] = {thread: set() for thread in threads}
-    left = set(tasks)
+    tasks: Iterable[TaskId], previous: Mapping[str, Collection[TaskId]], load: dict[str, int]
+) -> dict[str, list[TaskId]]:
+    """Distribute one kind of tasks.
 
-    def total(thread: str) -> int:
-        return load[thread] + len(given[thread])
+    Args:
+        tasks: The tasks.
+        previous: Each thread's tasks that may stay.
+        load: How many tasks each thread has; updated.
+    """
+    threads = sorted(load)
+    given: dict[str, list[TaskId]] = {thread: [] for thread in threads}
+    left = PriorityQueue[TaskId](lambda task: task, tasks)
+    share = (len(list(left)) + sum(load.values())) // len(threads)
+    room = {thread: share - load[thread] for thread in threads}
 
-    def keep(room: Callable[[str], bool]) -> None:
-        for thread in threads:
-            for task in previous[thread]:
-                if task in left and room(thread):
-                    given[thread].add(task)
-                    left.discard(task)
+    def give(thread: str, task: TaskId) -> None:
+        given[thread].append(task)
+        left.remove(task)
 
-    keep(lambda thread: total(thread) < share)
-    spare = len(left) - sum(max(0, share - total(thread)) for thread in threads)
-    for task in sorted(left):
-        owner = next((thread for thread in threads if task in previous[thread]), None)
-        if owner is not None and total(owner) == share and spare > 0:
-            given[owner].add(task)
-            left.discard(task)
-            spare -= 1
-    for task in sorted(left):
-        given[min(threads, key=lambda thread: (total(thread), thread))].add(task)
+    skipped: dict[TaskId, str] = {}
+    for thread in threads:
+        mine, fit = [task for task in previous[thread] if task in left], max(0, room[thread])
+        skipped |= dict.fromkeys(mine[fit:], thread)
+        for task in mine[:fit]:
+            give(thread, task)
+    below_share = deque(thread for thread in threads if len(given[thread]) < room[thread])
+    while below_share:
+        thread = below_share.popleft()
+        given[thread].append(left.poll())
+        if len(given[thread]) < room[thread]:
+            below_share.append(thread)
+    # Whoever is at the share exactly can have one of the remaining tasks, preferably one that it had.
+    at_share = [thread for thread in threads if len(given[thread]) == room[thread]]
+    for task, thread in sorted(skipped.items()):
+        if thread in at_share and task in left:
+            give(thread, task)
+            at_share.remove(thread)
+    for task, thread in zip(left, at_share, strict=False):
+        given[thread].append(task)
+    for thread in threads:
+        load[thread] += len(given[thread])
     return given

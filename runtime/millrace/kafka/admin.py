@@ -69,6 +69,8 @@ class DescribedTopic:
     partitions: int
     replication_factor: int
     """The smallest number of replicas of any partition."""
+    racks: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    """Partition → racks of its replicas, unless one of their brokers has no `broker.rack`."""
 
 
 def describe_topics(admin: AdminClient, topics: Collection[str], timeout_s: float = 30.0) -> dict[str, DescribedTopic]:
@@ -89,6 +91,11 @@ def describe_topics(admin: AdminClient, topics: Collection[str], timeout_s: floa
             str(topic.topic_id).translate(_URL_SAFE_BASE64),
             len(topic.partitions),
             min((len(p.replicas) for p in topic.partitions), default=0),
+            {
+                p.id: frozenset(racks)
+                for p in topic.partitions
+                if len(racks := [node.rack for node in p.replicas if node.rack]) == len(p.replicas)
+            },
         )
         for name, topic in described.items()
         if topic is not None

@@ -21,7 +21,14 @@ from millrace.errors import (
     MissingInternalTopicsError,
     MissingSourceTopicError,
 )
-from millrace.kafka.admin import TopicToCreate, all_topic_partitions, create_topics, topic_configs, topic_partitions
+from millrace.kafka.admin import (
+    TopicToCreate,
+    all_topic_partitions,
+    create_topics,
+    describe_topics,
+    topic_configs,
+    topic_partitions,
+)
 from millrace.kafka.offsets import group_offsets, latest_offsets
 from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
 from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
@@ -151,6 +158,15 @@ class LeaderCluster:
         """Return the group's committed offsets."""
         group = self._config.application_id
         return group_offsets(self._admin, group, partitions, self._offsets_timeout_s)
+
+    def racks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, frozenset[str]]:
+        """Return the racks of partitions' replicas, without partitions of which one replica's rack is not known."""
+        described = describe_topics(self._admin, {topic for topic, _ in partitions}, self._offsets_timeout_s)
+        return {
+            TopicPartition(topic, number): found.racks[number]
+            for topic, number in partitions
+            if (found := described.get(topic)) is not None and number in found.racks
+        }
 
 
 def _wanted(plan: TopologyPlan, counts: PartitionCounts, replication_factor: int) -> dict[str, TopicToCreate]:
