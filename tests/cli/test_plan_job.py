@@ -131,10 +131,10 @@ def test_what_the_program_prints_goes_to_standard_error(job):
     ("spec", "reason", "says", "field"),
     [
         (
-            {"kafka": {"groupProtocol": "streams"}},
-            "UnsupportedFeature",
-            "group.protocol=streams",
-            "spec.kafka.groupProtocol",
+            {"kafka": {"groupProtocol": "streams"}, "standby": {"replicas": 2}},
+            "Config",
+            "streams.num.standby.replicas=2",
+            "spec.standby.replicas",
         ),
         (
             {"kafka": {"config": {"producer.compression.type": "zip"}}},
@@ -201,7 +201,7 @@ def test_wrong_manifest_ends_with_its_reason(job):
 
 def test_run_refuses_the_same_settings(job):
     """An instance with such settings ends at once with the same message."""
-    job.manifest(kafka={"groupProtocol": "streams"})
+    job.manifest(kafka={"groupProtocol": "streams"}, standby={"replicas": 2})
     ran = subprocess.run(
         [sys.executable, "-m", "millrace.cli", "run", "-f", str(job.folder / "streamsapp.yaml"), "--replica", "0"],
         capture_output=True,
@@ -211,5 +211,5 @@ def test_run_refuses_the_same_settings(job):
         check=False,
     )
     assert ran.returncode == 2, ran.stderr
-    assert "spec.kafka.groupProtocol" in ran.stderr
+    assert "spec.standby.replicas" in ran.stderr
     assert not Path("/tmp/kafka-streams/shop-v1").exists()

@@ -21,7 +21,6 @@ from tests.instance.support import (
 from tests.kafka.support import set_group
 from tests.waiting import wait_until
 
-from millrace.assignment.model import HostInfo
 from millrace.errors import ConfigError, MissingSourceTopicError, TopologyError, UnsupportedFeatureError
 from millrace.instance import KafkaStreams
 from millrace.instance.states import State, UncaughtExceptionResponse
@@ -40,6 +39,19 @@ def app():
 def running_tasks(streams):
     """Return the ids of an instance's running tasks."""
     return sorted(str(task.id) for task in streams.status().tasks if task.state == "RUNNING")
+
+
+def standbys(streams):
+    """Return how many standbys an instance has."""
+    return sum(len(thread.standby_tasks) for thread in streams.metadata_for_local_threads())
+
+
+def hosts(streams):
+    """Return how many active and standby partitions each instance has, as known to one of them."""
+    return {
+        str(one.host_info): (len(one.topic_partitions), len(one.standby_topic_partitions))
+        for one in streams.metadata_for_all_streams_clients()
+    }
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
@@ -153,16 +165,26 @@ def test_a_changed_topology_needs_another_group(kafka, topic_factory, app, tmp_p
         assert streams.state is State.RUNNING
 
 
-def test_endpoints_are_known_to_the_members(kafka, topic_factory, app, tmp_path):
-    """The partitions that each process has come with its `application.server`."""
+def test_a_standby_takes_over(kafka, topic_factory, app, tmp_path):
+    """With streams.num.standby.replicas=1 the state is on both instances, and all of them know where."""
     source, sink = topic_factory("in", partitions=2), topic_factory("out")
-    config = settings(kafka, app, tmp_path, group_protocol="streams", application_server="words-0:8080")
-    with running(word_count(source, sink), config) as streams:
-        member = streams._pool.threads[0].resources.member
-        wait_until(
-            lambda: len(member.accept(None).partitions_by_host.get(HostInfo("words-0", 8080), ())) == 2,
-            "both partitions",
-        )
+
+    def config(name):
+        return settings(kafka, app, tmp_path / name, group_protocol="streams", application_server=f"{name}:80")
+
+    set_group(config("a"), {"streams.num.standby.replicas": "1"})
+    lines = ["a b", "c d e"] * 50
+    with running(word_count(source, sink), config("a")) as first:
+        with running(word_count(source, sink), config("b")) as second:
+            wait_until(lambda: standbys(first) == standbys(second) == 1, "a standby each")
+            produce(kafka, source, lines, partitions=2)
+            wait_until(lambda: last_counts(kafka, sink) == expected_counts(lines), "counted")
+            wait_until(
+                lambda: hosts(first) == hosts(second) == {"a:80": (1, 1), "b:80": (1, 1)}, lambda: str(hosts(first))
+            )
+        wait_until(lambda: running_tasks(first) == ["0_0", "0_1"], "all tasks")
+        produce(kafka, source, lines, partitions=2)
+        wait_until(lambda: last_counts(kafka, sink) == expected_counts(lines * 2), "counted")
 
 
 @pytest.mark.parametrize(

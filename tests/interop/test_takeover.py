@@ -7,6 +7,9 @@ from collections import Counter, defaultdict
 import pytest
 from tests.waiting import wait_until
 
+from millrace.config import StreamsConfig
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.group_admin import GroupAdmin
 from millrace.records import Windowed
 from millrace.serdes import Serdes
 
@@ -137,5 +140,39 @@ def test_another_program_takes_over_from_one_that_was_killed(word_count, first, 
     app = application.start(second)
     _run_to_end(application, app)
 
+    _check_results(application)
+    _check_every_count_appears_once(application)
+
+
+@pytest.mark.parametrize(("first", "second"), [("java", "python"), ("python", "java")])
+def test_both_share_a_streams_group(word_count, first, second):
+    """With group.protocol=streams both describe the same topology to the brokers, share its tasks, and replace each other."""
+    application = word_count(
+        **{
+            "group.protocol": "streams",
+            "processing.guarantee": "exactly_once_v2",
+            "statestore.cache.max.bytes": "0",
+        }
+    )
+    application.produce(LINES, seed=1)
+    one = application.start(first).wait_running()
+    two = application.start(second).wait_running()
+    with GroupAdmin(
+        ClientSettings(
+            StreamsConfig.of(
+                {"application.id": application.application_id, "bootstrap.servers": application.kafka.bootstrap_servers}
+            ),
+            "admin",
+        )
+    ) as admin:
+        wait_until(
+            lambda: (found := admin.describe()).state == "Stable" and len(found.members) == 2,
+            lambda: f"{admin.describe()} {one.log()[-2000:]} {two.log()[-2000:]}",
+            meanwhile=lambda: (one.check(), two.check()),
+        )
+    application.produce(LINES, seed=2)
+    one.stop()
+
+    _run_to_end(application, two)
     _check_results(application)
     _check_every_count_appears_once(application)

@@ -23,6 +23,7 @@ from millrace.errors import (
     UnsupportedFeatureError,
 )
 from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.membership.streams_heartbeat import StreamsMemberInfo
 from millrace.kafka.membership.streams_member import StreamsGroupMember
 from millrace.kafka.membership.streams_topology import describe_topology
@@ -433,6 +434,22 @@ def test_one_member_stops_the_application(group):
     group.settle()
     group.members["a"].shut_down_application(30)
     group.until(lambda: all(member.tasks.shutdown_requested for member in group.members.values()))
+
+
+def test_administration_sees_the_members(group):
+    """Descriptions of a streams group have its state and members, so that a reset does not take it for stopped."""
+    member = group.join("a")
+    group.settle()
+    with GroupAdmin(ClientSettings(StreamsConfig.of(group.settings), "admin")) as admin:
+        described = admin.describe()
+        assert described.state in {"Stable", "Reconciling"}
+        (found,) = described.members
+        assert (found.member_id, found.instance_id) == (member.member_id, None)
+        assert found.client_id == f"{group.application_id}-a-StreamThread-1-consumer"
+        group.members.pop("a").close()
+        wait_until(lambda: admin.describe().state == "Empty", lambda: str(admin.describe()))
+        assert admin.members() == ()
+        assert admin.of_group("another", 10).describe().state == "Dead"
 
 
 JAVA_REQUEST = (

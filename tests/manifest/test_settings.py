@@ -181,9 +181,13 @@ def test_other_brokers_replace_security_and_replication():
     assert "${" not in str(settings.values()), "there are no files of secrets where the pods' brokers are not"
 
 
-def test_membership_that_is_not_static_has_no_instance_id():
-    """Without static membership a replica has a name but no fixed place in the group."""
-    settings = to_streams_config(app(membership={"static": False}), 0)
+@pytest.mark.parametrize(
+    "spec",
+    [{"membership": {"static": False}}, {"kafka": {"bootstrapServers": ["k:1"], "groupProtocol": "streams"}}],
+)
+def test_membership_that_is_not_static_has_no_instance_id(spec):
+    """Without static membership, which the streams protocol never has, a replica has a name but no fixed place in the group."""
+    settings = to_streams_config(app(**spec), 0)
     assert settings["client.id"] == "wc-0"
     assert "group.instance.id" not in settings
 

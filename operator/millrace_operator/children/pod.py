@@ -175,7 +175,7 @@ def common_container_fields(app: AppRevision) -> Json:
 def _program(app: AppRevision) -> Json:
     sources = canonical_list(app.spec.pod_template.env_from)
     # The StreamsApp's identity is in the ids of its members.
-    ids = ["client.id", *(["group.instance.id"] if app.spec.membership.static else [])] if app.uid else []
+    ids = ["client.id", *(["group.instance.id"] if app.spec.static_members else [])] if app.uid else []
     return {
         **common_container_fields(app),
         "args": [

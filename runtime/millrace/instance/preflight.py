@@ -30,7 +30,6 @@ def check_settings(config: StreamsConfig) -> None:
     """Check everything about the settings that can be checked without brokers and without the files they refer to.
 
     Raises:
-        UnsupportedFeatureError: a setting is valid but not supported by this version.
         ConfigError: a client rejects a setting, or two settings contradict each other.
     """
     given = config if config.bootstrap_servers else config.model_copy(update={"bootstrap_servers": ("localhost:9092",)})
@@ -49,7 +48,6 @@ def check_supported(config: StreamsConfig, settings: ClientSettings) -> None:
     """Check that the settings are supported and consistent.
 
     Raises:
-        UnsupportedFeatureError: a setting is valid but not supported by this version.
         ConfigError: two settings contradict each other.
     """
     if config.group_protocol is GroupProtocol.STREAMS:

@@ -24,6 +24,7 @@ from millrace.errors import AuthorizationError, BrokerUnreachableError, StreamsE
 from millrace.kafka.admin_requests import pause
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import open_network, quiet_library
+from millrace.kafka.streams_messages import StreamsGroupDescribeRequest
 from millrace.plan.reset import ActiveMember
 from millrace.records import TopicPartition
 
@@ -38,6 +39,11 @@ _ALREADY_REMOVED: Final = (
     kafka_errors.GroupIdNotFoundError,
     kafka_errors.FencedInstanceIdError,
 )
+_NO_STREAMS_GROUP: Final = (
+    kafka_errors.GroupIdNotFoundError,
+    kafka_errors.UnsupportedVersionError,
+    kafka_errors.IncompatibleBrokerVersion,
+)
 _CODE: Final = re.compile(r"\[Error (-?\d+)\]")
 _Answer = TypeVar("_Answer")
 _Item = TypeVar("_Item")
@@ -48,7 +54,8 @@ class DescribedGroup:
     """A group as its coordinator describes it."""
 
     state: str
-    """Stable, PreparingRebalance, CompletingRebalance, Empty, or Dead if there is no such group."""
+    """Stable, PreparingRebalance, CompletingRebalance, Empty, or Dead if there is no such group. With the streams protocol also
+    NotReady (topics are missing), Assigning or Reconciling."""
     members: tuple[ActiveMember, ...] = ()
 
 
@@ -111,12 +118,29 @@ class GroupAdmin:
 
         described = self._ask("describe", request)
         if described["group_state"] == "Dead":
-            return DescribedGroup("Dead")
+            run = self._client._manager.run  # noqa: SLF001
+            streams_group: DescribedGroup = self._ask("describe", lambda: run(self._describe_streams_group))
+            return streams_group
         members = (
             ActiveMember(item["member_id"], item["group_instance_id"], item["client_id"], item["client_host"])
             for item in described["members"]
         )
         return DescribedGroup(described["group_state"], tuple(members))
+
+    async def _describe_streams_group(self) -> DescribedGroup:
+        """Describe a group with the streams protocol, which DescribeGroups does not know; Dead if there is none."""
+        (node,) = (await self._client._find_coordinator_ids([self.group_id])).values()  # noqa: SLF001
+        request = StreamsGroupDescribeRequest(group_ids=[self.group_id], include_authorized_operations=False)
+        try:
+            (found,) = (await self._client._manager.send(request, node_id=node)).groups  # noqa: SLF001
+            if found.error_code:
+                raise kafka_errors.for_code(found.error_code)
+        except _NO_STREAMS_GROUP:
+            return DescribedGroup("Dead")
+        members = (
+            ActiveMember(item.member_id, item.instance_id, item.client_id, item.client_host) for item in found.members
+        )
+        return DescribedGroup(found.group_state, tuple(members))
 
     def members(self) -> tuple[ActiveMember, ...]:
         """Return the group's active members; empty if there is no such group.

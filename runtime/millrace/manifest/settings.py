@@ -46,7 +46,7 @@ def to_streams_config(
 
     Args:
         app: The manifest.
-        replica: Which replica, from 0; its member of the group is static unless the manifest says otherwise. None gives the
+        replica: Which replica, from 0; its member of the group is static if the manifest says so. None gives the
             settings that all replicas share.
         state_dir: Where the replica keeps its state.
         bootstrap_servers: Brokers to use instead of the manifest's. The manifest's settings for replication and security,
@@ -88,7 +88,7 @@ def to_streams_config(
         settings["telemetry.otlp.headers.file"] = str(secrets / OTLP / "headers")
     if replica is not None:
         settings["client.id"] = replica_name(app, replica)
-        if spec.membership.static:
+        if spec.static_members:
             settings["group.instance.id"] = replica_name(app, replica)
     if state_dir is not None:
         settings["state.dir"] = str(state_dir)

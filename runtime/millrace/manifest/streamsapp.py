@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from millrace.config import ProcessingGuarantee
+from millrace.config import GroupProtocol, ProcessingGuarantee
 from millrace.manifest.fields import (
     ENTRYPOINT_PATTERN,
     ApplicationId,
@@ -302,6 +302,11 @@ class StreamsAppSpec(ManifestModel):
     def handover_is_rolling(self) -> bool:
         """Whether the application may join a group that still has other members."""
         return self.handover is not None and self.handover.allow_foreign_members
+
+    @property
+    def static_members(self) -> bool:
+        """Whether replicas are static members, for which the streams group protocol has no place."""
+        return self.membership.static and self.kafka.group_protocol is GroupProtocol.CLASSIC
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
