@@ -160,7 +160,7 @@ def test_application_that_is_to_stand_still(spec: dict[str, Any], what: str) -> 
     assert what in explanation.findings[0].remedy
 
 
-def test_deletion_that_hangs_points_at_the_operator() -> None:
+def test_stuck_deletion_points_at_the_operator() -> None:
     """If a resource has been deleting for long, nobody is removing its finalizer."""
     facts = recorded("healthy")
     since = (facts.now - timedelta(hours=3)).isoformat()
@@ -219,7 +219,7 @@ def test_lag_that_grows(replicas: int, remedy: str) -> None:
     assert remedy in first(explanation)
 
 
-def test_replicas_without_tasks_are_told_of() -> None:
+def test_replicas_without_tasks_are_reported() -> None:
     """Replicas beyond the number of tasks are idle: not a problem, but worth knowing."""
     notes = [finding.what for finding in explain(changed(recorded("healthy"), spec={"replicas": 6})).findings]
     assert any("only 4 tasks: 2 are idle" in note for note in notes)
