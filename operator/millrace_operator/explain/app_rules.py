@@ -38,7 +38,7 @@ def _deletion(facts: Facts) -> Iterator[Finding]:
     if since is None:
         return
     seconds = facts.age_seconds(since)
-    what = f"The application is being deleted, for {age(seconds)} now."
+    what = f"The application has been terminating for {age(seconds)}."
     if seconds <= _OPERATOR_ANSWERS_WITHIN_SECONDS * 5:
         yield Finding(Severity.WANTED, facts.subject, what)
         return
@@ -46,7 +46,7 @@ def _deletion(facts: Facts) -> Iterator[Finding]:
         Severity.WANTED,
         facts.subject,
         what,
-        "Make sure that the operator is running: it carries out deletionPolicy and then removes its finalizer.",
+        "Check that the operator is running: it applies deletionPolicy and then removes its finalizer.",
     )
 
 
@@ -54,16 +54,16 @@ def _operator_is_away(facts: Facts) -> Iterator[Finding]:
     metadata = facts.app["metadata"]
     seen, created = facts.status.get("observedGeneration"), metadata.get("creationTimestamp")
     remedy = (
-        "Make sure that the operator is running and watches this namespace: `kubectl get deployments -A -l "
+        "Check that the operator is running and watches this namespace: `kubectl get deployments -A -l "
         "app.kubernetes.io/name=millrace-operator`, then its log."
     )
     if seen is None:
         waited = facts.age_seconds(created)
-        what = f"The operator has not looked at the application, which was created {age(waited)} ago."
+        what = f"The operator has not seen the application yet, which was created {age(waited)} ago."
     elif seen < metadata.get("generation", 0):
         writes = (item for item in metadata.get("managedFields", ()) if item.get("subresource") != "status")
         waited = facts.age_seconds(max((str(item["time"]) for item in writes if "time" in item), default=created))
-        what = f"The operator has not seen the last change of the manifest, {age(waited)} ago."
+        what = f"The operator has not seen the latest change to the manifest, made {age(waited)} ago."
     else:
         return
     if waited > _OPERATOR_ANSWERS_WITHIN_SECONDS:
@@ -85,7 +85,7 @@ def _stopped(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.WANTED,
             facts.subject,
-            "No replicas are wanted (spec.replicas is 0).",
+            "The spec asks for no replicas (spec.replicas is 0).",
             "Set spec.replicas to 1 or more.",
         )
 
@@ -130,13 +130,13 @@ def _restoration(facts: Facts) -> Iterator[Finding]:
     restoration = facts.status.get("restoration") or {}
     left, eta = restoration.get("remainingRecords"), restoration.get("etaSeconds")
     tasks = (facts.status.get("tasks") or {}).get("restoring")
-    what = f"{'Tasks' if tasks is None else f'{tasks} tasks'} restore their state before they process"
+    what = f"{'Tasks' if tasks is None else f'{tasks} tasks'} are restoring their state before they process records"
     what += "" if left is None else f"; {left:,} changelog records remain"
     what += "." if eta is None else f", about {age(eta)}."
     since = facts.age_seconds(condition.get("lastTransitionTime"))
     long = since > _WAITING_IS_LONG_AFTER_SECONDS
     remedy = (
-        f"It has taken {age(since)}: check that the brokers and the volumes are not at their limits." if long else ""
+        f"This has taken {age(since)} so far: check that brokers and volumes are not at their limits." if long else ""
     )
     yield Finding(Severity.WAITING, "StateRestored=False", what, remedy)
 
@@ -150,7 +150,7 @@ def _lag(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "Lag",
-            "All records in the input topics are processed: anything missing was never written to them.",
+            "All records in the input topics have been processed: a missing record was never written to them.",
         )
     elif lag.get("trend") == "Growing":
         tasks = (facts.status.get("topology") or {}).get("tasks")
@@ -159,10 +159,10 @@ def _lag(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.PROBLEM,
             "Lag",
-            f"{total:,} input records are waiting, and their number is growing.",
+            f"{total:,} input records are waiting, and the lag is growing.",
             "Raise spec.replicas or spec.threads."
             if more
-            else f"All {tasks} tasks have a thread of their own: faster code or more partitions help, more replicas do not.",
+            else f"Each of the {tasks} tasks has its own thread: faster code or more partitions help, more replicas do not.",
         )
     else:
         yield Finding(Severity.NOTE, "Lag", f"{total:,} input records are waiting.")
@@ -174,7 +174,7 @@ def _idle_replicas(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             facts.subject,
-            f"There are {facts.replicas} replicas but only {tasks} tasks: {facts.replicas - tasks} replicas have nothing to do.",
+            f"There are {facts.replicas} replicas but only {tasks} tasks: {facts.replicas - tasks} are idle.",
             f"Set spec.replicas to {tasks} or less.",
         )
 
@@ -183,8 +183,8 @@ def _unreadable(facts: Facts) -> Iterator[Finding]:
     for what in facts.unreadable:
         yield Finding(
             Severity.NOTE,
-            "kubectl's user",
-            f"You may not list {what}, so they were not looked at.",
+            "Permissions",
+            f"You are not allowed to list {what}, so they were not checked.",
             "Ask for the role `view`.",
         )
 

@@ -14,19 +14,24 @@ __all__ = ["explain"]
 
 def explain(
     name: Annotated[
-        str | None, typer.Argument(help="The StreamsApp; all of the namespace if left out.", show_default=False)
+        str | None,
+        typer.Argument(help="The StreamsApp's name. Default: all StreamsApps in the namespace.", show_default=False),
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Its namespace; kubectl's if left out.", show_default=False)
+        str | None,
+        typer.Option(
+            "--namespace", "-n", help="The namespace. Default: kubectl's current namespace.", show_default=False
+        ),
     ] = None,
     context: Annotated[
-        str | None, typer.Option("--context", help="The context of kubectl's configuration.", show_default=False)
+        str | None,
+        typer.Option("--context", help="The kubectl context. Default: the current context.", show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a list with one entry per application.")] = False,  # noqa: FBT002
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list with one entry per application.")] = False,  # noqa: FBT002
 ) -> None:
-    """Say why an application on Kubernetes is not processing, and what to do.
+    """Why isn't my app processing? Find the causes on Kubernetes, and what to do about each.
 
-    It reads the StreamsApp, its pods, volumes, Jobs and events with your own rights, and changes nothing.
+    Reads the StreamsApp, its pods, volumes, Jobs and events with your own permissions. Changes nothing.
 
     For example:
 

@@ -156,12 +156,12 @@ def _ask(what: str, request: Callable[[], Any]) -> Any:
 
 def _problem(what: str, error: ApiException) -> str:
     if error.status == _UNAUTHORIZED:
-        return f"The API server does not know you: log in again, then ask for {what}."
+        return f"The API server does not accept your credentials: log in again, then retry reading {what}."
     if error.status == _FORBIDDEN:
-        return f"You may not read {what}: ask for the role `view` in the namespace."
+        return f"You are not allowed to read {what}: ask for the role `view` in the namespace."
     if error.status == _NOT_FOUND:
         body = str(error.body or "")
         if f'"group":"{GROUP}"' in body or _PLURAL in body:
-            return f"There is no {what}. `kubectl get streamsapps -A` shows which there are."
+            return f"There is no {what}. `kubectl get streamsapps -A` lists the existing ones."
         return "The cluster does not know StreamsApps: install the operator, whose chart brings the CRDs (docs/install.md)."
     return f"Reading {what} failed: {error.status} {error.reason}"

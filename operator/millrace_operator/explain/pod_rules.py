@@ -15,7 +15,7 @@ _IMAGE: Final = frozenset(
 )
 _CONFIG: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _NO_VOLUME: Final = ("ProvisioningFailed", "FailedBinding")
-_ENDED_BY_SIGNAL: Final = {137: "killed", 143: "told to stop"}
+_ENDED_BY_SIGNAL: Final = {137: "killed", 143: "terminated"}
 _WRONG_INPUT: Final = 2
 _SLOW_START_SECONDS: Final = 120
 _SKIPS_RECORDS: Final = re.compile(r"\b(deserialization|processing)\.exception\.handler\b")
@@ -40,7 +40,7 @@ def _set(facts: Facts) -> Iterator[Finding]:
         return
     for event in facts.events_about("StatefulSet", name, "FailedCreate"):
         message = event["message"]
-        remedy = "Read the message: the cluster refuses the pod."
+        remedy = "The cluster rejects the pod: fix what the message says."
         if "exceeded quota" in message:
             remedy = "Raise the namespace's ResourceQuota, or lower the pods' requests (spec.podTemplate)."
         elif "PodSecurity" in message:
@@ -59,7 +59,7 @@ def _claims(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 Severity.BLOCKING,
                 subject,
-                "Its volume is gone.",
+                "Its volume no longer exists.",
                 "Delete the claim and the pod: the state is restored from the changelog topics.",
             )
         elif phase == "Pending":
@@ -68,12 +68,12 @@ def _claims(facts: Facts) -> Iterator[Finding]:
                 yield Finding(
                     Severity.BLOCKING,
                     subject,
-                    f"There is no volume for it: {event['message']}",
+                    f"It has no volume: {event['message']}",
                     "Check the StorageClass (spec.storage.storageClassName) and its provisioner.",
                 )
         for condition in claim["status"].get("conditions", ()):
             if condition["type"] == "FileSystemResizePending" and condition["status"] == "True":
-                yield Finding(Severity.WAITING, subject, "Its file system grows when its pod is restarted.")
+                yield Finding(Severity.WAITING, subject, "Its file system is enlarged when its pod restarts.")
 
 
 def _pods(facts: Facts) -> Iterator[Finding]:
@@ -100,15 +100,15 @@ def _unscheduled(facts: Facts, pod: Object) -> Iterator[Finding]:
     for condition in pod["status"].get("conditions", ()):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             message = condition.get("message", "no node fits")
-            remedy = "Add nodes, or change what the pods ask for (spec.podTemplate)."
+            remedy = "Add nodes, or change what the pods request (spec.podTemplate)."
             if "volume" in message.lower():
                 remedy = (
-                    "Look at the claims: the pod's volume is missing, or is on a node that takes no more pods. If that node is "
+                    "Check the claims: the pod's volume is missing, or is on a node that accepts no more pods. If that node is "
                     "gone for good, delete the claim and the pod: the state is restored from the changelog topics."
                 )
             elif "nsufficient" in message:
                 remedy = "Add nodes, or lower the requests of the pods (spec.podTemplate, resources)."
-            yield Finding(Severity.BLOCKING, _name(pod), f"No node takes it: {message}", remedy)
+            yield Finding(Severity.BLOCKING, _name(pod), f"It cannot be scheduled: {message}", remedy)
             return
     for event in facts.events_about("Pod", pod["metadata"]["name"], "FailedMount", "FailedAttachVolume"):
         if pod["status"].get("phase") == "Pending":
@@ -134,7 +134,7 @@ def _container(facts: Facts, pod: Object) -> Iterator[Finding]:
                 Severity.BLOCKING,
                 _name(pod),
                 f"The image {container['image']} cannot be pulled ({reason}): {why}",
-                "Correct spec.image, push the image, or give spec.imagePullSecrets.",
+                "Correct spec.image, push the image, or set spec.imagePullSecrets.",
             )
         elif reason in _CONFIG:
             yield Finding(
@@ -172,19 +172,19 @@ def _crashed(facts: Facts, pod: Object, container: Object, ended: Object) -> Fin
             Severity.BLOCKING,
             _name(pod),
             f"{again}It was {_ENDED_BY_SIGNAL[code]} (exit code {code}).{because}",
-            f"The liveness probe ends a thread that is stuck in the program's own code. Read the log: {log}",
+            f"The liveness probe restarts a container with a thread that is stuck in the program's own code. Read the log: {log}",
         )
     if code == _WRONG_INPUT:
         return Finding(
             Severity.BLOCKING,
             _name(pod),
             f"{again}The program did not start (exit code 2){last}",
-            "Correct the manifest or the topology: trying again does not help.",
+            "Fix the manifest or the topology: a restart does not help.",
         )
-    remedy = f"Read the log of the ended container: {log}"
+    remedy = f"Read the log of the previous container: {log}"
     if policy := _SKIPS_RECORDS.search(ended.get("message") or ""):
         remedy = (
-            f"Correct the program, or have such records skipped: spec.processing.errorPolicy.{policy[1]}: Continue. "
+            f"Fix the program, or skip such records: spec.processing.errorPolicy.{policy[1]}: Continue. "
             "spec.processing.deadLetterTopic keeps them."
         )
     return Finding(Severity.BLOCKING, _name(pod), f"{again}The program ended (exit code {code}){last}", remedy)
@@ -200,7 +200,7 @@ def _unready(facts: Facts, pod: Object) -> Iterator[Finding]:
         return
     seconds = facts.age_seconds(started)
     probe = next(facts.events_about("Pod", pod["metadata"]["name"], "Unhealthy"), None)
-    what = f"It has run for {age(seconds)} and is not ready."
+    what = f"It has been running for {age(seconds)} but is not ready."
     what += "" if probe is None else f" {probe['message']}"
     slow = seconds > _SLOW_START_SECONDS and not facts.is_condition("StateRestored", "False")
     forward = f"`kubectl -n {facts.namespace} port-forward {pod['metadata']['name']} 8080`"
@@ -215,7 +215,7 @@ def _restarted(pod: Object) -> Iterator[Finding]:
             yield Finding(
                 Severity.NOTE,
                 _name(pod),
-                f"It runs, but was restarted {container['restartCount']} times; the last time it ended with "
+                f"It is running, but was restarted {container['restartCount']} times; the last time it ended with "
                 f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode')}{_last_lines(ended.get('message'))}",
             )
 
@@ -227,10 +227,10 @@ def _terminating(facts: Facts, pod: Object) -> Finding:
         return Finding(
             Severity.BLOCKING,
             _name(pod),
-            f"It should have ended {age(over)} ago.",
+            f"It should have terminated {age(over)} ago.",
             f"If node {pod['spec'].get('nodeName', '?')} is gone for good, delete the Node; its pods then end.",
         )
-    return Finding(Severity.WAITING, _name(pod), "It is stopping: it commits and closes its state.")
+    return Finding(Severity.WAITING, _name(pod), "It is stopping: it is committing and closing its state stores.")
 
 
 def _last_lines(message: str | None) -> str:

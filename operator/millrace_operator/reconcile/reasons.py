@@ -145,10 +145,10 @@ _SEE_MESSAGE: Final = "Correct what the message names."
 
 _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]] = {
     "Ready": {
-        ConditionReason.ALL_TASKS_RUN: ("All pods run all tasks that are assigned to them.", ""),
+        ConditionReason.ALL_TASKS_RUN: ("All pods are running their tasks.", ""),
         ConditionReason.SCALED_TO_ZERO: (
-            "No replicas are wanted, and none are left.",
-            "Set `replicas` to process again.",
+            "The spec asks for no replicas, and no pods are left.",
+            "To process records again, set `replicas` to 1 or more.",
         ),
         ConditionReason.NOTHING_RUNS: (
             "There are no pods yet; the message says why.",
@@ -156,83 +156,86 @@ _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]]
         ),
         ConditionReason.PODS_NOT_READY: (
             "Some pods are starting, restoring state or waiting for the group.",
-            "Wait; look at StateRestored and BrokersReachable.",
+            "Wait, or check StateRestored and BrokersReachable.",
         ),
         ConditionReason.PODS_FAILING: (
             "Some pods crash or cannot start.",
-            "Read the message and the pods' logs; change the spec or the program.",
+            "Read the message and the pods' logs, then fix the spec or the program.",
         ),
         ConditionReason.SUSPENDED: (
-            "The application is suspended: `True` once no pods are left, as the spec says.",
-            "Set `state: running`.",
+            "The application is suspended, as the spec says: `True` once all pods have stopped.",
+            "To resume, set `state: running`.",
         ),
         ConditionReason.DELETING: ("The application is being deleted.", NO_ACTION),
     },
     "Reconciling": {
         ConditionReason.UP_TO_DATE: ("The cluster matches the spec.", ""),
         ConditionReason.HELD_BACK: (
-            "Nothing more happens until somebody intervenes.",
+            "The operator is waiting for somebody to intervene.",
             "Look at Stalled and ReconciliationPaused.",
         ),
-        ConditionReason.PLANNING: ("The image is being asked for its topology plan.", NO_ACTION),
+        ConditionReason.PLANNING: ("A Job is getting the topology plan from the image.", NO_ACTION),
         ConditionReason.PROVISIONING_TOPICS: ("Internal topics are being created.", NO_ACTION),
         ConditionReason.WAITING_FOR_BROKERS: (
-            "The brokers have to answer before anything is started.",
+            "Nothing is started until the brokers answer.",
             "Look at BrokersReachable.",
         ),
         ConditionReason.WAITING_FOR_TOPICS: (
-            "The topics have to exist with the right settings first.",
+            "Nothing is started until the topics exist with the right settings.",
             "Look at TopicsReady.",
         ),
         ConditionReason.STARTING_PODS: ("Pods are starting.", NO_ACTION),
-        ConditionReason.REPLACING_PODS: ("Pods are being moved to another revision.", NO_ACTION),
+        ConditionReason.REPLACING_PODS: ("Pods are being replaced with another revision.", NO_ACTION),
         ConditionReason.WAITING_FOR_GATE: (
-            "The next pod is replaced when the group is stable, nothing restores and the lag is within `upgrade.gate.maxLag`.",
-            "Wait, or widen `upgrade.gate`.",
+            "The next pod is replaced when the group is stable, no task restores and the lag is within `upgrade.gate.maxLag`.",
+            "Wait, or relax `upgrade.gate`.",
         ),
         ConditionReason.RENEWING_CREDENTIALS: (
-            "Certificates or keys have changed, and pods are restarted one after another to use them.",
+            "Certificates or keys have changed, so pods are being restarted one at a time to use them.",
             "Wait. If a restarted pod does not become ready, the new certificates do not work: correct the Secret.",
         ),
         ConditionReason.RENEWING_PODS: (
-            "Pods are replaced one after another, because this version of the operator builds them differently.",
+            "Pods are being replaced one at a time, because this version of the operator builds them differently.",
             NO_ACTION,
         ),
-        ConditionReason.ROLLING_BACK: ("Pods go back to the revision that ran before.", "Look at RolledBack."),
+        ConditionReason.ROLLING_BACK: ("Pods are being rolled back to the previous revision.", "Look at RolledBack."),
         ConditionReason.SCALING_OUT: ("Pods are being added.", NO_ACTION),
-        ConditionReason.DRAINING: ("A pod hands over its tasks before it is removed.", NO_ACTION),
-        ConditionReason.SUSPENDING: ("Pods commit and stop.", NO_ACTION),
+        ConditionReason.DRAINING: ("A pod is handing over its tasks before it is removed.", NO_ACTION),
+        ConditionReason.SUSPENDING: ("Pods are committing and stopping.", NO_ACTION),
         ConditionReason.RESIZING_VOLUMES: ("Volumes are being enlarged.", NO_ACTION),
         ConditionReason.RECREATING_STATEFUL_SET: (
             "The StatefulSet is replaced underneath its running pods, because it cannot be changed in place.",
             NO_ACTION,
         ),
         ConditionReason.WAITING_FOR_HANDOVER: (
-            "The application starts when nobody else is left in its group.",
+            "The application starts when its consumer group has no other members.",
             "Look at ApplicationIdUnique.",
         ),
-        ConditionReason.DELETING_CHILDREN: ("What the deletion policy covers is being deleted.", NO_ACTION),
+        ConditionReason.DELETING_CHILDREN: ("Everything that the deletion policy covers is being deleted.", NO_ACTION),
         ConditionReason.DELETING_FROM_KAFKA: (
             "Topics, offsets and members are being deleted from Kafka, as the deletion policy says.",
             NO_ACTION,
         ),
     },
     "Stalled": {
-        ConditionReason.NOT_STALLED: ("Nothing keeps the operator from continuing.", ""),
-        ConditionReason.INVALID_SPEC: ("The spec breaks a rule; the running application is not touched.", _SEE_MESSAGE),
+        ConditionReason.NOT_STALLED: ("Nothing is blocking the operator.", ""),
+        ConditionReason.INVALID_SPEC: (
+            "The spec is not valid. The running application is left unchanged.",
+            _SEE_MESSAGE,
+        ),
         ConditionReason.NAME_TAKEN: (
             (
-                "An object that does not belong to this StreamsApp has a name that one of its children needs. It is neither "
-                "changed nor deleted, and everything that does not need the name continues."
+                "An object that does not belong to this StreamsApp has a name that one of its children needs. It is left "
+                "unchanged, and everything that does not need the name continues."
             ),
             "Delete or hand over the object as the message says, or give the StreamsApp another name.",
         ),
         ConditionReason.PLAN_FAILED: (
-            "The image could not say what its topology needs; the message has its last lines. What is running is not touched.",
-            "Correct the program or the spec. To try again unchanged, change `restartNonce`.",
+            "The plan Job failed; the message has the last lines of its output. The running application is left unchanged.",
+            "Fix the program or the spec. To retry without a change, change `restartNonce`.",
         ),
         ConditionReason.PLAN_IMAGE_UNAVAILABLE: (
-            "The image cannot be pulled, so its plan is not known. What is running is not touched.",
+            "The image cannot be pulled, so its plan is not known. The running application is left unchanged.",
             "Correct `image` or `imagePullSecrets`; or make the image available and change `restartNonce`.",
         ),
         ConditionReason.TOPOLOGY_HELD_BACK: (
@@ -244,77 +247,77 @@ _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]]
             "Look at TopicsReady.",
         ),
         ConditionReason.START_FAILED: (
-            "The application has never run well, and its pods fail, so there is nothing to go back to.",
-            "Read the message and the pods' logs; change the spec or the program.",
+            "Pods are failing, and there is no earlier revision to roll back to.",
+            "Read the message and the pods' logs, then fix the spec or the program.",
         ),
         ConditionReason.UPGRADE_FAILED: (
-            "New pods fail or are not ready in time, and rollback is off or already done.",
-            "Correct the spec; or change `restartNonce` to try the failed revision again.",
+            "New pods failed or were not ready in time, and rollback is disabled or already done.",
+            "Fix the spec, or change `restartNonce` to retry the failed revision.",
         ),
         ConditionReason.RENEWAL_FAILED: (
-            "A pod built by this version of the operator fails or is not ready in time; the other pods are left as they are.",
+            "A pod built by this version of the operator failed or was not ready in time. The other pods are left unchanged.",
             (
                 "Read the message and the pod's logs. If the program is not at fault, reinstall the previous version of the "
                 "operator."
             ),
         ),
         ConditionReason.APPLICATION_ID_IN_USE: (
-            "The application does not start, because somebody else has its `applicationId` too.",
+            "The application is not started, because its `applicationId` is already in use.",
             "Look at ApplicationIdUnique.",
         ),
         ConditionReason.REFUSED_BY_API_SERVER: (
             (
-                "The API server refuses what the message names, because of a quota, an admission policy or webhook, or the "
+                "The API server refused what the message names, because of a quota, an admission policy or webhook, or the "
                 "operator's role. Everything that does not depend on it continues."
             ),
-            "Change what refuses it; the operator retries by itself, and at once when the spec changes.",
+            "Change what refuses it. The operator retries automatically, and immediately when the spec changes.",
         ),
         ConditionReason.REFUSED_BY_KAFKA: (
-            "The brokers refuse what the message names.",
-            "Grant the application's user what it needs; the operator retries by itself.",
+            "The brokers refused what the message names.",
+            "Grant the application's user the permissions it needs. The operator retries automatically.",
         ),
         ConditionReason.ACTION_FAILED: (
-            "Something did not answer several times, or a pod did not do what it was told.",
-            "Look at what the message names: the API server, a webhook, the brokers or a pod. The operator retries by itself.",
+            "An action has failed several times, for example because something did not answer.",
+            "Check what the message names: the API server, a webhook, the brokers or a pod. The operator retries automatically.",
         ),
         ConditionReason.OPERATOR_ERROR: (
-            "The operator failed on this resource because of a bug of its own; other applications are not affected.",
-            "Please report it with the operator's log.",
+            "A bug in the operator made it fail on this resource. Other applications are not affected.",
+            "Please report the bug, with the operator's log.",
         ),
     },
     "BrokersReachable": {
-        ConditionReason.BROKERS_ANSWER: ("The brokers answer, with the application's credentials.", ""),
-        ConditionReason.BROKERS_NOT_ASKED: ("The brokers have not been asked yet.", NO_ACTION),
+        ConditionReason.BROKERS_ANSWER: ("The brokers answer and accept the application's credentials.", ""),
+        ConditionReason.BROKERS_NOT_ASKED: ("The operator has not asked the brokers yet.", NO_ACTION),
         ConditionReason.UNREACHABLE: (
-            "No broker answers. Running pods are left alone; nothing new is started.",
+            "No broker answers. Running pods are left unchanged, and nothing new is started.",
             "Check `kafka.bootstrapServers`, the brokers, and network policies.",
         ),
         ConditionReason.AUTHENTICATION_FAILED: (
             "The brokers refuse the credentials.",
-            "Correct the Secret that `kafka.auth` names.",
+            "Correct the Secret that `kafka.auth` refers to.",
         ),
         ConditionReason.NOT_AUTHORIZED: (
-            "The application's user may not describe or create what it needs.",
-            "Grant what the message names, or set `internalTopics.management: VerifyOnly`.",
+            "The application's user lacks permission to describe or create what it needs.",
+            "Grant the permissions that the message names, or set `internalTopics.management: VerifyOnly`.",
         ),
         ConditionReason.BAD_CONFIGURATION: ("The settings of the Kafka clients are invalid.", _SEE_MESSAGE),
         ConditionReason.SECRET_MISSING: (
-            "A Secret that `kafka` names, or one of its keys, is missing.",
+            "A Secret that `kafka` refers to, or one of its keys, is missing.",
             "Create the Secret or the key.",
         ),
         ConditionReason.TOKEN_ENDPOINT_NOT_ALLOWED: (
-            "The Secret of `kafka.auth` names a token endpoint from which the operator may not fetch tokens.",
+            "The operator is not allowed to fetch tokens from the endpoint in the Secret of `kafka.auth`.",
             "Ask the platform team to add it to `MILLRACE_OPERATOR_TOKEN_ENDPOINTS` (`operator.tokenEndpoints` in the chart).",
         ),
     },
     "TopicsReady": {
-        ConditionReason.TOPICS_FIT: ("All topics exist and are as the topology needs them.", ""),
+        ConditionReason.TOPICS_FIT: ("All topics exist with the settings that the topology needs.", ""),
         ConditionReason.TOPICS_UNKNOWN: (
-            "The plan or the brokers' answer is missing.",
+            "The plan or the brokers' answer is not available yet.",
             "Look at BrokersReachable and Stalled.",
         ),
         ConditionReason.INPUT_TOPIC_MISSING: (
-            "An input topic does not exist. The operator never creates one.",
+            "An input topic does not exist. The operator does not create input topics.",
             "Create it, or correct its name.",
         ),
         ConditionReason.PARTITIONS_DISAGREE: (
@@ -335,25 +338,25 @@ _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]]
                 "An internal topic has a different number of partitions or cleanup policy than the state needs, or cannot be "
                 "written to."
             ),
-            "Do what the message says; a StreamsReset recreates the topics.",
+            "Follow the message; a StreamsReset recreates the topics.",
         ),
         ConditionReason.DEAD_LETTER_TOPIC_MISSING: (
             (
-                "The topic of `processing.deadLetterTopic` does not exist. Nothing is held back, because brokers may create it "
-                "on demand; without it pods do not start."
+                "The topic of `processing.deadLetterTopic` does not exist. Nothing is blocked, because brokers may create it "
+                "on demand; but pods do not start without it."
             ),
             "Create it, or correct its name.",
         ),
         ConditionReason.TOPIC_DIFFERS: (
             (
-                "An internal topic works but differs from what is wanted in replication, min.insync.replicas or retention. "
-                "Nothing is held back."
+                "An internal topic works but differs from the spec in replication, min.insync.replicas or retention. "
+                "Nothing is blocked."
             ),
             "Alter the topic as the message says.",
         ),
         ConditionReason.CHANGELOG_LOST: (
             (
-                "A changelog topic that the operator knew is gone, or was recreated. The operator does not create it again: "
+                "A changelog topic that the operator knew is gone, or was recreated. The operator does not recreate it, because "
                 "state would be lost silently."
             ),
             "Reset the application with a StreamsReset, or accept the loss with the annotation that the message shows.",
@@ -365,32 +368,32 @@ _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]]
     },
     "TopologyCompatible": {
         ConditionReason.COMPATIBLE: ("The topology can continue from the existing state.", ""),
-        ConditionReason.PLAN_PENDING: ("The plan of the new topology is not known.", "Wait, or look at Stalled."),
+        ConditionReason.PLAN_PENDING: ("The plan of the new topology is not known yet.", "Wait, or look at Stalled."),
         ConditionReason.NEEDS_RESET: (
-            "The new topology would leave state behind or misread it; what is running is not touched.",
+            "The new topology would leave state behind or misread it. The running application is left unchanged.",
             "Undo the change, reset the application with a StreamsReset, or set `upgrade.topologyPolicy: Warn`.",
         ),
         ConditionReason.NEEDS_RESET_IGNORED: (
-            "The new topology leaves state behind or misreads it, and runs nevertheless: `upgrade.topologyPolicy` is Warn.",
+            "The new topology leaves state behind or misreads it, but runs because `upgrade.topologyPolicy` is Warn.",
             "Check the results.",
         ),
     },
     "StateRestored": {
         ConditionReason.RESTORED: ("No task is restoring state.", ""),
-        ConditionReason.RESTORING: ("Tasks read their changelogs before they continue.", NO_ACTION),
+        ConditionReason.RESTORING: ("Tasks are restoring their state from changelogs.", NO_ACTION),
         ConditionReason.RESTORATION_UNKNOWN: ("No pod has reported its tasks.", "Look at Ready."),
     },
     "ScalingAllowed": {
-        ConditionReason.SCALING_POSSIBLE: ("The number of replicas may be changed.", ""),
+        ConditionReason.SCALING_POSSIBLE: ("The number of replicas can be changed.", ""),
         ConditionReason.NOT_RUNNING: ("The application is not running.", "Look at Ready."),
         ConditionReason.TASKS_MOVE: ("The group is rebalancing.", NO_ACTION),
         ConditionReason.STATE_IS_RESTORED: ("State is being restored.", NO_ACTION),
         ConditionReason.UPGRADE_IN_PROGRESS: ("Pods are being replaced.", NO_ACTION),
         ConditionReason.SCALING_IN_PROGRESS: ("The number of replicas is already being changed.", NO_ACTION),
-        ConditionReason.BROKERS_AWAY: ("The brokers cannot be asked.", "Look at BrokersReachable."),
+        ConditionReason.BROKERS_AWAY: ("The brokers do not answer.", "Look at BrokersReachable."),
     },
     "StorageHealthy": {
-        ConditionReason.VOLUMES_FIT: ("Volumes are as wanted and have room.", ""),
+        ConditionReason.VOLUMES_FIT: ("Volumes have the requested size and enough free space.", ""),
         ConditionReason.VOLUME_NEARLY_FULL: (
             "A volume is more than 85 % full.",
             "Raise `storage.size`, or add replicas so that each holds fewer tasks.",
@@ -409,36 +412,35 @@ _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]]
         ),
     },
     "RolledBack": {
-        ConditionReason.NOT_ROLLED_BACK: ("The wanted revision was not rolled back.", ""),
+        ConditionReason.NOT_ROLLED_BACK: ("The current revision has not been rolled back.", ""),
         ConditionReason.POD_CRASHED: (
-            "A pod of the new revision crashed, and the old revision was brought back.",
-            "Correct it and change the spec; a new `restartNonce` is enough to try again.",
+            "A pod of the new revision crashed, so the previous revision was restored.",
+            "Fix the program and change the spec; a new `restartNonce` is enough to retry.",
         ),
         ConditionReason.IMAGE_UNAVAILABLE: (
-            "The new image could not be pulled, and the old revision was brought back.",
-            "Correct the image; or make it available and change `restartNonce`.",
+            "The new image could not be pulled, so the previous revision was restored.",
+            "Correct the image, or make it available and change `restartNonce`.",
         ),
         ConditionReason.READY_TIMEOUT: (
             (
-                "A pod of the new revision was not ready within `upgrade.gate.readyTimeout`, and the old revision was brought "
-                "back."
+                "A pod of the new revision was not ready within `upgrade.gate.readyTimeout`, so the previous revision was "
+                "restored."
             ),
-            "Find out why; or give it more time, and change `restartNonce` to try again.",
+            "Find out why, or allow more time and change `restartNonce` to retry.",
         ),
         ConditionReason.UPGRADE_NOT_BEGUN: (
-            "The new revision failed before a pod was touched: the old one keeps running.",
+            "The new revision failed before any pod was replaced. The previous one keeps running.",
             "Look at Stalled.",
         ),
     },
     "PodsCurrent": {
-        ConditionReason.TEMPLATE_IN_USE: ("All pods are as this version of the operator builds them.", ""),
+        ConditionReason.TEMPLATE_IN_USE: ("All pods match what this version of the operator builds.", ""),
         ConditionReason.TEMPLATE_OUTDATED: (
             (
                 "Another version of the operator has created some pods, and this one builds them differently. They keep "
-                "running, and are replaced when it is the application's turn: the operator does that for a few applications at "
-                "a time."
+                "running until it is the application's turn: the operator replaces pods of a few applications at a time."
             ),
-            "No action needed; or change `restartNonce` to have them replaced now.",
+            "No action needed. To have them replaced now, change `restartNonce`.",
         ),
         ConditionReason.RENEWAL_UNDER_WAY: (
             "It is the application's turn: pods that another version of the operator has created are being replaced.",
@@ -446,35 +448,35 @@ _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]]
         ),
     },
     "ReconciliationPaused": {
-        ConditionReason.NOT_PAUSED: ("The operator is at work.", ""),
+        ConditionReason.NOT_PAUSED: ("The operator is not paused.", ""),
         ConditionReason.PAUSED_BY_ANNOTATION: (
             "The annotation `streams.millrace.dev/pause` keeps the operator from changing anything but the status.",
             "Remove the annotation.",
         ),
     },
     "ApplicationIdUnique": {
-        ConditionReason.UNIQUE: ("No other application with the same id has a better claim to it.", ""),
+        ConditionReason.UNIQUE: ("No other application has a prior claim to this application id.", ""),
         ConditionReason.MEMBERS_UNKNOWN: (
-            "The brokers have to say first who is in the consumer group.",
+            "The members of the consumer group are not known, because the brokers do not answer.",
             "Look at BrokersReachable.",
         ),
         ConditionReason.DUPLICATE_APPLICATION_ID: (
             (
-                "Another StreamsApp has the same `applicationId` on the same brokers, and is running or older. This one does "
-                "not start; if it is already running, it keeps running."
+                "Another StreamsApp has the same `applicationId` on the same brokers, and is running or older. This one is "
+                "not started; if it is already running, it keeps running."
             ),
             "Delete one of them, or let one take over with `handover`.",
         ),
         ConditionReason.HANDED_OVER: (
-            "Another StreamsApp takes over the application id: its `handover` names this one, which does not start again.",
+            "Another StreamsApp is taking over the application id: its `handover` names this one, which is not started again.",
             (
                 "Delete it with the policy `Retain` or `Purge`; its topics and group then belong to the other one. Or remove "
                 "that `handover`."
             ),
         ),
         ConditionReason.GROUP_IN_USE: (
-            "Members of the consumer group are not pods of this StreamsApp, so it does not start.",
-            "Set `handover` to take their place; delete the StreamsApp if it has their id by mistake; or stop them.",
+            "The consumer group has members that are not pods of this StreamsApp, so it is not started.",
+            "Set `handover` to take over from them, delete the StreamsApp if it uses their id by mistake, or stop them.",
         ),
         ConditionReason.MEMBERS_LEFT: (
             (
@@ -484,7 +486,7 @@ _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]]
             "Wait; or change `restartNonce` if they are gone for good.",
         ),
         ConditionReason.HANDOVER_PENDING: (
-            "The application that is taken over from is still running, or its members are still in the group.",
+            "The application to take over from is still running, or its members are still in the group.",
             "Stop it as the message says.",
         ),
     },

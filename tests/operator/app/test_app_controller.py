@@ -298,7 +298,7 @@ def test_rest_of_the_actions_is_left_when_one_fails(world):
         (AuthorizationError("Not allowed to delete t"), "RefusedByKafka", "Not allowed to delete t"),
     ],
 )
-def test_user_is_told_of_a_failure(world, error, reason, says):
+def test_failure_is_reported_to_the_user(world, error, reason, says):
     """`Stalled` and an Event say why; the rest of the status stays as it was."""
     world.run(Decision(status=StreamsAppStatus(replicas=3)))
     if reason == "OperatorError":
@@ -322,7 +322,7 @@ def test_failure_that_lasts_is_written_once(world):
     assert len(world.writes) == 2
 
 
-def test_refusal_by_the_api_server_is_told(world):
+def test_refusal_by_the_api_server_is_reported(world):
     """For a quota or an admission webhook, the condition names the object, the API server's message, and the remedy."""
     world.refuse("/configmaps", "exceeded quota: small")
     with pytest.raises(FailedError):
@@ -388,7 +388,7 @@ def test_finalizer_outlives_a_refused_deletion(world):
 
 
 @pytest.mark.parametrize(("kind", "name"), [(PODS, "orders-0"), (CLAIMS, "state-orders-0")])
-def test_finalizer_outlives_what_no_watch_has_told_of(world, kind, name):
+def test_finalizer_outlives_children_that_no_watch_has_reported(world, kind, name):
     """Otherwise, pods and claims of a StatefulSet deleted right after its creation would be left behind unseen."""
     made = {"kind": kind.kind, "metadata": {"name": name, "namespace": "shop", "labels": labels("orders")}, "spec": {}}
     world.server.put(kind.path("shop", name), made)
@@ -424,7 +424,7 @@ def test_status_that_may_not_be_written_is_logged(world, caplog):
     assert "streamsapps/status is forbidden" in caplog.text
 
 
-def test_what_may_pass_by_itself_is_told_only_when_it_lasts(world):
+def test_transient_failure_is_reported_only_when_it_lasts(world):
     """Examples are slow brokers or a restarting API server."""
     world.kafka.error = StreamsTimeoutError("The brokers did not answer within 30 s")
     with pytest.raises(TransientError):
@@ -443,7 +443,7 @@ def test_log_names_actions_without_what_they_write(world, caplog):
     assert "long" not in caplog.text
 
 
-def test_name_that_somebody_elses_object_has_is_told_to_the_next_decision(world):
+def test_next_decision_knows_a_name_that_a_foreign_object_has(world):
     """The first decision did not know about it and ends its pass; the next one does everything else and writes the status."""
     path = CONFIG_MAPS.path("shop", MAP_NAME)
     theirs = world.server.put(path, {"kind": "ConfigMap", "metadata": {"name": MAP_NAME, "namespace": "shop"}})
@@ -511,7 +511,7 @@ def test_pods_have_their_time_in_a_namespace_that_is_deleted(world, monkeypatch)
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
-def test_pod_of_somebody_else_is_forgotten_when_it_is_gone(world, comes_back):
+def test_foreign_pod_is_forgotten_when_it_is_gone(world, comes_back):
     """Another pod with its name may be the application's own."""
     others = {"name": "orders", "namespace": "shop"}
     theirs = world.server.put(STATEFUL_SETS.path("shop", "orders"), {"kind": "StatefulSet", "metadata": others})

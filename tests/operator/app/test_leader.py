@@ -108,7 +108,7 @@ def test_holder_that_cannot_reach_the_api_server_stops_in_time(api, now):
     assert first.may_write_seconds() <= 0
 
 
-def test_time_that_a_renewal_takes_is_not_counted_as_held(api, now):
+def test_lease_time_counts_from_before_its_renewal(api, now):
     """The duration counts from before the renewal was sent, because its answer may come late."""
     first = candidate(api, now, "a")
 
@@ -144,7 +144,7 @@ def test_released_lease_is_taken_at_once(api, now):
     assert api.lease["spec"]["holderIdentity"] == "b"
 
 
-def test_holder_whose_renewal_was_answered_too_late_goes_on(api, now):
+def test_holder_continues_after_a_late_answer_to_its_renewal(api, now):
     """The renewal was written but its answer was lost: the next one reads the Lease and finds itself as the holder."""
     first = candidate(api, now, "a")
     first.step()
@@ -165,7 +165,7 @@ def test_holder_reads_the_lease_once_and_then_only_writes_it(api, now):
     assert reads == []
 
 
-def test_restarted_holder_of_the_same_name_goes_on_at_once(api, now):
+def test_restarted_holder_of_the_same_name_continues_immediately(api, now):
     """A pod whose container is restarted need not wait for its own Lease to expire."""
     candidate(api, now, "a").step()
     assert candidate(api, now, "a").step()

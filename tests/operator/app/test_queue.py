@@ -60,7 +60,7 @@ def failed_once(backoff, *, urgent=False):
     return schedule
 
 
-def test_failing_key_comes_back_later_each_time():
+def test_failing_key_is_retried_later_each_time():
     """The delay doubles up to its limit."""
     schedule, delays, now = WorkSchedule(Backoff(1.0, 8.0, 0.0)), [], 0.0
     schedule.add("a", now)
@@ -197,7 +197,7 @@ def test_closed_queue_gives_nothing():
     assert queue.take() is None
 
 
-def test_depth_tells_of_keys_that_are_due():
+def test_depth_counts_keys_that_are_due():
     """Keys that are scheduled for later are not a backlog."""
     now = [0.0]
     queue = WorkQueue(clock=lambda: now[0])

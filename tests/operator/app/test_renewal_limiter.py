@@ -100,7 +100,7 @@ def test_a_turn_is_kept_for_longer_while_a_pod_is_down(two, clock):
     assert turns(two) == "cd"
 
 
-def test_a_pod_that_comes_and_goes_does_not_make_a_turn_last(two, clock):
+def test_flapping_pod_does_not_prolong_a_permit(two, clock):
     """Only fewer pods left to replace count as progress."""
     for part in range(12):
         clock.now = part * 0.1 * HOUR
@@ -108,7 +108,7 @@ def test_a_pod_that_comes_and_goes_does_not_make_a_turn_last(two, clock):
     assert "a" not in turns(two)
 
 
-def test_a_turn_that_nobody_takes_ends(clock):
+def test_unused_permit_expires(clock):
     """The passes of the application that got the permit fail, so it never reports anything."""
     renewals = RenewalLimiter(1, lambda _: None, clock)
     for name in "abc":
@@ -120,7 +120,7 @@ def test_a_turn_that_nobody_takes_ends(clock):
     assert turns(renewals) == "c"
 
 
-def test_who_was_in_the_midst_of_it_goes_on_under_the_next_operator(woken):
+def test_next_operator_resumes_unfinished_renewals(woken):
     """The permit is recorded in the status; nobody else gets one before it ends."""
     renewals = RenewalLimiter(1, woken.append)
     renewals.resume([resource("b", "RenewalUnderWay"), resource("c", "TemplateOutdated"), resource("d", None)])

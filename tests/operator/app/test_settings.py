@@ -55,7 +55,7 @@ def test_wrong_variable_is_named_with_its_rule(name, value, says):
         settings_from({f"MILLRACE_OPERATOR_{name}": value})
 
 
-def test_all_wrong_variables_are_told_at_once():
+def test_all_invalid_variables_are_reported_together():
     """A single start reports every mistake."""
     with pytest.raises(SettingsError) as caught:
         settings_from({"MILLRACE_OPERATOR_WORKERS": "x", "MILLRACE_OPERATOR_LEASE_SECONDS": "1"})

@@ -35,7 +35,7 @@ def children(app):
     return found
 
 
-def test_children_of_two_applications_never_meet():
+def test_children_of_two_applications_never_have_the_same_name():
     """Whatever applications in a namespace are called, no two of them need an object of the same kind and name."""
     owners = {}
     for app in adversaries():

@@ -59,7 +59,7 @@ def test_ports_of_the_users_own_have_rules_of_their_own():
     assert spec_of(ingress=rules)["ingress"] == [*spec_of()["ingress"], *rules]
 
 
-def test_pods_may_connect_everywhere_unless_told():
+def test_pods_may_connect_everywhere_by_default():
     """Without a list of destinations the policy does not restrict egress."""
     assert spec_of()["policyTypes"] == ["Ingress"]
     assert "egress" not in spec_of()

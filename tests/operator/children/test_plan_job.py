@@ -61,7 +61,7 @@ def test_topology_may_depend_on_variables_and_configuration():
     assert {mount["mountPath"] for mount in program(spec)["volumeMounts"]} == {"/etc/millrace/app", "/tables", "/tmp"}
 
 
-def test_it_has_no_state_and_nothing_beside_it():
+def test_plan_job_has_no_state_and_no_sidecars():
     """It mounts no claim, and runs neither the user's sidecars nor init containers."""
     spec = plan_job(full())["spec"]["template"]["spec"]
     assert len(spec["containers"]) == 1

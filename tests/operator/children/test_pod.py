@@ -32,7 +32,7 @@ def arguments(app):
     return dict(itertools.pairwise(args))
 
 
-def test_program_is_told_which_replica_it_is():
+def test_program_gets_its_replica_number():
     """The command names the replica by the pod's index, which Kubernetes sets as a label."""
     assert arguments(small())["--replica"] == "$(POD_INDEX)"
     index = variables(small())["POD_INDEX"]["valueFrom"]["fieldRef"]["fieldPath"]

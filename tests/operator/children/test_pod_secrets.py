@@ -39,7 +39,7 @@ SPECS = {
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_runtime_finds_every_file_that_it_is_told_of(spec):
+def test_runtime_finds_every_file_named_in_its_settings(spec):
     """The files that the runtime's settings refer to are exactly those mounted for it, at the same paths."""
     app = revision_of(spec)
     resource = StreamsApp.model_validate({"metadata": {"name": app.name}, "spec": spec})

@@ -56,7 +56,7 @@ def test_applied_object_is_seen_by_the_next_pass(executor, caches, app):
     assert Key("ConfigMap", MANIFEST_OF_R) in caches[1].of_app("shop", "orders")
 
 
-def test_object_of_somebody_else_is_left_alone(server, executor, caches, app):
+def test_foreign_object_is_left_alone(server, executor, caches, app):
     """It may have no labels, another application's, or copies with another uid: the error says who owns it."""
     path = CONFIG_MAPS.path("shop", MANIFEST_OF_R)
     for marks in ({}, labels("shipments"), {**labels("orders", revision="r"), APP_UID_LABEL: "another"}):
@@ -69,7 +69,7 @@ def test_object_of_somebody_else_is_left_alone(server, executor, caches, app):
 
 
 @pytest.mark.parametrize("uid", [{}, {APP_UID_LABEL: "its own"}])
-def test_own_object_that_no_watch_has_told_of_is_taken_over(server, executor, caches, app, uid):
+def test_own_object_that_no_watch_has_reported_is_adopted(server, executor, caches, app, uid):
     """After a restart, or if an older operator without uids wrote it."""
     own = dict.fromkeys(uid, app["metadata"]["uid"])
     metadata = {"name": MANIFEST_OF_R, "namespace": "shop", "labels": {**labels("orders", revision="r"), **own}}
@@ -112,7 +112,7 @@ def test_released_object_loses_the_uid_and_the_reference_to_the_application(serv
         executor.do(Release(Key("StatefulSet", "orders"), "another"), app)
 
 
-def test_pod_of_somebody_elses_stateful_set_is_not_deleted(server, executor, caches, app):
+def test_pod_of_a_foreign_stateful_set_is_not_deleted(server, executor, caches, app):
     """No watch reports a StatefulSet without labels, so it is read; one that is gone protects nothing."""
     path = STATEFUL_SETS.path("shop", "orders")
     other = server.put(path, {"kind": "StatefulSet", "metadata": {"name": "orders", "namespace": "shop"}})

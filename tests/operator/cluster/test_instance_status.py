@@ -147,7 +147,7 @@ class Dribble:
 @pytest.mark.parametrize(
     "begin", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 4000000\r\n\r\n"]
 )
-def test_pod_that_dribbles_holds_nobody_up(begin, monkeypatch):
+def test_slow_answer_of_a_pod_delays_no_other_pod(begin, monkeypatch):
     """Each byte arrives in time but the answer never does: the deadline covers headers and body."""
     monkeypatch.setattr("millrace_operator.cluster.instance_status._DEADLINE_SECONDS", 0.5)
     now, found = [0.0], []

@@ -50,7 +50,7 @@ def child(name, **fields):
         (app("b", application_id="others"), {}, False),
     ],
 )
-def test_brokers_are_told_by_their_cluster_or_else_by_their_addresses(second, ids, known):
+def test_brokers_are_compared_by_cluster_id_or_else_by_address(second, ids, known):
     """The cluster id decides once both are known; before that, one common address is enough."""
     assert [item.name for item in found(app("a"), second, ids=ids)] == (["b"] if known else [])
 

@@ -121,7 +121,7 @@ def test_last_of_several_pods_counts(server, requests):
     assert PlanJobOutputs(requests).of("shop", found) == {"j": "{}"}
 
 
-def test_failed_job_tells_why(server, requests):
+def test_failed_job_gives_its_reason(server, requests):
     """The reason is the termination message, or else the end of the log, or else the Job's condition."""
     outputs = lambda *found: PlanJobOutputs(requests).of("shop", objects(*found))["j"]  # noqa: E731
     assert outputs(job("Failed"), pod("Failed", "no such module")) == "no such module"

@@ -86,7 +86,7 @@ def test_event_of_an_operator_before_is_counted_on(server, requests, app):
     assert all(asked[0] != "GET" for asked in server.asked)
 
 
-def test_event_that_kubernetes_has_forgotten_is_made_anew(server, requests, app):
+def test_expired_event_is_created_again(server, requests, app):
     """Events live for an hour."""
     recorder = EventRecorder(requests, "operator-0")
     recorder.record(app, Event("R", "m"))
@@ -96,7 +96,7 @@ def test_event_that_kubernetes_has_forgotten_is_made_anew(server, requests, app)
     assert [item["count"] for item in events(server)] == [1]
 
 
-def test_event_that_cannot_be_written_is_nobodys_failure(server, requests, app, caplog):
+def test_failure_to_write_an_event_is_only_logged(server, requests, app, caplog):
     """It is logged in full and counted: Events cannot be written in a namespace that is being deleted."""
     server.failures.append((403, "Forbidden"))
     counted = []

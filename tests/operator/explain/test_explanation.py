@@ -90,7 +90,7 @@ def first(explanation: Explanation) -> str:
         (
             "wrong-input",
             ProcessingState.NOT_PROCESSING,
-            ["exit code 2", "store 'orders' is added twice", "trying again does not help"],
+            ["exit code 2", "store 'orders' is added twice", "a restart does not help"],
         ),
     ],
 )
@@ -116,7 +116,7 @@ def test_every_recording_is_explained() -> None:
         ("TopicsReady", "False", "InputTopicMissing", "Create it"),
         ("TopicsReady", "False", "ChangelogLost", "StreamsReset"),
         ("Stalled", "True", "InvalidSpec", "Correct what the message names"),
-        ("Stalled", "True", "PlanFailed", "Correct the program"),
+        ("Stalled", "True", "PlanFailed", "Fix the program"),
     ],
 )
 def test_condition_is_the_cause(kind: str, status: str, reason: str, remedy: str) -> None:
@@ -160,7 +160,7 @@ def test_application_that_is_to_stand_still(spec: dict[str, Any], what: str) -> 
     assert what in explanation.findings[0].remedy
 
 
-def test_deletion_that_hangs_points_at_the_operator() -> None:
+def test_stuck_deletion_points_at_the_operator() -> None:
     """If a resource has been deleting for long, nobody is removing its finalizer."""
     facts = recorded("healthy")
     since = (facts.now - timedelta(hours=3)).isoformat()
@@ -182,7 +182,7 @@ def test_operator_that_does_not_look(seconds: int, severity: Severity) -> None:
     del app["status"]
     explanation = explain(Facts(now=facts.now, app=app))
     assert explanation.findings[0].severity == severity
-    assert "operator has not looked" in first(explanation)
+    assert "operator has not seen the application yet" in first(explanation)
     assert ("watches this namespace" in first(explanation)) == (severity == Severity.BLOCKING)
 
 
@@ -191,7 +191,7 @@ def test_operator_that_has_not_seen_the_last_change() -> None:
     facts = changed(recorded("healthy"), metadata={"generation": 7})
     explanation = explain(replace(facts, now=facts.now + timedelta(minutes=10)))
     assert explanation.verdict == ProcessingState.PROCESSING_WITH_PROBLEMS
-    assert "has not seen the last change" in first(explanation)
+    assert "has not seen the latest change" in first(explanation)
 
 
 def test_restoration_says_how_much_is_left() -> None:
@@ -202,7 +202,7 @@ def test_restoration_says_how_much_is_left() -> None:
     assert found.severity == Severity.WAITING
     assert (
         found.what
-        == "3 tasks restore their state before they process; 1,200,000 changelog records remain, about 10 min."
+        == "3 tasks are restoring their state before they process records; 1,200,000 changelog records remain, about 10 min."
     )
     assert not found.remedy
     later = replace(facts, now=facts.now + timedelta(hours=2))
@@ -219,16 +219,16 @@ def test_lag_that_grows(replicas: int, remedy: str) -> None:
     assert remedy in first(explanation)
 
 
-def test_replicas_without_tasks_are_told_of() -> None:
+def test_replicas_without_tasks_are_reported() -> None:
     """Replicas beyond the number of tasks are idle: not a problem, but worth knowing."""
     notes = [finding.what for finding in explain(changed(recorded("healthy"), spec={"replicas": 6})).findings]
-    assert any("2 replicas have nothing to do" in note for note in notes)
+    assert any("only 4 tasks: 2 are idle" in note for note in notes)
 
 
 def test_what_could_not_be_read_is_named() -> None:
     """An explanation based on incomplete facts says so."""
     explanation = explain(replace(recorded("healthy"), unreadable=("events",)))
-    assert any("You may not list events" in finding.what for finding in explanation.findings)
+    assert any("You are not allowed to list events" in finding.what for finding in explanation.findings)
 
 
 def test_pause_is_mentioned() -> None:
@@ -243,7 +243,7 @@ def test_pod_that_does_not_end() -> None:
     facts = recorded("stuck")
     pod = deepcopy(dict(facts.pods[0]))
     pod["metadata"]["deletionTimestamp"] = (facts.now - timedelta(minutes=20)).isoformat()
-    assert "should have ended 20 min ago" in first(explain(replace(facts, pods=(pod,))))
+    assert "should have terminated 20 min ago" in first(explain(replace(facts, pods=(pod,))))
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_what_may_not_be_listed_is_left_out(api):
     result = run("out-of-memory")
     assert result.exit_code == 0, result.output
     assert "its limit of 64Mi" in result.output
-    assert "You may not list events" in result.output
+    assert "You are not allowed to list events" in result.output
 
 
 MISSING = {"details": {"name": "nope", "group": "streams.millrace.dev", "kind": "streamsapps"}, "code": 404}
@@ -128,8 +128,8 @@ MISSING = {"details": {"name": "nope", "group": "streams.millrace.dev", "kind": 
     [
         ((404, MISSING), "There is no StreamsApp nope in namespace shop"),
         ((404, "404 page not found"), "install the operator"),
-        ((403, {}), "You may not read StreamsApp nope"),
-        ((401, {}), "does not know you: log in again"),
+        ((403, {}), "You are not allowed to read StreamsApp nope"),
+        ((401, {}), "does not accept your credentials: log in again"),
         ((500, {}), "Reading StreamsApp nope in namespace shop failed: 500"),
     ],
 )

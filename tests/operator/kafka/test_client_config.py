@@ -106,7 +106,7 @@ SERVERS = "b-1.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098,b-2.shop.x1.c2.k
 @pytest.mark.parametrize(
     "allowed", [(), ("b-1.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098",), ("*.shop.x1.c2.kafka.*.com:9092",)]
 )
-def test_the_operators_identity_is_shown_to_nobody_unless_allowed(allowed):
+def test_operator_identity_is_shown_only_to_allowed_brokers(allowed):
     """The operator does not have the pods' identity; all brokers must be allowed to see its own."""
     with pytest.raises(ConfigError, match=r"may not show its own to b-.*MILLRACE_OPERATOR_CLOUD_IDENTITY"):
         client_config(streams_app(SERVERS, kafka=MSK), Credentials(), AllowedAccess(cloud_identity=allowed))

@@ -93,7 +93,7 @@ def test_topics_are_provisioned_and_seen(clusters, app, plan, kafka):
     assert topic_configs(kafka.admin(), [repartition])[repartition]["retention.ms"] == "-1"
 
 
-def test_a_changelog_made_anew_is_another(clusters, app, plan, kafka):
+def test_recreated_changelog_has_another_id(clusters, app, plan, kafka):
     """A deleted changelog is missing; one created later under its name has another id."""
     _, changelog = provision(clusters, app, plan)
     before = clusters.observe(app, Credentials(), plan).topics[changelog].id
@@ -134,7 +134,7 @@ def test_inputs_by_pattern_are_seen(clusters, kafka, topic_factory):
     assert state.topics.keys() == names
 
 
-def test_what_the_brokers_refuse_is_told(clusters, app, plan):
+def test_refusal_by_the_brokers_is_reported(clusters, app, plan):
     """Too many replicas for the brokers, or missing inputs, are errors that name the topic; nothing is created."""
     with pytest.raises(StreamsError, match=f"{plan.application_id}-c-.*[Rr]eplication factor"):
         provision(clusters, app, plan, replication_factor=2)
@@ -143,7 +143,7 @@ def test_what_the_brokers_refuse_is_told(clusters, app, plan):
     assert clusters.observe(app, Credentials(), plan).topics.keys() == {source_of(plan)}
 
 
-def test_nothing_is_begun_too_late(clusters, app, plan):
+def test_no_action_starts_after_the_lease_is_lost(clusters, app, plan):
     """Connecting takes time: an operator whose permission to act has expired meanwhile does nothing."""
     partition = TopicPartition(source_of(plan), 0)
     clusters.act(app, Credentials(), SetOffsets((), {partition: 0}))
@@ -196,7 +196,7 @@ def test_lag_counts_repartition_topics(clusters, kafka, topic_factory):
     assert clusters.observe(app, Credentials(), plan).lag == 13
 
 
-def test_static_members_are_told_by_pod_and_removed(clusters, kafka, plan, app):
+def test_static_members_are_matched_to_pods_and_removed(clusters, kafka, plan, app):
     """Each stream thread is a member named after its pod; removing a pod removes its threads and nothing else."""
     group = Group(
         kafka.bootstrap_servers,
@@ -285,7 +285,7 @@ def observed_in_time(clusters, app, credentials, plan=None):
     return state
 
 
-def test_errors_are_told_by_kind(clusters, own_kafka):
+def test_errors_have_a_reason_by_kind(clusters, own_kafka):
     """A wrong password, a missing Secret and a wrong protocol are distinguished; no message shows the password."""
     kafka = own_kafka(security=SaslPlain({"me": CANARY}))
     app = streams_app(kafka.sasl_bootstrap_servers, kafka=PLAIN)
@@ -320,7 +320,7 @@ def test_a_password_written_like_a_reference_is_a_password(clusters, own_kafka, 
     assert (state.error, state.brokers) == (None, 1)
 
 
-def test_brokers_that_stop_are_told_in_time_and_found_again(hurried, own_kafka):
+def test_stopped_brokers_are_noticed_in_time_and_found_again(hurried, own_kafka):
     """Brokers that hang, disappear or return are observed as such, without restarting the operator."""
     kafka = own_kafka()
     kafka.create_topics("in")

@@ -186,7 +186,7 @@ def test_brokers_elsewhere_are_not_away_with_them(connections, brokers):
     assert isinstance(try_out(connections, "here", own(12)), BrokerUnreachableError)
 
 
-def test_wrong_passwords_hide_the_brokers_from_nobody(connections, brokers):
+def test_wrong_passwords_do_not_make_brokers_count_as_down(connections, brokers):
     """However many passwords are refused, brokers that refuse them are up."""
     brokers.refused = {str(number) for number in range(20)}
     for number in range(20):
@@ -194,7 +194,7 @@ def test_wrong_passwords_hide_the_brokers_from_nobody(connections, brokers):
     assert use(connections, "good", own(20)).open
 
 
-def test_one_application_that_cannot_reach_the_brokers_hides_them_from_nobody(connections, brokers, now):
+def test_one_unreachable_login_does_not_make_brokers_count_as_down(connections, brokers, now):
     """However often one login fails, it takes several to conclude that the brokers are down."""
     for _ in range(5):
         brokers.down = True

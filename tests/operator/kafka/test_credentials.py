@@ -116,7 +116,7 @@ def test_a_kafka_users_certificate_serves_as_it_is():
         (None, "does not exist: create it with the keys tls.crt and tls.key"),
     ],
 )
-def test_a_missing_certificate_is_told_with_the_keys_that_would_do(data, told):
+def test_missing_certificate_is_reported_with_the_accepted_keys(data, told):
     """If both pairs are missing, both are named; if one is incomplete, its missing part is."""
     tls = {"clientCertSecretRef": {"name": "user"}}
     problem = Credentials.of(spec(tls=tls, auth={"type": "mtls"}), {"user": data}).problem
@@ -162,6 +162,6 @@ def test_a_binding_leads_to_the_brokers():
         ({"password": CANARY}, "has no key bootstrap-servers"),
     ],
 )
-def test_what_a_binding_lacks_is_told(data, told):
+def test_missing_keys_of_a_binding_are_reported(data, told):
     """A Secret that is missing or incomplete is reported by name."""
     assert told in Credentials.of(bound().spec, {"binding": data}).problem

@@ -186,7 +186,7 @@ def test_failure_of_the_question_is_an_answer(state):
     assert (told.reason, told.error) == ("Unreachable", "Asking the brokers failed: ValueError")
 
 
-def test_forgotten_application_begins_anew(brokers, state):
+def test_forgotten_application_starts_from_scratch(brokers, state):
     """A later application with the same name is a different one."""
     state(lambda: KafkaState(brokers=3))
     brokers.forget(REF)

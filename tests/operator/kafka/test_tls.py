@@ -90,7 +90,7 @@ def test_certificates_in_memory_reach_the_brokers(clusters, brokers, authority, 
     assert clusters.observe(app, mine, plan).group is None
 
 
-def test_certificates_that_do_not_fit_are_told(clusters, brokers, authority):
+def test_mismatched_certificates_are_reported(clusters, brokers, authority):
     """An untrusted broker certificate and an untrusted client certificate are distinguished."""
     _, address = brokers
     app, other = streams_app(address, kafka=KAFKA), Authority("other")
@@ -102,7 +102,7 @@ def test_certificates_that_do_not_fit_are_told(clusters, brokers, authority):
     assert "PRIVATE KEY" not in refused.error + untrusted.error
 
 
-def test_text_that_is_no_certificate_is_told(clusters, brokers):
+def test_text_that_is_not_a_certificate_is_reported(clusters, brokers):
     """The error names the Secret but does not show its content."""
     _, address = brokers
     app = streams_app(address, kafka=KAFKA)

@@ -63,7 +63,7 @@ def test_what_runs_is_not_stopped():
     assert world.condition("Stalled")[0] == "False"
 
 
-def test_a_group_in_which_somebody_else_is_is_not_joined():
+def test_group_with_foreign_members_is_not_joined():
     """Foreign members are named. They may come back after leaving, unless another restartNonce says that they will not."""
     world = World(group_exists=True, strangers=[JAVA])
     assert refused(world) == ("False", "GroupInUse")
@@ -161,7 +161,7 @@ def handed_over() -> World:
 
 
 @pytest.mark.parametrize("reason", ["Unreachable", "Unknown"])
-def test_former_ids_are_kept_while_nobody_knows_who_is_in_the_group(reason):
+def test_former_ids_are_kept_while_the_members_are_unknown(reason):
     """Taken-over pods stop while the brokers are down: their members still count as the application's own afterwards."""
     world = handed_over()
     world.brokers_up, world.kafka_reason = False, reason
@@ -178,7 +178,7 @@ def test_former_ids_are_kept_while_nobody_knows_who_is_in_the_group(reason):
 
 @pytest.mark.parametrize("uid", ["app1", ""], ids=["handed over", "older operator"])
 @pytest.mark.parametrize("waits", [True, False], ids=["foreground", "background"])
-def test_members_are_known_when_somebody_has_deleted_the_stateful_set(uid, waits):
+def test_members_are_known_after_the_stateful_set_was_deleted(uid, waits):
     """Only the deleted StatefulSet knew the ids of its pods' members: they still count as its own and block no new pods."""
     world = handed_over()
     for item in (world.objects[STATEFUL_SET]["spec"]["template"], *world.pods()):

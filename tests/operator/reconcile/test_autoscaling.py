@@ -48,7 +48,7 @@ def test_advice_stays_within_its_limits(load, current, least, more, limit):
 
 
 @given(st.floats(1, 1e5), st.floats(0.5, 40), st.integers(1, 10))
-def test_advice_that_is_followed_stands(rate, busy, current):
+def test_following_the_advice_yields_the_same_advice(rate, busy, current):
     """Spreading the same load over the advised replicas yields the same advice."""
     load = Load(0, rate, busy)
     wide = scaling(max=100)
@@ -86,7 +86,7 @@ def test_pods_follow_the_load(world):
     assert world.status.autoscaling.blocked_by is None
 
 
-def test_recommend_only_tells(world):
+def test_recommend_mode_only_reports(world):
     """With Recommend the number is only reported."""
     world.change(autoscaling={**AUTO, "mode": "Recommend"})
     world.lag, world.busy_ratio = 10**6, 1.0

@@ -229,7 +229,7 @@ def test_no_pod_that_runs_is_replaced_while_another_is_down(history):
 
 @PACE
 @given(histories(WISHES, MISHAPS))
-def test_no_pod_meets_state_that_it_misreads(history):
+def test_no_pod_gets_state_that_it_misreads(history):
     """Whatever ran before, stable, rolled back or lost, no pod starts with a topology that does not fit the existing state."""
     world = Story().tell([command for command in history if command[0] != "stale"]).calm()
     images = list(dict.fromkeys(world.ran))

@@ -35,7 +35,7 @@ def test_a_healthy_application_is_left_alone():
     assert decision.events == ()
 
 
-def test_no_pod_starts_before_its_topics_are_there():
+def test_no_pod_starts_before_its_topics_exist():
     """The StatefulSet is created only when all internal topics exist."""
     world = World()
     for _ in range(20):

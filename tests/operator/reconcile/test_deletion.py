@@ -247,7 +247,7 @@ def test_brokers_are_waited_for_by_an_operator_that_was_away(world, reason):
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Purge"])
-def test_brokers_that_nobody_comes_to_ask_are_not_waited_for_forever(world, policy):
+def test_brokers_that_are_never_asked_are_not_waited_for_forever(world, policy):
     """If operators keep dying before the brokers answer, the resource is kept for a few minutes at most."""
     world.brokers_up, world.kafka_reason = False, "Unknown"
     world.change(deletionPolicy=policy)
@@ -259,7 +259,7 @@ def test_brokers_that_nobody_comes_to_ask_are_not_waited_for_forever(world, poli
     assert "KafkaLeftBehind" in [event.reason for event in world.warnings]
 
 
-def test_time_to_ask_brokers_begins_with_the_deletion(world):
+def test_time_to_ask_brokers_starts_with_the_deletion(world):
     """An earlier outage of the brokers does not shorten the time the operator has to ask them."""
     world.brokers_up = False
     world.run(3600, step=60)
@@ -297,7 +297,7 @@ def test_a_stateful_set_that_waits_for_its_pods_is_not_waited_for_forever(world)
     assert "PodsLeftBehind" in [event.reason for event in world.warnings]
 
 
-def test_pods_that_an_absent_operator_tells_late_to_end_have_their_time(world):
+def test_pods_deleted_late_by_an_absent_operator_get_their_grace_period(world):
     """Nothing is deleted while pods still run: their grace period starts when they were told to stop."""
     world.change(deletionPolicy="Purge")
     world.delete()

@@ -79,7 +79,7 @@ def test_everything_is_part_of_itself(value):
 
 
 @pytest.mark.parametrize("kind", ["Service", "PodDisruptionBudget", "ServiceAccount"])
-def test_a_child_that_somebody_deleted_comes_back(kind):
+def test_deleted_child_is_created_again(kind):
     """The next pass applies it again."""
     world = World()
     world.run()
@@ -88,7 +88,7 @@ def test_a_child_that_somebody_deleted_comes_back(kind):
     assert Key(kind, APP) in world.objects
 
 
-def test_a_stateful_set_that_somebody_scaled_is_set_right():
+def test_manually_scaled_stateful_set_is_corrected():
     """The operator owns the number of replicas; the extra pod is drained first."""
     world = World()
     world.run()

@@ -43,7 +43,7 @@ def policies(world):
 
 @pytest.mark.parametrize("marks", [None, COPIED], ids=["foreign", "copied"])
 @pytest.mark.parametrize("key", SUPPORTING, ids=str)
-def test_a_taken_name_of_a_supporting_child_is_told_and_holds_nothing_else_up(key, marks):
+def test_name_conflict_of_a_supporting_child_is_reported_and_blocks_nothing_else(key, marks):
     """The object is never changed, even by deletion; the application runs and reports what is in its way."""
     world = policies(World())
     before = foreign(world, key, marks)
@@ -87,7 +87,7 @@ def test_a_deleted_application_leaves_what_took_its_names(key):
     assert world.objects[key] == before
 
 
-def test_a_name_that_is_taken_for_a_new_revision_leaves_the_running_one_alone():
+def test_name_conflict_of_a_new_revision_leaves_the_running_one_alone():
     """The running revision keeps running and can be scaled while the new one cannot create its manifest."""
     world = World()
     world.run()
@@ -153,7 +153,7 @@ def test_copies_with_labels_are_not_deleted():
     assert world.objects.keys() == left
 
 
-def test_pods_of_somebody_elses_stateful_set_are_not_deleted():
+def test_pods_of_a_foreign_stateful_set_are_not_deleted():
     """Even if they have the application's labels and the names of its pods."""
     world = World()
     other = foreign(world, Key("StatefulSet", APP), COPIED)

@@ -83,7 +83,7 @@ def test_revision_that_runs_well_is_stable_though_brokers_keep_members(world):
     assert world.status.stable_revision == world.status.current_revision == world.revisions()[0]
 
 
-def test_rollback_is_told_whatever_else_is_refused(world):
+def test_rollback_is_reported_whatever_else_is_refused(world):
     """A rollback is reported even though a quota keeps refusing larger volumes."""
     before = world.revisions()
     world.refuses = {"PersistentVolumeClaim"}
@@ -108,7 +108,7 @@ def test_refused_budget_does_not_hold_up_a_rollback(world):
     assert world.condition("Stalled")[1] == "UpgradeFailed", "what needs the user most is said first"
 
 
-def test_refused_stateful_set_is_told_of_this_generation(world):
+def test_refused_stateful_set_is_reported_for_this_generation(world):
     """A quota forbids scaling: the running pods are not enough for this generation, and nothing waits for more."""
     world.refuses = {"StatefulSet"}
     world.change(replicas=5)
@@ -154,7 +154,7 @@ def test_refused_revision_stops_what_rests_on_it(world):
     assert world.status.lifecycle_state == "Running"
 
 
-def test_refused_change_of_a_failed_revision_tells_of_no_rollback(world):
+def test_refused_change_of_a_failed_revision_reports_no_rollback(world):
     """What could not be recorded is neither done nor reported."""
     world.programs["new"] = Program(crashes=True)
     world.change(image="new")
@@ -172,7 +172,7 @@ def test_refused_change_of_a_failed_revision_tells_of_no_rollback(world):
     assert world.condition("RolledBack")[0] == "True"
 
 
-def test_refused_drain_is_told_and_holds_nothing_else_up(world):
+def test_refused_drain_is_reported_and_blocks_nothing_else(world):
     """If pods may not be annotated, the rest of the pass is done and scale-in continues after the grace period."""
     world.refuses = {"Pod"}
     world.members.add(f"{APP}-7")  # was killed, and has not left
@@ -194,7 +194,7 @@ def test_refused_drain_is_told_and_holds_nothing_else_up(world):
     }
 
 
-def test_each_pod_that_cannot_be_told_to_drain_has_its_own_time(world):
+def test_each_pod_that_cannot_drain_has_its_own_deadline(world):
     """The second pod's grace period starts when the first one has gone."""
     world.change(replicas=3)
     world.run()
@@ -206,7 +206,7 @@ def test_each_pod_that_cannot_be_told_to_drain_has_its_own_time(world):
     assert len(world.pods()) == 1
 
 
-def test_pod_that_could_not_be_told_to_drain_and_is_wanted_after_all_stays(world):
+def test_pod_that_could_not_drain_and_is_wanted_again_stays(world):
     """It has not left the group, so it is not replaced; if it has to go later, its grace period starts over."""
     before = {pod["metadata"]["uid"] for pod in world.pods()}
     world.refuses = {"Pod"}

@@ -296,7 +296,7 @@ def test_nothing_is_renewed_while_brokers_are_away(upgraded):
     assert len(deleted_pods(upgraded)) == 3
 
 
-def test_a_pod_that_comes_back_by_chance_is_not_replaced_again(upgraded):
+def test_pod_that_restarted_by_chance_is_not_replaced_again(upgraded):
     """An evicted pod comes back with the new template; only the others still have to be replaced."""
     upgraded.renewal = "Waits"
     upgraded.run(10)

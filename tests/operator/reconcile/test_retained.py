@@ -83,7 +83,7 @@ def test_what_is_retained_can_be_forgotten_as_the_message_says():
     assert world.condition("Ready")[0] == "True"
 
 
-def test_a_topic_that_was_made_anew_meanwhile_is_found():
+def test_topic_that_was_recreated_meanwhile_is_found():
     """Its id differs from the one that the earlier application knew; the loss can be accepted as usual."""
     world = deleted()
     known = world.topics[CHANGELOG].id
@@ -98,7 +98,7 @@ def test_a_topic_that_was_made_anew_meanwhile_is_found():
     assert world.condition("Ready")[0] == "True"
 
 
-def test_a_compatible_application_goes_on_and_needs_no_record_any_more():
+def test_compatible_application_continues_and_its_record_is_deleted():
     """Once its revision is stable its own status is enough; the earlier application's records are deleted."""
     world = deleted()
     world.recreate()
@@ -223,7 +223,7 @@ def test_members_are_known_after_two_deletions():
     assert world.condition("Ready")[0] == "True"
 
 
-def test_members_without_a_uid_are_nobodys_for_the_next_application():
+def test_members_without_a_uid_are_foreign_to_the_next_application():
     """They may belong to a namesake in another namespace: they are reported and not removed."""
     world = left_behind()
     world.members.clear()
@@ -234,7 +234,7 @@ def test_members_without_a_uid_are_nobodys_for_the_next_application():
     assert len(world.strangers) == 1
 
 
-def test_what_failed_last_is_not_taken_for_what_ran_well():
+def test_failed_revision_does_not_count_as_stable():
     """After a rollback the stable revision is the one whose state must be kept, and it may always be deployed again."""
     world = World(programs={NEXT: Program(plan=plan(["counts", "totals"]), crashes=True)})
     world.run()

@@ -117,7 +117,7 @@ def test_a_namesake_in_the_group_does_not_keep_a_drained_pod(world):
     assert world.strangers == [namesake]
 
 
-def test_a_pod_that_cannot_be_told_to_drain_goes_at_once(world):
+def test_pod_that_cannot_drain_is_removed_immediately(world):
     """A pod made by an older operator has no file to watch: SIGTERM stops it, and its member is removed."""
     world.change(replicas=2, drain={"terminationGracePeriodSeconds": 600})
     world.run(300)
@@ -132,7 +132,7 @@ def test_a_pod_that_cannot_be_told_to_drain_goes_at_once(world):
     assert world.members == {f"{APP}-0"}
 
 
-def test_a_pod_is_told_once_and_not_restarted_while_it_hands_over(world):
+def test_draining_pod_is_annotated_once_and_not_restarted(world):
     """It stays drained while others take over its tasks, and the annotation says since when."""
     world.change(replicas=2)
     world.run_pass()
@@ -166,7 +166,7 @@ def test_time_to_drain_is_counted_from_the_first_word(world):
 
 
 @pytest.mark.parametrize("deaf", [False, True])
-def test_a_drained_pod_that_is_wanted_after_all_starts_anew(world, deaf):
+def test_drained_pod_that_is_wanted_again_is_restarted(world, deaf):
     """Scaling back out while a pod drains replaces it, even if it has not noticed yet that it should drain."""
     world.deaf = deaf
     world.change(replicas=2)

@@ -31,7 +31,7 @@ def test_every_reason_is_explained():
         assert explanation.meaning.endswith(".")
 
 
-def test_all_conditions_are_there(world):
+def test_all_conditions_are_set(world):
     """A running application has every condition, each with a reason that belongs to it."""
     assert {item.type for item in world.status.conditions} == set(ConditionType.__args__)
     for condition in world.status.conditions:
@@ -66,7 +66,7 @@ def test_a_condition_keeps_its_time_until_its_status_changes(world):
 
 
 @pytest.mark.parametrize(("lag", "told"), [(0, 0), (99, 0), (12_345, 12_000), (996_000, 1_000_000)])
-def test_lag_is_told_in_two_digits(world, lag, told):
+def test_lag_is_rounded_to_two_digits(world, lag, told):
     """A lag below a hundred records is reported as zero."""
     world.lag = lag
     world.run_pass()
@@ -87,7 +87,7 @@ def test_a_lag_that_hovers_is_not_written(world):
     assert world.status_writes == writes
 
 
-def test_restoration_is_told(world):
+def test_restoration_is_reported(world):
     """Restoring tasks, the remaining records and the estimated time are in the status."""
     world.restoring["words-0"] = 2
     world.run_pass()
@@ -117,7 +117,7 @@ def test_problems_stall_and_touch_nothing(world):
     assert ready.status == "True"
 
 
-def test_pod_monitor_that_cannot_be_had_is_told(world):
+def test_unavailable_pod_monitor_is_reported(world):
     """Without the PodMonitor CRD the condition says so while one is wanted, and one Event is sent."""
     world.pod_monitors = False
     world.change(observability={"metrics": {"podMonitor": {"enabled": True}}})
@@ -131,7 +131,7 @@ def test_pod_monitor_that_cannot_be_had_is_told(world):
     assert world.names("PodMonitor") == ["words"]
 
 
-def test_desired_replicas_are_told(world):
+def test_desired_replicas_are_reported(world):
     """`kubectl get` shows how many of the wanted pods are ready, whoever sets their number."""
     assert (world.status.desired_replicas, world.status.ready) == (2, "2/2")
     world.change(replicas=3)
@@ -159,7 +159,7 @@ def test_transitions_become_events(world):
     assert world.events == []
 
 
-def test_an_incompatible_topology_is_told_once(world):
+def test_incompatible_topology_is_reported_once(world):
     """The Warning lists the reasons and is not repeated."""
     world.programs["new"] = Program(plan=plan(["sums"]))
     world.change(image="new")
@@ -231,7 +231,7 @@ def test_what_passes_by_itself_is_no_warning(world):
     assert new.warnings == world.warnings == []
 
 
-def test_one_message_is_told_by_one_event(world):
+def test_one_message_causes_one_event(world):
     """Two conditions with the same message send one Event, for the one that blocks the application."""
     old = world.status.model_copy(update={"conditions": ()})
     same = {"status": "True", "message": "Another StreamsApp has the id.", "lastTransitionTime": "2026-01-02T00:00:00Z"}

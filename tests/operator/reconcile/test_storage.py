@@ -108,7 +108,7 @@ def test_a_volume_that_is_full_stays_so_while_no_pod_answers(world):
     assert world.condition("StorageHealthy") == ("True", "VolumesFit")
 
 
-def test_pods_stay_when_the_stateful_set_is_deleted_by_somebody(world):
+def test_pods_stay_when_the_stateful_set_is_deleted(world):
     """Orphaned pods are adopted by the recreated StatefulSet."""
     uids = [pod["metadata"]["uid"] for pod in world.pods()]
     del world.objects[model.Key("StatefulSet", APP)]

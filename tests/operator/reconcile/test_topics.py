@@ -113,7 +113,7 @@ def test_topics_that_do_not_fit(changelog, reason, words):
     ("spec", "words"),
     [({"replicationFactor": 5}, "3 replicas, 5 are wanted"), ({"minInsyncReplicas": 1}, "min.insync.replicas=2, 1")],
 )
-def test_topics_that_differ_are_only_told_of(spec, words):
+def test_topics_that_differ_are_only_reported(spec, words):
     """Topics that work but differ from the spec hold nothing back."""
     topics = found(spec=spec, brokers=5)
     assert reasons(topics) == [ConditionReason.TOPIC_DIFFERS]
@@ -121,7 +121,7 @@ def test_topics_that_differ_are_only_told_of(spec, words):
     assert topics.ready
 
 
-def test_a_missing_dead_letter_topic_is_told_of():
+def test_missing_dead_letter_topic_is_reported():
     """Nothing waits for it: brokers may create it on the first write. Once it exists nothing is reported."""
     letters = plan().model_copy(update={"dead_letter_topic": "words-failed"})
     topics = found(the_plan=letters)
@@ -266,7 +266,7 @@ def test_internal_topics_get_the_wanted_replication():
 @pytest.mark.parametrize(
     "reason", ["Unreachable", "AuthenticationFailed", "NotAuthorized", "BadConfiguration", "SecretMissing"]
 )
-def test_why_brokers_cannot_be_asked_is_told(world, reason):
+def test_reason_why_brokers_cannot_be_asked_is_reported(world, reason):
     """BrokersReachable has the reason and message of the Kafka observation."""
     world.brokers_up = False
     world.kafka_reason = reason

@@ -162,7 +162,7 @@ def test_a_revision_that_fails_is_rolled_back(world, program, reason):
     assert world.run_pass().actions == ()
 
 
-def test_a_roll_back_is_told_once_and_never_forgotten(world):
+def test_rollback_is_reported_once_and_never_forgotten(world):
     """Exactly one Event is sent, even if the operator dies while sending it, before it or right after."""
     world.programs[NEW] = Program(crashes=True)
     world.change(image=NEW)
@@ -210,7 +210,7 @@ def test_a_single_crash_is_no_failure(world):
     assert deleted_pods(world) == [f"{APP}-2", f"{APP}-1", f"{APP}-0"]
 
 
-def test_a_pod_that_runs_once_more_when_time_is_up_tells_of_its_crashes(world):
+def test_pod_that_runs_again_at_the_timeout_reports_its_crashes(world):
     """Its termination message explains the timeout, even if the pod is just being started again."""
     world.programs[NEW] = Program(becomes_ready=False)
     world.change(image=NEW)
@@ -304,7 +304,7 @@ def test_a_plan_that_fails_touches_no_pod(world):
     assert world.condition("Stalled")[0] == "False"
 
 
-def test_an_incompatible_topology_is_held_back(world):
+def test_incompatible_topology_is_not_started(world):
     """A renamed store is refused before any pod is touched, with the reason."""
     world.programs[NEW] = Program(plan=plan(["totals"]))
     old = world.revisions()
@@ -328,7 +328,7 @@ def test_an_incompatible_topology_runs_when_only_warned_of(world):
     assert "words-v1-totals-changelog" in world.topics
 
 
-def test_a_held_back_application_still_scales(world):
+def test_application_with_an_incompatible_topology_still_scales(world):
     """The running revision stays the target, so it can still be scaled."""
     world.programs[NEW] = Program(plan=plan(["totals"]))
     old = world.revisions()[0]

@@ -65,7 +65,7 @@ def test_a_reset_forgets_what_an_earlier_application_has_left():
     assert this.earlier
 
 
-def test_the_plan_is_told_before_anything_is_done():
+def test_plan_is_reported_before_anything_is_done():
     """The first pass only writes down what will be done, and adds the finalizer."""
     this = world()
     decision = this.pass_over()
@@ -219,7 +219,7 @@ def test_members_that_a_deletion_has_left_are_its_own():
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_dry_run_tells_which_members_are_waited_for(force):
+def test_dry_run_lists_the_members_to_wait_for(force):
     """With `force` the application's own members would be removed; any others keep a reset from starting."""
     this = world(members=(KILLED, FOREIGN), force=force, dry_run=True)
     this.run(passes=1)
@@ -307,7 +307,7 @@ def test_only_offsets_may_be_reset():
     assert (this.status.stable_revision, this.started) == ("old", {"new", "old"})
 
 
-def test_a_reset_that_is_deleted_or_ended_asks_nobody():
+def test_deleted_or_finished_reset_asks_no_brokers():
     """The brokers are asked only if nothing else blocks the reset."""
     this = world()
     desired, observed = this.look()
@@ -330,7 +330,7 @@ def test_too_many_partitions_are_not_shifted():
     assert "1001 partitions" in this.reset_status.message
 
 
-def test_an_action_that_fails_is_told():
+def test_failed_action_is_reported():
     """The message says what failed, and the phase stays the same."""
     this = world()
     this.pass_over()
@@ -392,7 +392,7 @@ def test_a_reset_that_brokers_refuse_does_not_stay_for_ever_when_it_is_deleted()
     assert "the brokers refuse" in this.reset_status.message
 
 
-def test_a_reset_that_has_not_begun_is_let_go_at_once():
+def test_reset_that_has_not_started_is_deleted_immediately():
     """Nothing was done, so there is nothing to finish."""
     this = world(state="running")
     this.pass_over()
