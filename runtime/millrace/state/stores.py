@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millrace.serdes.base import AnySerde
 from millrace.state.builders import (
-    KeyValueStoreBuilder,
+    LayeredStoreBuilder,
     SessionStoreBuilder,
     VersionedKeyValueStoreBuilder,
     WindowStoreBuilder,
@@ -46,7 +46,7 @@ class Stores:
     """Makes store suppliers and store builders.
 
     >>> Stores.key_value_store_builder(Stores.persistent_key_value_store("totals"), None, None).with_caching_enabled()
-    KeyValueStoreBuilder('totals')
+    LayeredStoreBuilder('totals')
     """
 
     # Suppliers.
@@ -172,23 +172,23 @@ class Stores:
     @staticmethod
     def key_value_store_builder(
         supplier: KeyValueBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
-    ) -> KeyValueStoreBuilder:
+    ) -> LayeredStoreBuilder[KeyValueBytesStoreSupplier]:
         """Return a builder of plain key-value stores; a serde of None means the configured default."""
-        return KeyValueStoreBuilder(supplier, key_serde, value_serde, KeyValueStore)
+        return LayeredStoreBuilder(supplier, key_serde, value_serde, KeyValueStore)
 
     @staticmethod
     def timestamped_key_value_store_builder(
         supplier: KeyValueBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
-    ) -> KeyValueStoreBuilder:
+    ) -> LayeredStoreBuilder[KeyValueBytesStoreSupplier]:
         """Return a builder of timestamped stores; on a plain supplier the timestamps are not kept on disk (-1)."""
-        return KeyValueStoreBuilder(supplier, key_serde, value_serde, TimestampedKeyValueStore)
+        return LayeredStoreBuilder(supplier, key_serde, value_serde, TimestampedKeyValueStore)
 
     @staticmethod
     def timestamped_key_value_store_with_headers_builder(
         supplier: KeyValueBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
-    ) -> KeyValueStoreBuilder:
+    ) -> LayeredStoreBuilder[KeyValueBytesStoreSupplier]:
         """Return a builder of stores whose values have timestamp and headers; the disk keeps what its format can."""
-        return KeyValueStoreBuilder(supplier, key_serde, value_serde, TimestampedKeyValueStoreWithHeaders)
+        return LayeredStoreBuilder(supplier, key_serde, value_serde, TimestampedKeyValueStoreWithHeaders)
 
     @staticmethod
     def window_store_builder(
