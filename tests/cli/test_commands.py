@@ -196,7 +196,7 @@ def test_version():
 
 
 @pytest.mark.broker
-def test_dev_kafka_serves_until_it_is_told_to_stop():
+def test_dev_kafka_serves_until_sigterm():
     """`dev kafka` prints its address, and ends cleanly on SIGTERM."""
     command = [sys.executable, "-m", "millrace.cli", "dev", "kafka", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

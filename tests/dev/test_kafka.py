@@ -276,7 +276,7 @@ def test_number_of_advertised_ports_must_be_that_of_the_brokers():
         EmbeddedKafka(3, advertised_ports=[9092])
 
 
-def test_clients_behind_a_proxy_are_told_its_port(own_kafka):
+def test_clients_behind_a_proxy_get_its_port(own_kafka):
     """A client of the listener behind a proxy learns the proxy's port; other clients still learn the broker's own."""
     [proxy] = free_ports(1, "127.0.0.1")
     kafka = own_kafka(advertised_ports=[proxy])
@@ -404,9 +404,9 @@ def test_attached_broker_can_be_killed_and_restarted(own_kafka, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_serve_reports_its_address_and_ends_on_a_signal(number):
-    """`serve` prints Kafka's address, runs until it is told to end, and then exits cleanly with its broker."""
-    program = "from millrace.cli.dev import serve; serve(port=None, report=lambda line: print(line, flush=True))"
+def test_dev_kafka_prints_its_address_and_ends_on_a_signal(number):
+    """`millrace dev kafka` prints Kafka's address, runs until a signal, and then exits cleanly with its broker."""
+    program = "from millrace.cli.dev import kafka; kafka(port=0)"
     process, line = run_python(program)
     assert line.startswith("Kafka serves at 127.0.0.1:")
     address = line.removeprefix("Kafka serves at ")

@@ -1,4 +1,4 @@
-"""A replica's process: restarted when it dies, after increasing delays, and told to end."""
+"""A replica's process: restarted with increasing delays when it dies, and stopped."""
 
 from __future__ import annotations
 

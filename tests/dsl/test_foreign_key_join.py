@@ -61,7 +61,7 @@ def out(running):
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_records_are_those_of_kafka_streams(name):
+def test_records_equal_those_that_java_wrote(name):
     """Subscriptions, responses, changelogs and results have Java's bytes, timestamps, headers and partitions."""
     problems = replay(load(DATA / "cases" / name), TOPOLOGIES)
     assert not problems, "\n".join(problems[:5])
@@ -344,7 +344,7 @@ def test_late_update_of_a_versioned_table_changes_no_result():
 
 
 @pytest.mark.parametrize("part", ["foreign_key", "joiner"])
-def test_failing_functions_are_handled_like_those_of_other_operators(part):
+def test_failing_functions_are_handled_as_in_other_operators(part):
     """The processing exception handler decides; by default the task fails."""
 
     def build():

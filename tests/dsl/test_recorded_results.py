@@ -287,7 +287,7 @@ RECORDED = [
 @pytest.mark.parametrize(
     ("define", "settings", "records", "results", "topics"), RECORDED, ids=[case[0].__name__ for case in RECORDED]
 )
-def test_results_are_those_of_kafka_streams(define, settings, records, results, topics):
+def test_results_equal_those_that_java_wrote(define, settings, records, results, topics):
     """Keys, values and timestamps in the same order, and the same internal topics written."""
     builder = StreamsBuilder()
     define(builder).to("out")

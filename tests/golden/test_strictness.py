@@ -44,19 +44,19 @@ def test_no_recording_is_missing():
 
 
 @pytest.mark.parametrize("arguments", [(), ("--only", "cogroup")])
-def test_empty_folder_is_no_success(tmp_path, capsys, arguments):
+def test_empty_folder_fails(tmp_path, capsys, arguments):
     """A folder without cases, or without the requested case, is reported as an error."""
     assert _run(tmp_path, *arguments) == 2
     assert ": there is no" in capsys.readouterr().err
 
 
-def test_unknown_name_is_no_success(tmp_path, capsys):
+def test_unknown_name_fails(tmp_path, capsys):
     """A misspelt name is an error, even next to correct names."""
     assert _run(_copied(tmp_path, "reduce"), "--only", "reduce", "redcue") == 2
     assert "there is no redcue" in capsys.readouterr().err
 
 
-def test_vanished_case_is_no_success(tmp_path, capsys, monkeypatch):
+def test_vanished_case_fails(tmp_path, capsys, monkeypatch):
     """The project's recordings are counted: one less is an error."""
     folder = _copied(tmp_path, "reduce", "wordcount")
     monkeypatch.setattr(replay, "CASES", folder)
@@ -65,7 +65,7 @@ def test_vanished_case_is_no_success(tmp_path, capsys, monkeypatch):
     assert "there should be 3 recordings, and there are 2" in capsys.readouterr().err
 
 
-def test_folder_that_is_no_case_fails(tmp_path, capsys):
+def test_folder_without_a_case_fails(tmp_path, capsys):
     """A folder without its description is a failure, and is not skipped."""
     folder = _copied(tmp_path, "reduce", "wordcount")
     (folder / "reduce" / "case.json").unlink()
@@ -208,7 +208,7 @@ def test_description_needs_both_files(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [(), ("--only", "cogroup")])
-def test_no_description_is_no_success(tmp_path, arguments):
+def test_missing_description_fails(tmp_path, arguments):
     """An empty folder, or one without the requested description, is an error."""
     with pytest.raises(SystemExit) as end:
         describe.main([str(tmp_path), *arguments])

@@ -14,7 +14,7 @@ from millrace.config import StreamsConfig
 from millrace.records import RecordContext, TaskId, TopicPartition
 from millrace.serdes.primitives import LongSerde
 from millrace.state import StoreContext, Stores
-from millrace.state.suppliers import PersistentWindowSupplier
+from millrace.state.suppliers import WindowSupplier
 
 STORES = ("key-value", "window", "versioned")
 KEYS = 97
@@ -58,7 +58,7 @@ def make_store(kind: str):
     if kind == "versioned":
         versions = Stores.persistent_versioned_key_value_store(kind, RETENTION_MS, SEGMENT_MS)
         return Stores.versioned_key_value_store_builder(versions, LongSerde(), LongSerde()).build()
-    supplier = PersistentWindowSupplier(kind, RETENTION_MS, 1, segment_interval_ms=SEGMENT_MS)
+    supplier = WindowSupplier(kind, RETENTION_MS, 1, segment_interval_ms=SEGMENT_MS)
     return Stores.window_store_builder(supplier, LongSerde(), LongSerde()).build()
 
 

@@ -152,7 +152,7 @@ def test_the_changelog_has_the_last_state_of_each_key_at_the_flush(task: Any) ->
     assert len(task.log("b")) == 2
 
 
-def test_a_restored_buffer_goes_on_where_the_old_one_was(task: Any, make_task: Any) -> None:
+def test_a_restored_buffer_continues_where_the_old_one_stopped(task: Any, make_task: Any) -> None:
     """It is rebuilt from the changelog alone, since it lives only in memory."""
     buffer = task.open(suppression())
     buffer.put(10, "k", Change("a", "p"), HERE)

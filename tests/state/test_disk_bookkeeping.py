@@ -8,7 +8,7 @@ from rocksdict import Options, Rdict
 from millrace.serdes.primitives import StringSerde
 from millrace.state import Stores
 from millrace.state.keys import decode_window_key
-from millrace.state.suppliers import PersistentWindowSupplier
+from millrace.state.suppliers import WindowSupplier
 
 S = StringSerde()
 RETENTION = 300
@@ -17,7 +17,7 @@ SEGMENT = 100
 
 def windows(name="w", *, retain_duplicates=False):
     """Return a builder of a window store with small segments."""
-    supplier = PersistentWindowSupplier(name, RETENTION, 10, retain_duplicates, segment_interval_ms=SEGMENT)
+    supplier = WindowSupplier(name, RETENTION, 10, retain_duplicates, segment_interval_ms=SEGMENT)
     return Stores.window_store_builder(supplier, S, S)
 
 

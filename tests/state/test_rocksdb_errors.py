@@ -1,4 +1,4 @@
-"""What a user is told when a store's directory cannot be used."""
+"""The errors that a user gets when a store's directory cannot be used."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_second_store_in_the_process_is_refused(make_task):
         make_task().open(plain())
 
 
-def test_creation_that_was_cut_short_begins_anew(task):
+def test_interrupted_creation_starts_over(task):
     """After a process died while creating the database and left files behind, the store opens, empty."""
     directory = task.state_dir / "rocksdb" / "s"
     directory.mkdir(parents=True)

@@ -11,16 +11,16 @@ from millrace.serdes.primitives import ByteArraySerde, StringSerde
 from millrace.state import Stores
 from millrace.state.keys import SessionKey
 from millrace.state.session_bytes_store import RocksSessionStore, RocksTimeOrderedSessionStore
-from millrace.state.suppliers import PersistentSessionSupplier
+from millrace.state.suppliers import SessionSupplier
 from millrace.state.value_formats import PLAIN, SESSION_HEADERS
 
 RETENTION, SEGMENT = 50, 15
 KEYS = st.binary(max_size=3).map(lambda raw: bytes(b % 4 * 85 for b in raw))
 
 SUPPLIERS = {
-    "key-order": PersistentSessionSupplier("s", RETENTION, PLAIN, RocksSessionStore, SEGMENT),
-    "headers": PersistentSessionSupplier("s", RETENTION, SESSION_HEADERS, RocksSessionStore, SEGMENT),
-    "time-order": PersistentSessionSupplier("s", RETENTION, PLAIN, RocksTimeOrderedSessionStore, SEGMENT),
+    "key-order": SessionSupplier("s", RETENTION, PLAIN, RocksSessionStore, SEGMENT),
+    "headers": SessionSupplier("s", RETENTION, SESSION_HEADERS, RocksSessionStore, SEGMENT),
+    "time-order": SessionSupplier("s", RETENTION, PLAIN, RocksTimeOrderedSessionStore, SEGMENT),
     "memory": Stores.in_memory_session_store("s", RETENTION),
 }
 

@@ -175,7 +175,7 @@ class Tuning:
         self.calls.append(("close", store_name))
 
 
-def test_a_config_setter_tunes_every_store_and_is_told_of_its_end(make_task):
+def test_a_config_setter_tunes_every_store_and_is_called_when_it_closes(make_task):
     """It is called before the database is opened, and again after it has been closed."""
     setter = Tuning()
     task = make_task(settings={"rocksdb.config.setter": setter})

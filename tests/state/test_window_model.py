@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from millrace.records import TopicPartition, ValueAndTimestamp, Window
 from millrace.serdes.primitives import ByteArraySerde, StringSerde
 from millrace.state import Stores
-from millrace.state.suppliers import PersistentWindowSupplier
+from millrace.state.suppliers import WindowSupplier
 from millrace.state.value_formats import HEADERS, PLAIN, TIME_ORDERED_TIMESTAMPED, TIMESTAMPED
 from millrace.state.window_bytes_store import RocksIndexedWindowStore, RocksTimeOrderedWindowStore, RocksWindowStore
 
@@ -27,7 +27,7 @@ class Opaque(StringSerde):
 
 def persistent(layout, value_format):
     """Return a supplier with small segments."""
-    return PersistentWindowSupplier("w", RETENTION, SIZE, False, value_format, layout, SEGMENT)
+    return WindowSupplier("w", RETENTION, SIZE, False, value_format, layout, SEGMENT)
 
 
 SUPPLIERS = {

@@ -90,7 +90,7 @@ def test_dead_letter_is_there_when_pipe_returns(inputs):
         assert driver.create_output_topic("copied").read_key_values_to_list() == [("k", "no long")]
 
 
-def test_wall_clock_moves_only_when_told():
+def test_wall_clock_moves_only_when_the_test_advances_it():
     """Wall-clock punctuators fire in advance_wall_clock_time, once per call."""
 
     class Ticking(Processor):

@@ -59,7 +59,16 @@ def graphs_of(topology: BuiltTopology) -> tuple[Graph, ...]:
     named = [(f"Sub-topology {item.id}", item) for item in topology.subtopologies]
     if topology.global_subtopology:
         named.append(("Global stores", topology.global_subtopology))
-    return tuple(_graph(title, item, topology.application_id) for title, item in named)
+    graphs = []
+    for title, item in named:
+        boxes: dict[str, Box] = {}
+        edges: dict[tuple[str, str], None] = {}
+        for start, end in _edges(item, topology.application_id):
+            for box in (start, end):
+                boxes.setdefault(box.key, box)
+            edges[start.key, end.key] = None
+        graphs.append(Graph(title, tuple(boxes.values()), tuple(edges)))
+    return tuple(graphs)
 
 
 def mermaid(graphs: Sequence[Graph]) -> str:
@@ -77,16 +86,6 @@ def mermaid(graphs: Sequence[Graph]) -> str:
             lines.append(f"    {ids[start]} {arrow} {ids[end]}")
         lines.append("  end")
     return "\n".join(lines) + "\n"
-
-
-def _graph(title: str, subtopology: Subtopology, application_id: str) -> Graph:
-    boxes: dict[str, Box] = {}
-    edges: dict[tuple[str, str], None] = {}
-    for start, end in _edges(subtopology, application_id):
-        for box in (start, end):
-            boxes.setdefault(box.key, box)
-        edges[start.key, end.key] = None
-    return Graph(title, tuple(boxes.values()), tuple(edges))
 
 
 def _edges(subtopology: Subtopology, application_id: str) -> Iterator[tuple[Box, Box]]:
@@ -188,14 +187,18 @@ def _place(graph: Graph, top: float) -> Mapping[str, _Placed]:
     for box in graph.boxes:
         _layer(box.key, parents, layers)
     placed: dict[str, _Placed] = {}
+
+    def centre_of_parents(box: Box) -> float:
+        centres = [placed[parent].centre for parent in parents[box.key] if parent in placed]
+        return sum(centres) / len(centres) if centres else 0.0
+
     for layer in range(max(layers.values(), default=-1) + 1):
         boxes = [box for box in graph.boxes if layers[box.key] == layer]
-        boxes.sort(key=lambda box: _mean([placed[parent].centre for parent in parents[box.key] if parent in placed]))
+        boxes.sort(key=centre_of_parents)
         x = 2.0 * _PADDING
         for box in boxes:
             width = len(box.label) * _CHARACTER_WIDTH + 24
-            wanted = _mean([placed[parent].centre for parent in parents[box.key] if parent in placed]) - width / 2
-            x = max(x, wanted)
+            x = max(x, centre_of_parents(box) - width / 2)
             placed[box.key] = _Placed(box, x, top + 12 + layer * (_BOX_HEIGHT + _GAP_Y), width)
             x += width + _GAP_X
     return placed
@@ -205,10 +208,6 @@ def _layer(key: str, parents: Mapping[str, Sequence[str]], layers: dict[str, int
     if key not in layers:
         layers[key] = 1 + max((_layer(parent, parents, layers) for parent in parents[key]), default=-1)
     return layers[key]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 def _box(item: _Placed) -> str:

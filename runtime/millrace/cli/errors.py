@@ -39,17 +39,20 @@ _HINTS: dict[type[errors.StreamsError], str] = {
 def report(error: errors.StreamsError, *, verbose: bool, with_reason: bool = False) -> int:
     """Print an error to standard error and return its exit code.
 
+    The code is 2 for errors in the user's input, which a retry does not fix, else 1.
+
     Args:
         error: What went wrong.
         verbose: Whether to print the traceback, with causes, as well.
         with_reason: Whether to add the kind of the error as the last line, for programs: `Reason: UnsupportedFeature`.
     """
+    exit_code = WRONG_INPUT if isinstance(error, _WRONG_INPUT) else FAILED
     usual_remedy = next((_HINTS[kind] for kind in type(error).__mro__ if kind in _HINTS), None)
     hints = [*getattr(error, "__notes__", ()), *filter(None, [usual_remedy])]
     if are_json():
         text = " ".join([f"{_with_cause(error)}", *hints, f"(reason: {reason(error)})"])
         logging.getLogger("millrace").error("%s", text, exc_info=error if verbose else None)
-        return exit_code(error)
+        return exit_code
     from rich.console import Console
 
     console = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -60,7 +63,7 @@ def report(error: errors.StreamsError, *, verbose: bool, with_reason: bool = Fal
         console.print(f"Hint: {hint}", style="yellow", markup=False)
     if with_reason:
         console.print(f"Reason: {reason(error)}", markup=False)
-    return exit_code(error)
+    return exit_code
 
 
 def reason(error: errors.StreamsError) -> str:
@@ -74,8 +77,3 @@ def _with_cause(error: BaseException) -> str:
     if cause is None or (cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)) in text:
         return text
     return f"{text} (caused by {type(cause).__name__}: {_with_cause(cause)})"
-
-
-def exit_code(error: errors.StreamsError) -> int:
-    """Return 2 for errors in the user's input, which a retry does not fix, else 1."""
-    return WRONG_INPUT if isinstance(error, _WRONG_INPUT) else FAILED

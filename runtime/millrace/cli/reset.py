@@ -121,7 +121,12 @@ def reset(
 
     with Resetter(settings) as resetter:
         actions = resetter.plan(plan, target=target, inputs=inputs, force=force)
-        directory = None if state_dir is None else _state(settings, state_dir)
+        directory = None
+        if state_dir is not None:
+            from millrace.instance.state_directory import StateDirectory
+
+            named = StateDirectory(settings.model_copy(update={"state_dir": str(state_dir)}))
+            directory = named if named.path.is_dir() else None
         _show(actions, directory)
         idle = not (actions.set_offsets or actions.delete_topics or actions.remove_members or directory)
         if dry_run or idle:
@@ -196,17 +201,6 @@ def _milliseconds_before_now(duration: str) -> int:
             f"`{duration}` is not a duration: write it in ISO 8601, for example PT12H or P1DT12H"
         ) from None
     return max(0, int(datetime.now(UTC).timestamp() * 1000) - length_ms)
-
-
-def _state(settings: StreamsConfig, state_dir: Path) -> StateDirectory | None:
-    """Return the application's directory if it exists."""
-    from millrace.instance.state_directory import StateDirectory
-
-    named = settings.model_copy(update={"state_dir": str(state_dir)})
-    directory = StateDirectory(named)
-    if not directory.path.is_dir():
-        return None
-    return directory
 
 
 def _show(actions: ResetActions, directory: StateDirectory | None) -> None:

@@ -1,4 +1,4 @@
-"""`millrace run`: runs one instance of an application in this process, until it is told to stop."""
+"""`millrace run`: runs one instance of an application in this process, until a signal stops it."""
 
 from __future__ import annotations
 

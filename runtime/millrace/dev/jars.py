@@ -188,22 +188,6 @@ def _sha256(path: Path) -> str:
 
 
 def _download_all(jars: list[Jar], directory: Path, title: str, repository: str) -> None:
-    total_bytes = sum(jar.size_bytes for jar in jars)
-    with (
-        _session() as session,
-        _download_progress(title, f"{len(jars)} jars from {repository}", total_bytes) as advance,
-        ThreadPoolExecutor(_CONNECTIONS) as pool,
-    ):
-        downloads = [pool.submit(_download, session, repository, jar, directory, advance) for jar in jars]
-        try:
-            for download in downloads:
-                download.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def _session() -> requests.Session:
     try:
         import requests  # noqa: PLC0415 (an extra's dependency, needed for downloads only)
         from requests.adapters import HTTPAdapter  # noqa: PLC0415
@@ -217,7 +201,19 @@ def _session() -> requests.Session:
     )
     session.mount("https://", adapter)
     session.mount("http://", adapter)
-    return session
+    total_bytes = sum(jar.size_bytes for jar in jars)
+    with (
+        session,
+        _download_progress(title, f"{len(jars)} jars from {repository}", total_bytes) as advance,
+        ThreadPoolExecutor(_CONNECTIONS) as pool,
+    ):
+        downloads = [pool.submit(_download, session, repository, jar, directory, advance) for jar in jars]
+        try:
+            for download in downloads:
+                download.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _download(session: requests.Session, repository: str, jar: Jar, directory: Path, advance: Advance) -> None:
@@ -241,7 +237,7 @@ def _download(session: requests.Session, repository: str, jar: Jar, directory: P
 
 def _complete(session: requests.Session, url: str, part: Path, jar: Jar, advance: Advance) -> None:
     """Download the rest of `part`, resuming as long as every attempt makes progress."""
-    import requests  # noqa: PLC0415 (present: `_session` checked)
+    import requests  # noqa: PLC0415 (present: `_download_all` checked)
 
     have_bytes = _size(part)
     advance(min(have_bytes, jar.size_bytes))

@@ -175,20 +175,16 @@ class KGroupedTable(AbstractStream[K, V]):
             source=source,
             topic=base + REPARTITION_SUFFIX,
             key_serde=self._grouped.key_serde,
-            change_serde=change_serde(self._grouped.value_serde),
+            change_serde=DeferredSerde(self._change_serde),
             name_is_generated=self._grouped.name is None and not options.queryable,
         )
 
-
-def change_serde(value_serde: AnySerde | None) -> AnySerde:
-    """Return the serde of a grouped table's repartition topic, which wraps the given or the default value serde."""
-
-    def make(config: StreamsConfig) -> AnySerde:
-        inner = value_serde if value_serde is not None else Serdes.default_value(config)
+    def _change_serde(self, config: StreamsConfig) -> AnySerde:
+        """Return the serde of the repartition topic, which wraps the given or the default value serde."""
+        given = self._grouped.value_serde
+        inner = given if given is not None else Serdes.default_value(config)
         if inner is None:
             raise ConfigError(
                 "A grouped table has no value serde: give group_by a Grouped with one, or set default.value.serde"
             )
         return ChangeSerde(inner, allow_both=not config.may_run_before(3, 5))
-
-    return DeferredSerde(make)

@@ -332,7 +332,11 @@ def _copartitioning(old: PlannedSubtopology, new: PlannedSubtopology) -> Iterato
     if set(map(frozenset, old.copartition_groups)) == set(map(frozenset, new.copartition_groups)):
         return
     shared = {topic.name for topic in old.repartition_topics} & {topic.name for topic in new.repartition_topics}
-    agreed = sorted(name for name in shared if _partners(old, name) != _partners(new, name))
+    before, after = (
+        {name: {other for group in item.copartition_groups if name in group for other in group} for name in shared}
+        for item in (old, new)
+    )
+    agreed = sorted(name for name in shared if before[name] != after[name])
     why = (
         f"{', '.join(agreed)} may need a different number of partitions, to match its partners"
         if agreed
@@ -340,10 +344,6 @@ def _copartitioning(old: PlannedSubtopology, new: PlannedSubtopology) -> Iterato
     )
     change = "has other topics that must be co-partitioned"
     yield PlanChange("sub-topology", str(new.id), change, why, needs_reset=bool(agreed))
-
-
-def _partners(item: PlannedSubtopology, topic: str) -> frozenset[str]:
-    return frozenset(name for group in item.copartition_groups if topic in group for name in group)
 
 
 def _dead_letters(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:

@@ -40,6 +40,7 @@ except ImportError as error:
 __all__ = ["AvroSerde", "JsonSchemaSerde", "ProtobufSerde", "Registry"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 Registry: TypeAlias = "SchemaRegistryClient | Mapping[str, object] | str"
 """A client, its settings (`url`, `basic.auth.user.info`, `ssl.ca.location` …), or just the registry's URL."""
@@ -68,27 +69,55 @@ _READING: Final = frozenset(
 """The settings that deserialisers know too."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    client: SchemaRegistryClient
+    write: Codec
+    read: Codec
+    settings: Mapping[str, object]
+
+
 class _RegistrySerde(Serde[T], Generic[T]):
-    """The base of the three serdes: contexts per topic, and errors."""
+    """The base of the three serdes: the connection to the registry, which several threads may use; contexts per topic; errors.
+
+    Args:
+        registry: where the schemas are; None for the application's registry.
+        make: creates the serialiser and the deserialiser for a client.
+        is_key: whether this serde is for keys.
+    """
 
     def __init__(self, registry: Registry | None, make: MakeCodecs, *, is_key: bool) -> None:
         self.is_key = is_key
-        self._registry = RegistryConnection(registry, make)
         self._field = MessageField.KEY if is_key else MessageField.VALUE
+        self._make = make
+        self._lock = threading.Lock()
+        self._of_application = registry is None
+        self._settings: Mapping[str, object] = {}
+        self._opened: _Opened | None = None
+        if isinstance(registry, SchemaRegistryClient):
+            self._opened = _Opened(registry, *make(registry), {})
+        elif registry is not None:
+            self._opened = self._with({"url": registry} if isinstance(registry, str) else registry)
 
     @property
     def client(self) -> SchemaRegistryClient:
         """The registry's client; give one client to several serdes to share its connections."""
-        return self._registry.client
+        return self._open().client
 
     def configure(self, config: StreamsConfig) -> None:
         """Take the application's registry, unless this serde was given another one."""
-        self._registry.configure(config)
+        given = config.client_settings
+        settings = {key.removeprefix(_PREFIX): value for key, value in given.items() if key.startswith(_PREFIX)}
+        if _LOGIN in given:
+            settings[_LOGIN] = given[_LOGIN]
+        with self._lock:
+            if self._of_application and settings != self._settings:
+                self._settings, self._opened = settings, None
 
     def serialize(self, topic: str, data: T, headers: Headers = NO_HEADERS) -> bytes:
         """Return the schema's id and the encoded data, registering the schema on first use unless that is disabled."""
         try:
-            encoded: bytes = self._registry.write(data, self._context(topic, headers))
+            encoded: bytes = self._do(lambda opened: opened.write(data, self._context(topic, headers)))
         except Exception as error:
             raise SerializationError(
                 f"{self!r} cannot write {type(data).__qualname__} for subject {self._subject(topic)!r}: {error}"
@@ -98,7 +127,7 @@ class _RegistrySerde(Serde[T], Generic[T]):
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> T:
         """Return the object, read with the schema it was written with."""
         try:
-            decoded: T = self._registry.read(data, self._context(topic, headers))
+            decoded: T = self._do(lambda opened: opened.read(data, self._context(topic, headers)))
         except Exception as error:
             raise SerializationError(f"{self!r} cannot read {len(data)} bytes from topic {topic!r}: {error}") from error
         return decoded
@@ -108,6 +137,41 @@ class _RegistrySerde(Serde[T], Generic[T]):
 
     def _subject(self, topic: str) -> str:
         return f"{topic}-{'key' if self.is_key else 'value'}"
+
+    def _do(self, work: Callable[[_Opened], R]) -> R:
+        opened = self._opened or self._open()
+        try:
+            return work(opened)
+        except Exception as error:
+            renewed = self._renewed(opened) if _is_refusal(error) else None
+            if renewed is None:
+                raise
+        return work(renewed)
+
+    def _open(self) -> _Opened:
+        with self._lock:
+            if self._opened is None:
+                self._opened = self._with(self._resolved())
+            return self._opened
+
+    def _renewed(self, refused: _Opened) -> _Opened | None:
+        """Reconnect if the credentials have changed since."""
+        with self._lock:
+            if self._of_application and self._opened is refused and self._resolved() != refused.settings:
+                self._opened = self._with(self._resolved())
+            return None if self._opened is refused else self._opened
+
+    def _resolved(self) -> dict[str, object]:
+        if "url" not in self._settings:
+            raise ConfigError(
+                "the application has no schema registry: set schema.registry.url (spec.kafka.schemaRegistry in a manifest), "
+                "or give the serde one"
+            )
+        return {key: config_providers.resolve(key, value) for key, value in self._settings.items()}
+
+    def _with(self, settings: Mapping[str, object]) -> _Opened:
+        client = SchemaRegistryClient(dict(settings))
+        return _Opened(client, *self._make(client), settings)
 
 
 class AvroSerde(_RegistrySerde[T]):
@@ -223,92 +287,6 @@ def _split(settings: Mapping[str, object] | None) -> tuple[dict[str, object], di
 
 def _ignoring_context(function: Callable[[Any], Any] | None) -> Codec | None:
     return None if function is None else lambda value, _context: function(value)
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    client: SchemaRegistryClient
-    write: Codec
-    read: Codec
-    settings: Mapping[str, object]
-
-
-class RegistryConnection:
-    """The connection of a serde to its registry; several threads may use it.
-
-    Args:
-        registry: Where the schemas are; None for the application's registry.
-        make: Creates the serialiser and the deserialiser for a client.
-    """
-
-    def __init__(self, registry: Registry | None, make: MakeCodecs) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._of_application = registry is None
-        self._settings: Mapping[str, object] = {}
-        self._opened: _Opened | None = None
-        if isinstance(registry, SchemaRegistryClient):
-            self._opened = _Opened(registry, *make(registry), {})
-        elif registry is not None:
-            self._opened = self._with({"url": registry} if isinstance(registry, str) else registry)
-
-    @property
-    def client(self) -> SchemaRegistryClient:
-        """The registry's client."""
-        return self._open().client
-
-    def configure(self, config: StreamsConfig) -> None:
-        """Take the application's registry, unless another one was given."""
-        given = config.client_settings
-        settings = {key.removeprefix(_PREFIX): value for key, value in given.items() if key.startswith(_PREFIX)}
-        if _LOGIN in given:
-            settings[_LOGIN] = given[_LOGIN]
-        with self._lock:
-            if self._of_application and settings != self._settings:
-                self._settings, self._opened = settings, None
-
-    def write(self, data: object, context: SerializationContext) -> Any:
-        """Serialise."""
-        return self._do(lambda opened: opened.write(data, context))
-
-    def read(self, data: bytes, context: SerializationContext) -> Any:
-        """Deserialise."""
-        return self._do(lambda opened: opened.read(data, context))
-
-    def _do(self, work: Callable[[_Opened], T]) -> T:
-        opened = self._opened or self._open()
-        try:
-            return work(opened)
-        except Exception as error:
-            renewed = self._renewed(opened) if _is_refusal(error) else None
-            if renewed is None:
-                raise
-        return work(renewed)
-
-    def _open(self) -> _Opened:
-        with self._lock:
-            if self._opened is None:
-                self._opened = self._with(self._resolved())
-            return self._opened
-
-    def _renewed(self, refused: _Opened) -> _Opened | None:
-        """Reconnect if the credentials have changed since."""
-        with self._lock:
-            if self._of_application and self._opened is refused and self._resolved() != refused.settings:
-                self._opened = self._with(self._resolved())
-            return None if self._opened is refused else self._opened
-
-    def _resolved(self) -> dict[str, object]:
-        if "url" not in self._settings:
-            raise ConfigError(
-                "the application has no schema registry: set schema.registry.url (spec.kafka.schemaRegistry in a manifest), "
-                "or give the serde one"
-            )
-        return {key: config_providers.resolve(key, value) for key, value in self._settings.items()}
-
-    def _with(self, settings: Mapping[str, object]) -> _Opened:
-        client = SchemaRegistryClient(dict(settings))
-        return _Opened(client, *self._make(client), settings)
 
 
 def _is_refusal(error: BaseException | None) -> bool:

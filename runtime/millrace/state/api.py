@@ -8,7 +8,7 @@ committed point.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -245,36 +245,6 @@ class CachedStateStore(Protocol):
 
     def set_flush_listener(self, listener: FlushListener, *, send_old_values: bool) -> bool:
         """Have flushed updates forwarded; return False if the store is not cached, so that the node must forward them itself."""
-
-
-@runtime_checkable
-class ReadOnlyKeyValueStore(Protocol):
-    """What makes a store a key-value store: look-ups by key and by a range of keys."""
-
-    def get(self, key: object) -> object:
-        """Return the value of a key, or None."""
-
-    def range(self, key_from: object = None, key_to: object = None) -> Iterator[object]:
-        """Iterate over the pairs with key_from <= key <= key_to."""
-
-
-@runtime_checkable
-class ReadOnlyWindowStore(Protocol):
-    """What makes a store a window store: look-ups by key and time."""
-
-    def fetch(self, key: object, time_from: int, time_to: int) -> Iterator[object]:
-        """Iterate over a key's windows that start in [time_from, time_to]."""
-
-    def fetch_all(self, time_from: int, time_to: int) -> Iterator[object]:
-        """Iterate over the windows of all keys that start in [time_from, time_to]."""
-
-
-@runtime_checkable
-class ReadOnlySessionStore(Protocol):
-    """What makes a store a session store: look-ups of sessions by key and time."""
-
-    def find_sessions(self, key: object, earliest_end: int, latest_start: int) -> Iterator[object]:
-        """Iterate over a key's sessions that end at `earliest_end` or later and start at `latest_start` or earlier."""
 
 
 def close_all(stores: Iterable[StateStore]) -> None:

@@ -16,7 +16,6 @@ from millrace.state.key_value import (
 )
 from millrace.state.session import SessionStore, SessionStoreWithHeaders
 from millrace.state.suppliers import (
-    KeyValueBytesStoreSupplier,
     SessionBytesStoreSupplier,
     StoreSupplier,
     VersionedBytesStoreSupplier,
@@ -153,12 +152,6 @@ class LayeredStoreBuilder(StoreBuilderBase, Generic[S]):
             caching=self.caching_enabled,
             logging=self.logging_enabled,
         )
-
-
-class KeyValueStoreBuilder(LayeredStoreBuilder[KeyValueBytesStoreSupplier]):
-    """Builds key-value stores of one of the three value types."""
-
-    kind = "key-value"
 
 
 class SessionStoreBuilder(LayeredStoreBuilder[SessionBytesStoreSupplier]):

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from millrace.serdes.base import AnySerde
 from millrace.state.builders import (
-    KeyValueStoreBuilder,
+    LayeredStoreBuilder,
     SessionStoreBuilder,
     VersionedKeyValueStoreBuilder,
     WindowStoreBuilder,
 )
 from millrace.state.key_value import KeyValueStore, TimestampedKeyValueStore, TimestampedKeyValueStoreWithHeaders
-from millrace.state.memory import LruKeyValueStore
+from millrace.state.memory import LruKeyValueStore, MemoryKeyValueStore
+from millrace.state.rocksdb import RocksKeyValueStore
 from millrace.state.session import SessionStore, SessionStoreWithHeaders
 from millrace.state.session_bytes_store import RocksTimeOrderedSessionStore
 from millrace.state.suppliers import (
     KeyValueBytesStoreSupplier,
-    MemoryKeyValueSupplier,
-    MemorySessionSupplier,
-    MemoryWindowSupplier,
-    PersistentKeyValueSupplier,
-    PersistentSessionSupplier,
-    PersistentVersionedSupplier,
-    PersistentWindowSupplier,
+    KeyValueSupplier,
     SessionBytesStoreSupplier,
+    SessionSupplier,
     VersionedBytesStoreSupplier,
+    VersionedSupplier,
     WindowBytesStoreSupplier,
+    WindowSupplier,
 )
 from millrace.state.value_formats import (
     HEADERS,
@@ -48,35 +46,35 @@ class Stores:
     """Makes store suppliers and store builders.
 
     >>> Stores.key_value_store_builder(Stores.persistent_key_value_store("totals"), None, None).with_caching_enabled()
-    KeyValueStoreBuilder('totals')
+    LayeredStoreBuilder('totals')
     """
 
     # Suppliers.
 
     @staticmethod
-    def persistent_key_value_store(name: str) -> PersistentKeyValueSupplier:
+    def persistent_key_value_store(name: str) -> KeyValueSupplier:
         """Return a supplier of plain values in RocksDB."""
-        return PersistentKeyValueSupplier(name)
+        return KeyValueSupplier(name, PLAIN, persistent=True, get=lambda: RocksKeyValueStore(name, PLAIN))
 
     @staticmethod
-    def persistent_timestamped_key_value_store(name: str) -> PersistentKeyValueSupplier:
+    def persistent_timestamped_key_value_store(name: str) -> KeyValueSupplier:
         """Return a supplier of timestamped values in RocksDB."""
-        return PersistentKeyValueSupplier(name, TIMESTAMPED)
+        return KeyValueSupplier(name, TIMESTAMPED, persistent=True, get=lambda: RocksKeyValueStore(name, TIMESTAMPED))
 
     @staticmethod
-    def persistent_timestamped_key_value_store_with_headers(name: str) -> PersistentKeyValueSupplier:
+    def persistent_timestamped_key_value_store_with_headers(name: str) -> KeyValueSupplier:
         """Return a supplier of values with timestamp and headers in RocksDB (KIP-1271)."""
-        return PersistentKeyValueSupplier(name, HEADERS)
+        return KeyValueSupplier(name, HEADERS, persistent=True, get=lambda: RocksKeyValueStore(name, HEADERS))
 
     @staticmethod
-    def in_memory_key_value_store(name: str) -> MemoryKeyValueSupplier:
+    def in_memory_key_value_store(name: str) -> KeyValueSupplier:
         """Return a supplier of a store in memory."""
-        return MemoryKeyValueSupplier(name)
+        return KeyValueSupplier(name, None, persistent=False, get=lambda: MemoryKeyValueStore(name))
 
     @staticmethod
-    def lru_map(name: str, max_cache_size: int) -> MemoryKeyValueSupplier:
+    def lru_map(name: str, max_cache_size: int) -> KeyValueSupplier:
         """Return a supplier of a store in memory that keeps only the `max_cache_size` most recently used keys."""
-        return MemoryKeyValueSupplier(name, lambda store_name: LruKeyValueStore(store_name, max_cache_size))
+        return KeyValueSupplier(name, None, persistent=False, get=lambda: LruKeyValueStore(name, max_cache_size))
 
     @staticmethod
     def persistent_window_store(
@@ -84,9 +82,9 @@ class Stores:
         retention_ms: int,
         window_size_ms: int,
         retain_duplicates: bool = False,  # noqa: FBT001, FBT002 (Kafka's order)
-    ) -> PersistentWindowSupplier:
+    ) -> WindowSupplier:
         """Return a supplier of plain windowed values in RocksDB segments."""
-        return PersistentWindowSupplier(name, retention_ms, window_size_ms, retain_duplicates)
+        return WindowSupplier(name, retention_ms, window_size_ms, retain_duplicates)
 
     @staticmethod
     def persistent_timestamped_window_store(
@@ -94,9 +92,9 @@ class Stores:
         retention_ms: int,
         window_size_ms: int,
         retain_duplicates: bool = False,  # noqa: FBT001, FBT002
-    ) -> PersistentWindowSupplier:
+    ) -> WindowSupplier:
         """Return a supplier of timestamped windowed values in RocksDB segments."""
-        return PersistentWindowSupplier(name, retention_ms, window_size_ms, retain_duplicates, TIMESTAMPED)
+        return WindowSupplier(name, retention_ms, window_size_ms, retain_duplicates, TIMESTAMPED)
 
     @staticmethod
     def persistent_timestamped_window_store_with_headers(
@@ -104,14 +102,14 @@ class Stores:
         retention_ms: int,
         window_size_ms: int,
         retain_duplicates: bool = False,  # noqa: FBT001, FBT002
-    ) -> PersistentWindowSupplier:
+    ) -> WindowSupplier:
         """Return a supplier of windowed values with timestamp and headers in RocksDB segments (KIP-1271)."""
-        return PersistentWindowSupplier(name, retention_ms, window_size_ms, retain_duplicates, HEADERS)
+        return WindowSupplier(name, retention_ms, window_size_ms, retain_duplicates, HEADERS)
 
     @staticmethod
     def persistent_time_ordered_window_store(
         name: str, retention_ms: int, window_size_ms: int, *, has_index: bool = False, with_headers: bool = False
-    ) -> PersistentWindowSupplier:
+    ) -> WindowSupplier:
         """Return a supplier of windows in order of time, for results emitted on close.
 
         Args:
@@ -121,7 +119,7 @@ class Stores:
             has_index: whether windows can also be found by key without reading all windows of that time (for sliding windows).
             with_headers: the header-aware format, which always has the index.
         """
-        return PersistentWindowSupplier(
+        return WindowSupplier(
             name,
             retention_ms,
             window_size_ms,
@@ -135,62 +133,62 @@ class Stores:
         retention_ms: int,
         window_size_ms: int,
         retain_duplicates: bool = False,  # noqa: FBT001, FBT002
-    ) -> MemoryWindowSupplier:
+    ) -> WindowSupplier:
         """Return a supplier of a window store in memory."""
-        return MemoryWindowSupplier(name, retention_ms, window_size_ms, retain_duplicates)
+        return WindowSupplier(name, retention_ms, window_size_ms, retain_duplicates, None, None)
 
     @staticmethod
-    def persistent_session_store(name: str, retention_ms: int) -> PersistentSessionSupplier:
+    def persistent_session_store(name: str, retention_ms: int) -> SessionSupplier:
         """Return a supplier of sessions in RocksDB segments."""
-        return PersistentSessionSupplier(name, retention_ms)
+        return SessionSupplier(name, retention_ms)
 
     @staticmethod
-    def persistent_session_store_with_headers(name: str, retention_ms: int) -> PersistentSessionSupplier:
+    def persistent_session_store_with_headers(name: str, retention_ms: int) -> SessionSupplier:
         """Return a supplier of sessions in the header-aware format (KIP-1271)."""
-        return PersistentSessionSupplier(name, retention_ms, SESSION_HEADERS)
+        return SessionSupplier(name, retention_ms, SESSION_HEADERS)
 
     @staticmethod
     def persistent_time_ordered_session_store(
         name: str, retention_ms: int, *, with_headers: bool = False
-    ) -> PersistentSessionSupplier:
+    ) -> SessionSupplier:
         """Return a supplier of sessions in order of their ends, for results emitted on close."""
         value_format = TIME_ORDERED_SESSION_HEADERS if with_headers else PLAIN
-        return PersistentSessionSupplier(name, retention_ms, value_format, RocksTimeOrderedSessionStore)
+        return SessionSupplier(name, retention_ms, value_format, RocksTimeOrderedSessionStore)
 
     @staticmethod
-    def in_memory_session_store(name: str, retention_ms: int) -> MemorySessionSupplier:
+    def in_memory_session_store(name: str, retention_ms: int) -> SessionSupplier:
         """Return a supplier of a session store in memory."""
-        return MemorySessionSupplier(name, retention_ms)
+        return SessionSupplier(name, retention_ms, None, None)
 
     @staticmethod
     def persistent_versioned_key_value_store(
         name: str, history_retention_ms: int, segment_interval_ms: int | None = None
-    ) -> PersistentVersionedSupplier:
+    ) -> VersionedSupplier:
         """Return a supplier of versioned values in RocksDB (KIP-889)."""
-        return PersistentVersionedSupplier(name, history_retention_ms, segment_interval_ms)
+        return VersionedSupplier(name, history_retention_ms, segment_interval_ms)
 
     # Builders.
 
     @staticmethod
     def key_value_store_builder(
         supplier: KeyValueBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
-    ) -> KeyValueStoreBuilder:
+    ) -> LayeredStoreBuilder[KeyValueBytesStoreSupplier]:
         """Return a builder of plain key-value stores; a serde of None means the configured default."""
-        return KeyValueStoreBuilder(supplier, key_serde, value_serde, KeyValueStore)
+        return LayeredStoreBuilder(supplier, key_serde, value_serde, KeyValueStore)
 
     @staticmethod
     def timestamped_key_value_store_builder(
         supplier: KeyValueBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
-    ) -> KeyValueStoreBuilder:
+    ) -> LayeredStoreBuilder[KeyValueBytesStoreSupplier]:
         """Return a builder of timestamped stores; on a plain supplier the timestamps are not kept on disk (-1)."""
-        return KeyValueStoreBuilder(supplier, key_serde, value_serde, TimestampedKeyValueStore)
+        return LayeredStoreBuilder(supplier, key_serde, value_serde, TimestampedKeyValueStore)
 
     @staticmethod
     def timestamped_key_value_store_with_headers_builder(
         supplier: KeyValueBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
-    ) -> KeyValueStoreBuilder:
+    ) -> LayeredStoreBuilder[KeyValueBytesStoreSupplier]:
         """Return a builder of stores whose values have timestamp and headers; the disk keeps what its format can."""
-        return KeyValueStoreBuilder(supplier, key_serde, value_serde, TimestampedKeyValueStoreWithHeaders)
+        return LayeredStoreBuilder(supplier, key_serde, value_serde, TimestampedKeyValueStoreWithHeaders)
 
     @staticmethod
     def window_store_builder(

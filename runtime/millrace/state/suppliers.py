@@ -11,8 +11,6 @@ from typing import Protocol, runtime_checkable
 
 from millrace.errors import ConfigError
 from millrace.state.bytes_store import BytesStore, KeyValueBytesStore
-from millrace.state.memory import MemoryKeyValueStore
-from millrace.state.rocksdb import RocksKeyValueStore
 from millrace.state.segments import default_segment_interval_ms
 from millrace.state.session_bytes_store import (
     MemorySessionStore,
@@ -89,30 +87,14 @@ class SessionBytesStoreSupplier(StoreSupplier, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PersistentKeyValueSupplier:
-    """RocksDB, in one value format."""
+class KeyValueSupplier:
+    """RocksDB in one value format, or a store in memory, in the value format that the builder chooses."""
 
     name: str
-    value_format: ValueFormat = PLAIN
-    persistent: bool = True
-
-    def get(self) -> KeyValueBytesStore:
-        """Return a new store."""
-        return RocksKeyValueStore(self.name, self.value_format)
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryKeyValueSupplier:
-    """Memory, in the value format that the builder chooses."""
-
-    name: str
-    factory: Callable[[str], KeyValueBytesStore] = MemoryKeyValueStore
-    value_format: ValueFormat | None = None
-    persistent: bool = False
-
-    def get(self) -> KeyValueBytesStore:
-        """Return a new store."""
-        return self.factory(self.name)
+    value_format: ValueFormat | None
+    persistent: bool
+    get: Callable[[], KeyValueBytesStore]
+    """Returns a new store."""
 
 
 @runtime_checkable
@@ -142,79 +124,73 @@ SessionLayout = type[RocksSessionStore] | type[RocksTimeOrderedSessionStore]
 
 
 @dataclass(frozen=True, slots=True)
-class PersistentWindowSupplier:
-    """Windows in RocksDB segments."""
+class WindowSupplier:
+    """Windows in RocksDB segments, or in memory, in the value format that the builder chooses."""
 
     name: str
     retention_ms: int
     window_size_ms: int
     retain_duplicates: bool = False
-    value_format: ValueFormat = PLAIN
-    layout: WindowLayout = RocksWindowStore
+    value_format: ValueFormat | None = PLAIN
+    layout: WindowLayout | None = RocksWindowStore
+    """None: in memory."""
     segment_interval_ms: int | None = None
-    persistent: bool = True
 
     def __post_init__(self) -> None:
-        check_window(self.name, self.retention_ms, self.window_size_ms)
+        """Check that windows do not expire before they end.
+
+        Raises:
+            ConfigError: retention or size is negative, or the retention is smaller than a window.
+        """
+        if self.retention_ms < 0 or self.window_size_ms < 0:
+            raise ConfigError(
+                f"Window store {self.name!r}: retention {self.retention_ms} ms and size {self.window_size_ms} ms must be >= 0"
+            )
+        if self.window_size_ms > self.retention_ms:
+            raise ConfigError(
+                f"Window store {self.name!r}: its retention of {self.retention_ms} ms must be at least the window size, "
+                f"{self.window_size_ms} ms"
+            )
+
+    @property
+    def persistent(self) -> bool:
+        """Whether the store survives a restart."""
+        return self.layout is not None
 
     def get(self) -> WindowBytesStore:
         """Return a new store."""
+        if self.layout is None:
+            return MemoryWindowStore(self.name, self.retention_ms, retain_duplicates=self.retain_duplicates)
         interval = self.segment_interval_ms or default_segment_interval_ms(self.retention_ms)
-        return self.layout(self.name, self.value_format, self.retention_ms, interval)
+        return self.layout(self.name, self.value_format or PLAIN, self.retention_ms, interval)
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryWindowSupplier:
-    """Windows in memory, in the value format that the builder chooses."""
+class SessionSupplier:
+    """Sessions in RocksDB segments, or in memory, in the value format that the builder chooses."""
 
     name: str
     retention_ms: int
-    window_size_ms: int
-    retain_duplicates: bool = False
-    value_format: ValueFormat | None = None
-    persistent: bool = False
-
-    def __post_init__(self) -> None:
-        check_window(self.name, self.retention_ms, self.window_size_ms)
-
-    def get(self) -> WindowBytesStore:
-        """Return a new store."""
-        return MemoryWindowStore(self.name, self.retention_ms, retain_duplicates=self.retain_duplicates)
-
-
-@dataclass(frozen=True, slots=True)
-class PersistentSessionSupplier:
-    """Sessions in RocksDB segments."""
-
-    name: str
-    retention_ms: int
-    value_format: ValueFormat = PLAIN
-    layout: SessionLayout = RocksSessionStore
+    value_format: ValueFormat | None = PLAIN
+    layout: SessionLayout | None = RocksSessionStore
+    """None: in memory."""
     segment_interval_ms: int | None = None
-    persistent: bool = True
+
+    @property
+    def persistent(self) -> bool:
+        """Whether the store survives a restart."""
+        return self.layout is not None
 
     def get(self) -> SessionBytesStore:
         """Return a new store."""
+        if self.layout is None:
+            return MemorySessionStore(self.name, self.retention_ms)
         interval = self.segment_interval_ms or default_segment_interval_ms(self.retention_ms)
-        return self.layout(self.name, self.value_format, self.retention_ms, interval)
+        return self.layout(self.name, self.value_format or PLAIN, self.retention_ms, interval)
 
 
 @dataclass(frozen=True, slots=True)
-class MemorySessionSupplier:
-    """Sessions in memory."""
-
-    name: str
-    retention_ms: int
-    value_format: ValueFormat | None = None
-    persistent: bool = False
-
-    def get(self) -> SessionBytesStore:
-        """Return a new store."""
-        return MemorySessionStore(self.name, self.retention_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class PersistentVersionedSupplier:
+class VersionedSupplier:
     """Versions of keys in RocksDB (KIP-889)."""
 
     name: str
@@ -232,19 +208,3 @@ class PersistentVersionedSupplier:
         """Return a new store."""
         interval = self.segment_interval_ms or default_versioned_interval_ms(self.history_retention_ms)
         return RocksVersionedStore(self.name, self.history_retention_ms, interval)
-
-
-def check_window(name: str, retention_ms: int, window_size_ms: int) -> None:
-    """Check that windows do not expire before they end.
-
-    Raises:
-        ConfigError: retention or size is negative, or the retention is smaller than a window.
-    """
-    if retention_ms < 0 or window_size_ms < 0:
-        raise ConfigError(
-            f"Window store {name!r}: retention {retention_ms} ms and size {window_size_ms} ms must be >= 0"
-        )
-    if window_size_ms > retention_ms:
-        raise ConfigError(
-            f"Window store {name!r}: its retention of {retention_ms} ms must be at least the window size, {window_size_ms} ms"
-        )

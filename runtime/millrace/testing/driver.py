@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -24,7 +24,7 @@ from millrace.errors import ConfigError, InvalidStateStoreError, TopologyError
 from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TaskId, TopicPartition
 from millrace.serdes.base import AnySerde, Serde
 from millrace.serdes.resolve import default_key_serde, default_value_serde
-from millrace.state.api import ReadOnlyKeyValueStore, ReadOnlySessionStore, ReadOnlyWindowStore, StateStore
+from millrace.state.api import StateStore
 from millrace.state.cache import RecordCache
 from millrace.state.versioned import VersionedKeyValueStore
 from millrace.testing.collector import CapturingCollector, ProducedRecord
@@ -278,15 +278,15 @@ class TopologyTestDriver:
         Raises:
             InvalidStateStoreError: there is no store of that name, or it is of another kind.
         """
-        return self._store_with(name, "key-value", ReadOnlyKeyValueStore)
+        return self._store_with(name, "key-value", lambda store: hasattr(store, "get") and hasattr(store, "range"))
 
     def get_window_store(self, name: str) -> Any:
         """Return a window store."""
-        return self._store_with(name, "window", ReadOnlyWindowStore)
+        return self._store_with(name, "window", lambda store: hasattr(store, "fetch_all"))
 
     def get_session_store(self, name: str) -> Any:
         """Return a session store."""
-        return self._store_with(name, "session", ReadOnlySessionStore)
+        return self._store_with(name, "session", lambda store: hasattr(store, "find_sessions"))
 
     def get_versioned_key_value_store(self, name: str) -> Any:
         """Return a versioned key-value store.
@@ -294,7 +294,7 @@ class TopologyTestDriver:
         Raises:
             InvalidStateStoreError: there is no store of that name, or it is of another kind, such as a plain key-value store.
         """
-        return self._store_with(name, "versioned", VersionedKeyValueStore)
+        return self._store_with(name, "versioned", lambda store: isinstance(store, VersionedKeyValueStore))
 
     # Looking inside
 
@@ -434,13 +434,13 @@ class TopologyTestDriver:
         assert self._global is not None
         self._global.update(TopicPartition(record.topic, _PARTITION), [record])
 
-    def _store_with(self, name: str, kind: str, protocol: type) -> Any:
+    def _store_with(self, name: str, kind: str, is_of_kind: Callable[[StateStore], bool]) -> Any:
         store = self.get_state_store(name)
         if store is None:
             raise InvalidStateStoreError(
                 f"There is no store {name!r}; the topology's stores: {', '.join(self.get_all_state_stores()) or 'none'}"
             )
-        if not isinstance(store, protocol):
+        if not is_of_kind(store):
             raise InvalidStateStoreError(f"Store {name!r} is a {type(store).__name__}, not a {kind} store")
         return store
 

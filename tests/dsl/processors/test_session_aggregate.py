@@ -82,7 +82,7 @@ def test_a_second_record_of_the_same_time_overwrites_its_session() -> None:
 
 @given(st.lists(st.integers(min_value=0, max_value=150), max_size=15))
 @settings(max_examples=100)
-def test_the_sessions_are_those_of_the_set_of_records_in_whatever_order_they_come(times: list[int]) -> None:
+def test_sessions_do_not_depend_on_the_order_of_records(times: list[int]) -> None:
     """Whatever the order of records, sessions are the groups in which no gap between neighbours exceeds the inactivity gap."""
     records = [(time, chr(ord("a") + index)) for index, time in enumerate(times)]
     expected: list[tuple[int, int, str]] = []

@@ -177,7 +177,7 @@ def test_with_a_record_cache_only_the_last_update_of_a_commit_is_sent() -> None:
         assert [s.value for s in task.sent()] == [Change("abc", "ab")]
 
 
-def test_unlimited_windows_begin_where_they_were_told_and_never_end() -> None:
+def test_unlimited_windows_begin_at_the_given_time_and_never_end() -> None:
     """Records before the start are in no window; all others are in the same one."""
     with Running(pipeline(UnlimitedWindows.of().start_on(100), size_ms=2**63 - 1, retention_ms=2**63 - 1)) as task:
         assert task.pipe("in", "k", "early", 99) == []

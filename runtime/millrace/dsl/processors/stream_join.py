@@ -67,7 +67,7 @@ def stream_join(
         left = InnerJoinSide(right_store_name, before, after, joiner)
         right = InnerJoinSide(left_store_name, after, before, lambda key, right, left: joiner(key, left, right))
     else:
-        times = TimesOfTasks()
+        times: TimesOfTasks = WeakKeyDictionary()
         left = OuterJoinSide(
             windows, joiner, right_store_name, outer_store_name, times, is_left=True, keeps_unmatched=left_outer
         )
@@ -217,20 +217,8 @@ class JoinTimes:
         self.next_look_ms = 0
 
 
-class TimesOfTasks:
-    """The `JoinTimes` of every task in which a join runs, found by the store that both its sides share."""
-
-    def __init__(self) -> None:
-        self._by_store: WeakKeyDictionary[Any, JoinTimes] = WeakKeyDictionary()
-
-    def of(self, node: NodeContext, outer_store: object) -> JoinTimes:
-        """Return the times of a node's task; they are forgotten when the node closes."""
-
-        def forget() -> None:
-            self._by_store.pop(outer_store, None)
-
-        node.on_close(forget)
-        return self._by_store.setdefault(outer_store, JoinTimes())
+TimesOfTasks = WeakKeyDictionary[Any, JoinTimes]
+"""The `JoinTimes` of every task in which a join runs, by the store that both its sides share."""
 
 
 class OuterJoinSide:
@@ -282,6 +270,9 @@ class _OuterJoinTask:
     """One side in one task. While a record is processed, `_timestamp` and `_headers` are that record's."""
 
     def __init__(self, side: OuterJoinSide, node: NodeContext) -> None:
+        def forget_times() -> None:
+            side.times.pop(self._waiting, None)
+
         windows = side.windows
         self._node = node
         self._forward = node.forward
@@ -295,7 +286,8 @@ class _OuterJoinTask:
         self._waits = self._after + windows.grace_ms
         self._fetch = node.state_store(side.other_store_name).fetch
         self._waiting = node.state_store(side.outer_store_name)
-        self._times = side.times.of(node, self._waiting)
+        self._times = side.times.setdefault(self._waiting, JoinTimes())
+        node.on_close(forget_times)
         self._interval_ms: int = node.config.internal(OUTER_JOIN_INTERVAL, _DEFAULT_EMIT_INTERVAL_MS)
         self._timestamp = UNKNOWN_TIMESTAMP
         self._headers = NO_HEADERS

@@ -31,7 +31,7 @@ class TableSourceProcessor:
     Args:
         store_name: of the table's store, which exists only if `materialize` is called.
         materialized: the user asked for the store.
-        on_materialize: called when the store turns out to be needed.
+        on_materialize: called when something needs the store.
     """
 
     def __init__(self, store_name: str, *, materialized: bool, on_materialize: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 """What all table operators share: access to a table's values, whether they are stored or computed on the fly.
 
-Every operator that yields a table has a `TableProcessor`. While the graph is built, it may be told to send the
+Every operator that yields a table has a `TableProcessor`. While the graph is built, it may be asked to send the
 old value along with each new one (only if needed, since that may force a store), and asked how others can look up the table's
 current value of a key.
 """
