@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from contextlib import ExitStack
 from functools import partial
@@ -24,12 +23,6 @@ from millrace.records import TaskId, TopicPartition
 pytestmark = pytest.mark.broker
 
 GUARANTEES = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-
-
-@pytest.fixture
-def app():
-    """Return a new application id."""
-    return f"app-{secrets.token_hex(4)}"
 
 
 class Restored:
