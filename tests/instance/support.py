@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -146,6 +148,46 @@ def produce(kafka: Any, topic: str, lines: list[str], *, partitions: int = 1, st
     for number, line in enumerate(lines):
         producer.produce(topic, line.encode(), None, number % partitions, timestamp=start_ms + number)
     assert producer.flush(30) == 0
+
+
+class Feeder:
+    """Writes lines in the background until stopped; survives a broker's restart.
+
+    Args:
+        kafka: the broker.
+        topic: where it writes.
+        lines: yields partitions and lines.
+        rate: lines per second.
+    """
+
+    def __init__(self, kafka: Any, topic: str, lines: Iterator[tuple[int, str]], rate: int = 400) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "log_level": 0,
+                "reconnect.backoff.max.ms": 500,
+            }
+        )
+        self._stop = threading.Event()
+        self.lines: list[str] = []
+        self._thread = threading.Thread(target=self._run, args=(topic, lines, rate), daemon=True)
+        self._thread.start()
+
+    def _run(self, topic: str, lines: Iterator[tuple[int, str]], rate: int) -> None:
+        while not self._stop.wait(0.05):
+            for partition, line in itertools.islice(lines, rate // 20):
+                self._producer.produce(topic, line.encode(), None, partition)
+                self.lines.append(line)
+            self._producer.poll(0)
+
+    def stop(self) -> list[str]:
+        """Stop, wait until everything is acknowledged, and return the lines."""
+        self._stop.set()
+        self._thread.join()
+        assert self._producer.flush(60) == 0
+        return self.lines
 
 
 def read_all(kafka: Any, topic: str, *, partitions: int = 1, committed: bool = True) -> list[tuple[Any, Any, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import urllib.request
 
 import pytest
@@ -13,12 +12,6 @@ from tests.waiting import wait_until
 from millrace.instance.activity import Activity, RateMeter, Totals
 from millrace.instance.states import State
 from millrace.instance.status import InstanceInfo, take_status
-
-
-@pytest.fixture
-def app():
-    """Return a new application id."""
-    return f"app-{secrets.token_hex(4)}"
 
 
 def status(streams):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
-import secrets
 
 import pytest
 from tests.instance.support import expected_counts, last_counts, produce, running, settings, word_count
@@ -14,12 +13,6 @@ from tests.waiting import wait_until
 from millrace.instance import KafkaStreams, State
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture
-def app():
-    """Return a new application id."""
-    return f"app-{secrets.token_hex(4)}"
 
 
 def ask(streams, method, path):

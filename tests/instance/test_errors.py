@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import logging
-import secrets
 import subprocess
 import sys
 import threading
@@ -65,12 +64,6 @@ from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
 BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-
-
-@pytest.fixture
-def app():
-    """Return a new application id."""
-    return f"app-{secrets.token_hex(4)}"
 
 
 def committed_offset(kafka, app, topic):

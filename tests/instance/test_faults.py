@@ -12,8 +12,9 @@ from collections import defaultdict
 from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from tests.instance.support import (
+    Feeder,
     Replica,
     expected_counts,
     last_counts,
@@ -30,48 +31,18 @@ PARTITIONS = 4
 WORDS = 40
 
 
-class Feeder:
-    """Produces lines in the background at a steady rate until stopped; survives a broker's restart."""
-
-    def __init__(self, kafka, topic, rate=400):
-        self._producer = Producer(
-            {
-                "bootstrap.servers": kafka.bootstrap_servers,
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                "log_level": 0,
-                "reconnect.backoff.max.ms": 500,
-            }
-        )
-        self._topic = topic
-        self._rate = rate
-        self._stop = threading.Event()
-        self.lines = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self):
-        random_words = random.Random(7)
-        while not self._stop.wait(0.05):
-            for _ in range(self._rate // 20):
-                partition = random_words.randrange(PARTITIONS)
-                line = f"p{partition}-{random_words.randrange(WORDS)} p{partition}-all"
-                self._producer.produce(self._topic, line.encode(), None, partition)
-                self.lines.append(line)
-            self._producer.poll(0)
-
-    def stop(self):
-        """Stop, wait until everything is acknowledged, and return the lines."""
-        self._stop.set()
-        self._thread.join()
-        assert self._producer.flush(60) == 0
-        return self.lines
+def random_lines():
+    """Yield partitions and lines of words that belong to them."""
+    random_words = random.Random(7)
+    while True:
+        partition = random_words.randrange(PARTITIONS)
+        yield partition, f"p{partition}-{random_words.randrange(WORDS)} p{partition}-all"
 
 
 @contextmanager
 def fed(kafka, replicas):
     """Yield a feeder; finally stop it and kill the replicas that still run."""
-    feeder = Feeder(kafka, "in")
+    feeder = Feeder(kafka, "in", random_lines())
     try:
         yield feeder
     finally:
@@ -245,12 +216,6 @@ def test_outage_longer_than_records_may_wait(own_kafka, tmp_path, guarantee):
         if guarantee == "exactly_once_v2":
             assert_exact(kafka, "out", lines)
         assert replica.stop() == 0
-
-
-@pytest.fixture
-def app():
-    """Return a new application id."""
-    return f"app-{secrets.token_hex(4)}"
 
 
 def test_truncated_changelog_is_restored_from_its_beginning(kafka, topic_factory, app, tmp_path, caplog):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from dataclasses import dataclass, field
 
 import pytest
@@ -38,12 +37,6 @@ class Fetching:
         """Wait until the statistics include everything received until now."""
         known = self.statistics
         wait_until(lambda: self.statistics >= known + 2, "statistics of the consumer")
-
-
-@pytest.fixture
-def app():
-    """Return a new application id."""
-    return f"fetching-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture

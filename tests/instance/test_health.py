@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import re
-import secrets
 import threading
 import time
 
@@ -30,12 +29,6 @@ from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
 MAX_POLL_MS = 1500
-
-
-@pytest.fixture
-def app():
-    """Return a new application id."""
-    return f"app-{secrets.token_hex(4)}"
 
 
 def get(address, path):

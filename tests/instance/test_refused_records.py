@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import secrets
 import time
 
 import pytest
@@ -23,12 +22,6 @@ from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
 BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-
-
-@pytest.fixture
-def app():
-    """Return a new application id."""
-    return f"app-{secrets.token_hex(4)}"
 
 
 class Handler:

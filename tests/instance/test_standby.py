@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections import Counter
 from contextlib import ExitStack
 from functools import partial
@@ -38,12 +37,6 @@ from millrace.testing.collector import CapturingCollector
 pytestmark = pytest.mark.broker
 
 GUARANTEES = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-
-
-@pytest.fixture
-def app():
-    """Return a new application id."""
-    return f"app-{secrets.token_hex(4)}"
 
 
 class Restored:

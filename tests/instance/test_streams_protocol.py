@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 
 import pytest
 from tests.instance.support import (
@@ -28,12 +27,6 @@ from millrace.processor.api import Processor
 from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture
-def app():
-    """Return a new application id."""
-    return f"app-{secrets.token_hex(4)}"
 
 
 def running_tasks(streams):

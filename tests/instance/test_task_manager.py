@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import secrets
 import signal
@@ -10,11 +11,11 @@ from collections import Counter
 from contextlib import ExitStack
 
 import pytest
-from confluent_kafka import Producer
 from tests.instance.support import (
     NUMBER,
     TEXT,
     CountWords,
+    Feeder,
     Replica,
     counts_builder,
     last_counts,
@@ -36,12 +37,6 @@ from millrace.records import TaskId
 from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture
-def app():
-    """Return a new application id."""
-    return f"app-{secrets.token_hex(4)}"
 
 
 def running_tasks(streams):
@@ -74,32 +69,6 @@ def abort_commit_after(thread, is_meant):
     return aborted
 
 
-class Feeder:
-    """Writes numbered records to every partition of a topic in the background, until stopped."""
-
-    def __init__(self, kafka, topic, partitions):
-        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
-        self._topic, self._partitions = topic, partitions
-        self._stop = threading.Event()
-        self.values = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self):
-        while not self._stop.wait(0.02):
-            for partition in range(self._partitions):
-                self.values.append(f"{partition}:{len(self.values)}")
-                self._producer.produce(self._topic, self.values[-1], None, partition)
-            self._producer.poll(0)
-
-    def stop(self):
-        """Stop, and return the records written."""
-        self._stop.set()
-        self._thread.join()
-        assert self._producer.flush(60) == 0
-        return self.values
-
-
 class CopyValue(Processor):
     """Forwards each record unchanged."""
 
@@ -128,7 +97,7 @@ def test_a_transaction_aborted_during_a_revocation_commits_nothing_of_the_revoke
     with ExitStack() as stack:
         first = stack.enter_context(running(topology, config("a")))
         wait_until(lambda: running_tasks(first) == {"0_0", "0_1"}, "both tasks")
-        feeder = Feeder(kafka, source, 2)
+        feeder = Feeder(kafka, source, ((n % 2, f"{n % 2}:{n}") for n in itertools.count()), rate=100)
         stack.callback(feeder.stop)
         wait_until(lambda: first.status().processing.records > 20, "records are processed")
         aborted = abort_commit_after(first.threads[0], lambda event: isinstance(event, Revoked))

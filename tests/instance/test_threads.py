@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 
 import pytest
@@ -29,12 +28,6 @@ pytestmark = pytest.mark.broker
 BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 PARTITIONS = 4
 LINES = [f"p{number % PARTITIONS}-{number % 20}" for number in range(400)]
-
-
-@pytest.fixture
-def app():
-    """Return a new application id."""
-    return f"app-{secrets.token_hex(4)}"
 
 
 def tasks_per_thread(streams):

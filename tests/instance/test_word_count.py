@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import secrets
 import shutil
 
 import pytest
@@ -38,12 +37,6 @@ BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"]
 def lines_for(count, partitions=2):
     """Return lines whose words belong to the partition they are produced to."""
     return [f"p{n % partitions} p{n % partitions}-{n % 13}" for n in range(count)]
-
-
-@pytest.fixture
-def app():
-    """Return a new application id."""
-    return f"app-{secrets.token_hex(4)}"
 
 
 @pytest.fixture

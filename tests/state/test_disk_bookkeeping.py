@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from rocksdict import Options, Rdict
 
+from millrace.errors import TaskCorruptedError
 from millrace.serdes.primitives import StringSerde
 from millrace.state import Stores
 from millrace.state.keys import decode_window_key
@@ -15,9 +18,9 @@ RETENTION = 300
 SEGMENT = 100
 
 
-def windows(name="w", *, retain_duplicates=False):
+def windows(name="w", *, retain_duplicates=False, retention=RETENTION, segment=SEGMENT):
     """Return a builder of a window store with small segments."""
-    supplier = WindowSupplier(name, RETENTION, 10, retain_duplicates, segment_interval_ms=SEGMENT)
+    supplier = WindowSupplier(name, retention, 10, retain_duplicates, segment_interval_ms=segment)
     return Stores.window_store_builder(supplier, S, S)
 
 
@@ -70,6 +73,22 @@ def test_uncommitted_expiry_is_undone_by_a_restart(task):
     store.put("a", "2", 500)
     store.close()
     assert task.open(windows()).fetch("a", 0) == "1"
+
+
+@pytest.mark.parametrize("segment", [150, 2 * SEGMENT])
+def test_state_is_restored_if_a_changed_retention_divides_it_differently(task, segment):
+    """Windows would not be found in segments of another length, and their offsets would prevent a restoration."""
+    store = task.open(windows())
+    for start in range(0, 300, 50):
+        store.put("a", str(start), start)
+    task.commit(store)
+    store.close()
+    with pytest.raises(TaskCorruptedError, match="retention was changed"):
+        task.open(windows(retention=1000, segment=segment))
+    shutil.rmtree(task.state_dir / "w")
+    restored = task.open(windows(retention=1000, segment=segment))
+    restored.restore(task.log("w"))
+    assert [value for _, value in restored.fetch("a", 0, 300)] == [str(start) for start in range(0, 300, 50)]
 
 
 def test_deletion_that_was_cut_short_is_finished(task):

@@ -19,6 +19,7 @@ from time import strptime
 
 from sortedcontainers import SortedDict
 
+from millrace.errors import TaskCorruptedError
 from millrace.records import TopicPartition
 from millrace.state.api import StoreContext
 from millrace.state.bytes_store import Position, Rows
@@ -58,7 +59,11 @@ class SegmentedDatabase:
         self._context: StoreContext | None = None
 
     def open(self, context: StoreContext) -> None:
-        """Open the existing segments."""
+        """Open the existing segments.
+
+        Raises:
+            TaskCorruptedError: their length has changed with the retention, so some rows would not be found.
+        """
         self._context = context
         self.observed_stream_time = -1
         self._next_expiry = 0
@@ -71,6 +76,12 @@ class SegmentedDatabase:
             start = self._start_of(path.name)
             if start is None or not path.is_dir():
                 continue
+            if start % self.segment_interval_ms and context.task_id.subtopology >= 0:
+                raise TaskCorruptedError(
+                    frozenset({context.task_id}),
+                    f"State store {directory} has a segment {path.name}, which does not start at a multiple of "
+                    f"{self.segment_interval_ms} ms: the store's retention was changed; its task's state is wiped and restored",
+                )
             current = directory / f"{self.name}.{start}"
             if path != current:
                 path.rename(current)
