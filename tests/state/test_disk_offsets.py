@@ -10,7 +10,7 @@ from millrace.records import TopicPartition
 from millrace.serdes.primitives import StringSerde
 from millrace.state import Stores
 from millrace.state.disk_offsets import offset_on_disk
-from millrace.state.suppliers import PersistentWindowSupplier
+from millrace.state.suppliers import WindowSupplier
 
 S = StringSerde()
 CHANGELOG = TopicPartition("app-s-changelog", 0)
@@ -36,7 +36,7 @@ def test_offset_is_that_of_the_last_commit(task):
 
 def test_smallest_offset_of_the_segments_counts(task):
     """Segments to which nothing was written for a while are behind; what they have recorded is what would be restored from."""
-    supplier = PersistentWindowSupplier("s", 300, 10, segment_interval_ms=100)
+    supplier = WindowSupplier("s", 300, 10, segment_interval_ms=100)
     store = task.open(Stores.window_store_builder(supplier, S, S))
     store.put("a", "1", 0)
     store.commit({CHANGELOG: 4})
