@@ -473,7 +473,7 @@ def test_standbys_wait_for_active_tasks(kafka, topic_factory, tmp_path, app):
         assert tasks[0].changelog_positions == {TopicPartition(changelog, 0): 10}
         assert reader.let_go(TaskId(0, 0), SuspendReason.PROMOTED) is tasks[0]
         assert tasks[0].stores["counts"].committed_offset(TopicPartition(changelog, 0)) == 9
-        assert updated.suspended == [(TopicPartition(changelog, 0), 10, 10, SuspendReason.PROMOTED)]
+        assert updated.suspended == [(TopicPartition(changelog, 0), 9, 10, SuspendReason.PROMOTED)]
 
 
 def write_counts(kafka, partition, count):
