@@ -44,6 +44,13 @@ def test_running_instance_passes_every_probe():
     assert check_ready(HEALTHY, LIMIT_MS).passes
 
 
+def test_readiness_does_not_wait_for_standbys():
+    """A rolling update goes on while standbys are opened and catch up; an active task that is not running holds it up."""
+    standby = TaskStatus("0_1", "app-1", "PENDING", 0, role="standby", remaining=None)
+    assert check_ready(replace(HEALTHY, tasks=(TASK, standby)), LIMIT_MS).passes
+    assert not check_ready(replace(HEALTHY, tasks=(TASK, replace(standby, role="active"))), LIMIT_MS).passes
+
+
 def test_loop_that_does_not_get_on_is_not_live():
     """A round that takes longer than max.poll.interval.ms fails liveness and readiness, with the thread's name."""
     stuck = with_thread(progress_age_ms=LIMIT_MS + 1)

@@ -24,6 +24,7 @@ from millrace import StreamsBuilder
 from millrace.config import StreamsConfig
 from millrace.dsl import Consumed
 from millrace.engine.task import StreamTask
+from millrace.errors import TaskMigratedError
 from millrace.instance import KafkaStreams, State, SuspendReason
 from millrace.instance.changelog_reader import AddedTask, ChangelogReader
 from millrace.instance.offset_sums import stored_offset_sum
@@ -80,6 +81,12 @@ class Updated:
     def on_update_suspended(self, partition, store, store_offset, current_end_offset, reason):
         """Note it."""
         self.suspended.append((partition, store_offset, current_end_offset, reason))
+
+
+def committed_at_ms(replica):
+    """Return when everything that a replica had processed was last committed."""
+    status = replica.status()
+    return status["time_ms"] - status["threads"][0]["commit_age_ms"]
 
 
 class Instance:
@@ -200,6 +207,8 @@ def test_a_standby_takes_over_from_a_killed_instance(kafka, topic_factory, tmp_p
         wait_until(lambda: last_counts(kafka, sink) == expected_counts(lines), "counted")
         wait_until(lambda: other.counts("0_0") == expected_counts(lines), "the standby has caught up")
         store = other.manager.standby[TaskId(0, 0)].stores["counts"]
+        seen = wait_until(lambda: killed.records() == len(lines) and killed.status()["time_ms"], "processed")
+        wait_until(lambda: committed_at_ms(killed) > seen, "committed")
         killed.kill()
         wait_until(lambda: other.tasks("active"), "taken over")
         assert other.manager.running[TaskId(0, 0)].stores["counts"] is store
@@ -464,7 +473,7 @@ def test_standbys_wait_for_active_tasks(kafka, topic_factory, tmp_path, app):
         assert tasks[0].changelog_positions == {TopicPartition(changelog, 0): 10}
         assert reader.let_go(TaskId(0, 0), SuspendReason.PROMOTED) is tasks[0]
         assert tasks[0].stores["counts"].committed_offset(TopicPartition(changelog, 0)) == 9
-        assert updated.suspended == [(TopicPartition(changelog, 0), 10, 10, SuspendReason.PROMOTED)]
+        assert updated.suspended == [(TopicPartition(changelog, 0), 9, 10, SuspendReason.PROMOTED)]
 
 
 def write_counts(kafka, partition, count):
@@ -473,3 +482,37 @@ def write_counts(kafka, partition, count):
     for number in range(count):
         producer.produce(partition.topic, number.to_bytes(8, "big"), f"w{number}", partition.partition)
     assert producer.flush(30) == 0
+
+
+@GUARANTEES
+def test_standbys_survive_the_loss_of_active_tasks(kafka, topic_factory, tmp_path, app, guarantee):
+    """A member that was replaced drops its active tasks without a commit, but its standbys have nothing to lose."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
+    topology, lines = word_count(source, sink), words(100)
+    with ExitStack() as stack:
+        one, two = (
+            Instance(stack, topology, replicated(kafka, app, tmp_path / name, processing_guarantee=guarantee))
+            for name in "ab"
+        )
+        wait_until(lambda: len(one.tasks("standby")) == len(two.tasks("standby")) == 1, "spread")
+        produce(kafka, source, lines, partitions=2)
+        wait_until(lambda: last_counts(kafka, sink, partitions=2) == expected_counts(lines), "counted")
+        [copy] = (TaskId.parse(each) for each in one.tasks("standby"))
+        store = one.manager.standby[copy].stores["counts"]
+        committer, lost = one.manager._committer, []
+        commit = committer.commit
+
+        def migrated(_tasks):
+            committer.commit = commit
+            lost.append(one.streams.status().group.generation)
+            raise TaskMigratedError("another member has this one's place")
+
+        committer.commit = migrated
+        produce(kafka, source, lines, partitions=2)
+        wait_until(lambda: lost and one.streams.status().group.generation > lost[0], "rejoined")
+        wait_until(lambda: last_counts(kafka, sink, partitions=2).keys() == expected_counts(lines).keys(), "counted")
+        wait_until(lambda: len(one.tasks("active")) == len(two.tasks("active")) == 1, "spread again")
+        held = {**one.manager.running, **one.manager.standby}
+        assert held[copy].stores["counts"] is store
+        if guarantee == "exactly_once_v2":
+            wait_until(lambda: last_counts(kafka, sink, partitions=2) == expected_counts(lines * 2), "counted once")

@@ -82,7 +82,7 @@ class StandbyUpdateListener(Protocol):
     def on_update_suspended(
         self, partition: TopicPartition, store: str, store_offset: int, current_end_offset: int, reason: SuspendReason
     ) -> None:
-        """The store is no longer updated; `store_offset` is that of the next record it lacks."""
+        """The store is no longer updated; `store_offset` is that of the last record read, one less than the start if none was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class StandbyUpdate:
         if self.listener is not None:
             try:
                 self.listener.on_update_suspended(
-                    self.partition, self.store.name, self.next_offset, self.log_end, reason
+                    self.partition, self.store.name, self.next_offset - 1, self.log_end, reason
                 )
             except BaseException:  # the task is already leaving, perhaps because the listener has failed before
                 _log.exception("The standby update listener failed")

@@ -215,16 +215,7 @@ class TaskManager:
         Raises:
             Exception: the failure of a processor's `close`.
         """
-        updater = self._resources.updater
-        answers = {
-            task_id: updater.remove(
-                task_id, SuspendReason.MIGRATED if self._target[task_id].standby else SuspendReason.PROMOTED
-            )
-            for task_id in task_ids
-            if (task_id in self.restoring or task_id in self.standby) and task_id not in self._returned
-        }
-        for answer in answers.values():
-            answer.result(_UPDATER_ANSWER_S)
+        self._take_back(task_ids)
         for task_id in sorted(task_ids):
             self._asked.pop(task_id, None)
             self._returned.discard(task_id)
@@ -420,13 +411,7 @@ class TaskManager:
         """
         failure: Exception | None = None
         task_ids = sorted(task_ids)
-        answers = [
-            self._resources.updater.remove(task_id)
-            for task_id in task_ids
-            if (task_id in self.restoring or task_id in self.standby) and task_id not in self._returned
-        ]
-        for answer in answers:
-            answer.result(_UPDATER_ANSWER_S)
+        self._take_back(task_ids)
         for task_id in task_ids:
             self.pending.pop(task_id, None)
             self._asked.pop(task_id, None)
@@ -444,6 +429,18 @@ class TaskManager:
                 self._resources.context.directory.disown_task(task_id, self._thread)
         if failure is not None:
             raise failure
+
+    def _take_back(self, task_ids: Collection[TaskId]) -> None:
+        """Take tasks back from the state updater, which then no longer uses them."""
+        answers = []
+        for task_id in task_ids:
+            if (task_id in self.restoring or task_id in self.standby) and task_id not in self._returned:
+                wanted = self._target.get(task_id)
+                promoted = task_id in self.standby and wanted is not None and not wanted.standby
+                reason = SuspendReason.PROMOTED if promoted else SuspendReason.MIGRATED
+                answers.append(self._resources.updater.remove(task_id, reason))
+        for answer in answers:
+            answer.result(_UPDATER_ANSWER_S)
 
     def _close_task(self, task: StreamTask, *, dirty: bool) -> None:
         self._stop_reading(task)
