@@ -22,6 +22,7 @@ from millrace.dsl.stores import table_options
 from millrace.errors import TopologyError
 from millrace.processor.adapter import ProcessorFactory
 from millrace.processor.api import ProcessorSupplier
+from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
 from millrace.topology import Topology
 from millrace.topology.model import SourceNode
@@ -117,21 +118,10 @@ class StreamsBuilder:
         consume: Consumed[Any, Any] = consumed or Consumed()
         options = table_options(materialized, self._graph.names, f"{topic}-")
         options = options.with_defaults(consume.key_serde, consume.value_serde)
-        given = consume.name
-        source_name = self._graph.names.processor(STREAM_SOURCE, given, "-source")
-        name = self._graph.names.processor(TABLE_SOURCE, given)
-        source = SourceNode(
-            source_name,
-            (topic,),
-            None,
-            options.option.key_serde,
-            options.option.value_serde,
-            consume.timestamp_extractor,
-            AutoOffsetReset.policy_of(consume.offset_reset),
-        )
+        source, name = self._source(topic, consume, options.option.key_serde, options.option.value_serde)
         node = TableSource(name, source, options.store())
         self._graph.add(self._graph.root, node)
-        return KTable._from_node(self._graph, node, node.processor, options, sources=(source_name,))  # noqa: SLF001 (one facade)
+        return KTable._from_node(self._graph, node, node.processor, options, sources=(source.name,))  # noqa: SLF001 (one facade)
 
     @overload
     def global_table(
@@ -169,17 +159,7 @@ class StreamsBuilder:
         consume: Consumed[Any, Any] = consumed or Consumed()
         options = table_options(materialized, self._graph.names, f"{topic}-")
         options = options.with_defaults(consume.key_serde, consume.value_serde)
-        source_name = self._graph.names.processor(STREAM_SOURCE, consume.name, "-source")
-        name = self._graph.names.processor(TABLE_SOURCE, consume.name)
-        source = SourceNode(
-            source_name,
-            (topic,),
-            None,
-            options.option.key_serde,
-            options.option.value_serde,
-            consume.timestamp_extractor,
-            AutoOffsetReset.policy_of(consume.offset_reset),
-        )
+        source, name = self._source(topic, consume, options.option.key_serde, options.option.value_serde)
         store = replace(options, option=options.option.with_logging_disabled()).store()
         if store.versioned:
             raise TopologyError(f"Global table {options.store_name} cannot be versioned; use a key-value store")
@@ -217,17 +197,7 @@ class StreamsBuilder:
             True
         """
         consume: Consumed[Any, Any] = consumed or Consumed()
-        source_name = self._graph.names.processor(STREAM_SOURCE, consume.name, "-source")
-        name = self._graph.names.processor(TABLE_SOURCE, consume.name)
-        source = SourceNode(
-            source_name,
-            (topic,),
-            None,
-            consume.key_serde,
-            consume.value_serde,
-            consume.timestamp_extractor,
-            AutoOffsetReset.policy_of(consume.offset_reset),
-        )
+        source, name = self._source(topic, consume, consume.key_serde, consume.value_serde)
         self._graph.add(self._graph.root, GlobalStoreStep(store, source, name, ProcessorFactory(supplier)))
         return self
 
@@ -265,3 +235,13 @@ class StreamsBuilder:
         """
         settings = None if config is None else StreamsConfig.of(config)
         return Topology(self._graph.compile(settings))
+
+    def _source(
+        self, topic: str, consumed: Consumed[Any, Any], key_serde: AnySerde | None, value_serde: AnySerde | None
+    ) -> tuple[SourceNode, str]:
+        """Return the source of a table's topic, and the name of the node that fills the table."""
+        source_name = self._graph.names.processor(STREAM_SOURCE, consumed.name, "-source")
+        name = self._graph.names.processor(TABLE_SOURCE, consumed.name)
+        reset = AutoOffsetReset.policy_of(consumed.offset_reset)
+        extractor = consumed.timestamp_extractor
+        return SourceNode(source_name, (topic,), None, key_serde, value_serde, extractor, reset), name
