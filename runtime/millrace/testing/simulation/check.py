@@ -4,7 +4,7 @@ The simulation knows which records each task processed, in which order, as far a
 processes the committed records of its inputs in that order, without any faults. Under exactly-once the committed records of every
 topic that the application writes must be those that these tasks send, and each store must hold what theirs hold. Under
 at-least-once nothing that they send may be missing, for sub-topologies without stores: what a store counts depends on what is
-repeated.
+repeated. Under both, a store holds what its changelog does.
 
 Values that are sent may be delayed and combined by record caches. With caches only the last value of each key is compared.
 """
@@ -19,6 +19,7 @@ from typing import Any, Final
 from millrace.engine.partitioner import partition_for_key
 from millrace.engine.task import StreamTask
 from millrace.records import ConsumedRecord, Headers, TaskId, TopicPartition
+from millrace.state.api import ChangelogRecord
 from millrace.state.cache import RecordCache
 from millrace.testing.collector import CapturingCollector
 from millrace.testing.simulation.broker import Entry
@@ -50,8 +51,7 @@ def check(world: World, folder: Path) -> None:
         for task_id in oracle.task_ids():
             oracle.run(task_id)
         _compare_topics(world, oracle, exact=exact)
-        if exact:
-            _compare_stores(world, oracle)
+        _compare_stores(world, oracle, folder, exact=exact)
     finally:
         oracle.close()
 
@@ -121,7 +121,7 @@ class _Oracle:
     def _order(self, task_id: TaskId, inputs: Iterable[TopicPartition]) -> Iterable[tuple[TopicPartition, Entry]]:
         """Return the committed records of a task's inputs in the order in which the application processed them."""
         world = self._world
-        waiting = {partition: list(reversed(self._readable(partition))) for partition in inputs}
+        waiting = {partition: list(reversed(readable(world, partition))) for partition in inputs}
         for partition, offset in world.history[task_id]:
             records = waiting[partition]
             while records and records[-1].offset <= offset:
@@ -129,12 +129,6 @@ class _Oracle:
         for partition, records in waiting.items():  # dropped before they were processed, for example as unreadable
             for entry in reversed(records):
                 yield partition, entry
-
-    def _readable(self, partition: TopicPartition) -> list[Entry]:
-        log = self._world.broker.log(partition)
-        if self._world.config.exactly_once:
-            return log.committed()
-        return [entry for entry in log.entries if not entry.is_marker]
 
     def close(self) -> None:
         """Close the tasks."""
@@ -164,8 +158,7 @@ def _compare_topics(world: World, oracle: _Oracle, *, exact: bool) -> None:
     for topic in sorted(changelogs | world.outputs | oracle.sent.keys()):
         actual: list[tuple[int | None, _Row]] = []
         for number in range(world.broker.topics[topic]):
-            log = world.broker.log(TopicPartition(topic, number))
-            entries = log.committed() if exact else [entry for entry in log.entries if not entry.is_marker]
+            entries = readable(world, TopicPartition(topic, number))
             actual += [(number, (entry.key, entry.value, entry.headers)) for entry in entries]
         expected = oracle.sent[topic]
         if exact and world.config.statestore_cache_max_bytes:
@@ -208,19 +201,57 @@ def _show(rows: list[tuple[int | None, _Row]]) -> str:
     return "; ".join(f"{key!r} → {value!r} in partition {number}" for number, (key, value, _) in rows[:_MOST_SHOWN])
 
 
-def _compare_stores(world: World, oracle: _Oracle) -> None:
-    """Compare the stores of running tasks with those of the oracle, where a store can list its content."""
+def _compare_stores(world: World, oracle: _Oracle, folder: Path, *, exact: bool) -> None:
+    """Compare each running task's stores with what their changelogs hold and, under exactly-once, with the oracle's."""
     for instance in world.instances:
         tasks = instance.tasks
         for task_id, task in ({} if tasks is None else tasks.running).items():
+            logged = _restored(world, task, folder / f"{task_id}-restored")
             for name, store in task.stores.items():
-                actual, expected = _content(store), _content(oracle.tasks[task_id].stores[name])
-                if actual != expected:
-                    raise Problem(
-                        f"Store {name} of task {task_id} in instance {instance.number} holds {actual}, not {expected}"
-                    )
+                holds, where = _content(store), f"Store {name} of task {task_id} in instance {instance.number}"
+                if name in logged and holds != logged[name]:
+                    raise Problem(f"{where} holds {holds}, its changelog {logged[name]}")
+                if exact and holds != (expected := _content(oracle.tasks[task_id].stores[name])):
+                    raise Problem(f"{where} holds {holds}, not {expected}")
 
 
-def _content(store: Any) -> Any:
+def _restored(world: World, task: StreamTask, folder: Path) -> dict[str, object]:
+    """Return what stores hold that are restored from a task's changelogs; without those that a source topic restores."""
+    copy = StreamTask(
+        task.task_id,
+        task.subtopology,
+        world.config,
+        CapturingCollector(),
+        state_dir=folder,
+        cache=None,
+        clock=lambda: 0,
+        input_partitions=task.input_partitions,
+    )
+    copy.open_stores()
+    found: dict[str, object] = {}
+    try:
+        for partition, store in copy.changelogs.items():
+            if store.name in task.subtopology.source_changelogs:
+                continue
+            records = [
+                ChangelogRecord(entry.key, entry.value, entry.timestamp, entry.offset, Headers(entry.headers))
+                for entry in readable(world, partition)
+                if entry.key is not None
+            ]
+            if records:
+                copy.restore(partition, records)
+            found[store.name] = _content(store)
+    finally:
+        copy.close_dirty()
+    return found
+
+
+def readable(world: World, partition: TopicPartition) -> list[Entry]:
+    """Return the records of a partition that the application may see."""
+    log = world.broker.log(partition)
+    return log.committed() if world.config.exactly_once else [entry for entry in log.entries if not entry.is_marker]
+
+
+def _content(store: Any) -> object:
     read = getattr(store, "all", None)
     return None if read is None else [(repr(key), repr(value)) for key, value in read()]

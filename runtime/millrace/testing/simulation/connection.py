@@ -74,6 +74,10 @@ class SimulatedConnection:
         if self._closed or not self._host.alive:
             coroutine.close()
             return
+        frozen_s = self._host.frozen_until_s - self._world.scheduler.now_s
+        if frozen_s > 0:
+            self._world.scheduler.later(frozen_s, lambda: self._advance(coroutine, outcome))
+            return
         try:
             waits_for: Future = coroutine.send(None)
         except StopIteration as end:

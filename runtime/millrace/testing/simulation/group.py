@@ -97,7 +97,8 @@ class Group:
         self._static: dict[str, str] = {}
         self._promised: dict[str, Timer] = {}
         """Ids given to members that are yet to join with them."""
-        self._leader: str | None = None
+        self.leader: str | None = None
+        """The id of the member that assigns."""
         self._timer: Timer | None = None
         self._offsets = _Offsets()
 
@@ -135,11 +136,12 @@ class Group:
         """Add offsets to a transaction.
 
         Raises:
-            RefusedError: this is not a current member (KIP-447).
+            RefusedError: this is not a current member (KIP-447). Offsets without a member and generation are not refused.
         """
-        code = self._check(member_id, instance_id, generation)
-        if code:
-            raise RefusedError(code)
+        if generation >= 0 or member_id or instance_id is not None:
+            code = self._check(member_id, instance_id, generation)
+            if code:
+                raise RefusedError(code)
         self._offsets.pending.setdefault(transaction, {}).update(offsets)
 
     def offsets_of(self, transaction: Transaction) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -242,7 +244,7 @@ class Group:
         metadata = bytes(request.protocols[0].metadata)
         same = metadata == member.metadata
         stays = (self.state == _COMPLETING and same) or (
-            self.state == _STABLE and same and member.member_id != self._leader
+            self.state == _STABLE and same and member.member_id != self.leader
         )
         member.metadata = metadata
         if stays:
@@ -263,9 +265,9 @@ class Group:
         self.members = {new.member_id if key == old.member_id else key: one for key, one in self.members.items()}
         self.members[new.member_id] = new
         self._static[request.group_instance_id] = new.member_id
-        was_leader = self._leader == old.member_id
+        was_leader = self.leader == old.member_id
         if was_leader:
-            self._leader = new.member_id
+            self.leader = new.member_id
         self._schedule(new, new.session_s)
         if self.state == _STABLE:
             answer(self._joined(new.member_id, skip_assignment=was_leader))
@@ -288,10 +290,10 @@ class Group:
             self._stop_group_timer()
             longest = max((member.rebalance_s for member in self.members.values()), default=0.0)
             self._timer = self._timers.later(self._initial_delay_s if initial else longest, self._complete)
-            if initial and self._initial_delay_s > 0:
+            if initial:  # it ends when that time is over, even if members have ids and are yet to join
+                if self._initial_delay_s <= 0:
+                    self._complete()
                 return
-        elif self._initial_delay_s > 0 and self.generation == 0:
-            return
         self._complete_if_all_joined()
 
     def _complete_if_all_joined(self) -> None:
@@ -311,11 +313,11 @@ class Group:
             return
         self.generation += 1
         if not self.members:
-            self.state, self._leader = _EMPTY, None
+            self.state, self.leader = _EMPTY, None
             return
         self.state = _COMPLETING
-        if self._leader not in {member.member_id for member in joined}:
-            self._leader = joined[0].member_id
+        if self.leader not in {member.member_id for member in joined}:
+            self.leader = joined[0].member_id
         generation = self.generation
         for member in joined:
             answer, member.joining = member.joining, None
@@ -334,9 +336,9 @@ class Group:
             error_code=0,
             generation_id=self.generation,
             member_id=member_id,
-            leader=self._leader,
+            leader=self.leader,
             skip_assignment=skip_assignment,
-            members=members if member_id == self._leader else [],
+            members=members if member_id == self.leader else [],
         )
 
     def _refusal(self, code: int, member_id: str) -> SimpleNamespace:
@@ -359,7 +361,7 @@ class Group:
             answer(SimpleNamespace(error_code=0, assignment=member.assignment))
             return
         member.syncing = answer
-        if member.member_id != self._leader:
+        if member.member_id != self.leader:
             return
         given = {item.member_id: bytes(item.assignment) for item in request.assignments}
         self.state = _STABLE
@@ -386,6 +388,7 @@ class Group:
         answer(SimpleNamespace(error_code=code))
 
     def _leave(self, request: Any, answer: Answer) -> None:
+        left = False
         for item in request.members or ():
             member_id = item.member_id
             if item.group_instance_id is not None:
@@ -395,10 +398,12 @@ class Group:
                 member_id = known
             if member_id in self._promised:
                 self._forget_promise(member_id)
-                self._complete_if_all_joined()
+                left = True
             elif member_id in self.members:
                 self._remove(self.members[member_id])
-                self._after_removal()
+                left = True
+        if left:
+            self._after_removal()
         answer(SimpleNamespace(error_code=0))
 
     # Inside
@@ -451,8 +456,8 @@ class Group:
                 answer = self._refusal(UNKNOWN_MEMBER, member.member_id)
                 answer.assignment = b""
                 waiting(answer)
-        if self._leader == member.member_id:
-            self._leader = next(iter(self.members), None)
+        if self.leader == member.member_id:
+            self.leader = next(iter(self.members), None)
 
     def _after_removal(self) -> None:
         if self.state == _PREPARING:

@@ -18,6 +18,7 @@ from millrace.instance.stream_thread import StreamThread, ThreadLoop
 from millrace.instance.task_manager import TaskManager
 from millrace.kafka.client_settings import ClientSettings
 from millrace.records import Headers, TaskId, TopicPartition
+from millrace.testing.simulation.plan import Fault
 from millrace.testing.simulation.scheduler import Event
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Host:
         self.number = number
         self.wake = wake
         self.alive = True
+        self.frozen_until_s = 0.0
+        """Until when nothing in it runs."""
         self.idle_s = 0.0
         """How long its thread waits before its next round."""
         self.processed: list[Processed] = []
@@ -79,20 +82,26 @@ class Host:
             return answer
         if fault.kind == "crash before":
             self.world.crash(self.number)
-        elif fault.kind == "pause before":
-            self.world.scheduler.wait_for(lambda: not self.alive, fault.seconds)
+        elif fault.kind in {"pause before", "freeze before"}:
+            self._pause(fault)
         self.require_alive()
         if fault.kind == "lost request" and lost is not None:
             raise lost()
         answer = request()
         if fault.kind == "crash after":
             self.world.crash(self.number)
-        elif fault.kind == "pause after":
-            self.world.scheduler.wait_for(lambda: not self.alive, fault.seconds)
+        elif fault.kind in {"pause after", "freeze after"}:
+            self._pause(fault)
         self.require_alive()
         if fault.kind == "lost answer" and lost is not None:
             raise lost()
         return answer
+
+    def _pause(self, fault: Fault) -> None:
+        scheduler = self.world.scheduler
+        if fault.kind.startswith("freeze"):
+            self.frozen_until_s = scheduler.now_s + fault.seconds
+        scheduler.wait_for(lambda: not self.alive, fault.seconds)
 
 
 class _Trace:

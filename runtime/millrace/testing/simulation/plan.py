@@ -12,7 +12,11 @@ __all__ = ["Fault", "Input", "MakeRecord", "Plan", "make_plan", "smaller"]
 MakeRecord = Callable[[random.Random], tuple[bytes | None, bytes | None]]
 """Makes the key and value of one input record, serialised."""
 
-_AT_A_CALL: Final = ("crash before", "crash after", "pause before", "pause after", "lost request", "lost answer")
+_AT_A_CALL: Final = (
+    *("crash before", "crash after", "lost request", "lost answer"),
+    *("pause before", "pause after"),  # of the stream thread: the member's heartbeats continue
+    *("freeze before", "freeze after"),  # of the whole process
+)
 _AT_A_TIME: Final = ("crash", "disk lost", "stop", "outage")
 _CALLS: Final = {
     "commit_transaction": 6,
@@ -105,7 +109,7 @@ def make_plan(seed: int, makers: Mapping[str, MakeRecord], partitions: Mapping[s
 
 def _make_fault(rng: random.Random, instances: int, lasts_s: float) -> Fault:
     instance = rng.randrange(instances)
-    seconds = rng.choice((0.01, 0.3, 3.0, 8.0, 14.0, 25.0))
+    seconds = rng.choice((0.01, 0.3, 3.0, 8.0, 14.0, 25.0, 40.0))
     if rng.random() < 0.25:
         return Fault(rng.choice(_AT_A_TIME), instance, at_s=rng.random() * (lasts_s + 2.0), seconds=seconds)
     call = rng.choices(list(_CALLS), list(_CALLS.values()))[0]
