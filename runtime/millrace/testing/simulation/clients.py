@@ -569,7 +569,7 @@ class SimulatedAdmin:
 
     def describe_topics(self, names: Any, **_settings: object) -> dict[str, Future[SimpleNamespace]]:
         """Return topics' ids and partitions."""
-        node = SimpleNamespace(id=0)
+        node = SimpleNamespace(id=0, rack=None)
 
         def describe(name: str) -> SimpleNamespace:
             count = self._world.broker.topics.get(name)

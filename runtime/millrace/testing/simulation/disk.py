@@ -97,5 +97,5 @@ def disks_in_memory() -> AbstractContextManager[Any]:
         Rdict=_Disks(),
         WriteBatch=_Batch,
         store_options=lambda *_: SimpleNamespace(options=None),
-        offsets_options=lambda: None,
+        Options=lambda **_: SimpleNamespace(set_write_buffer_size=lambda _bytes: None),
     )
