@@ -18,6 +18,7 @@ a class that needs arguments.
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import inspect
 import re
@@ -95,15 +96,23 @@ def construct(factory: Callable[[], object], setting: str) -> object:
     Raises:
         ConfigError: It needs some.
     """
+    problem = _missing_arguments(factory)
+    if problem is not None:
+        raise ConfigError(
+            f"{setting}: {factory!r} needs arguments ({problem}): give an object, or module:attribute that names one"
+        ) from problem
+    return factory()
+
+
+@functools.lru_cache(maxsize=256)  # a signature takes half a millisecond, and a task asks for several
+def _missing_arguments(factory: Callable[[], object]) -> TypeError | None:
     try:
         inspect.signature(factory).bind()
     except ValueError:
-        pass  # written in C, without a signature to look at
+        return None  # written in C, without a signature to look at
     except TypeError as error:
-        raise ConfigError(
-            f"{setting}: {factory!r} needs arguments ({error}): give an object, or module:attribute that names one"
-        ) from error
-    return factory()
+        return error
+    return None
 
 
 def java_name(text: str) -> str:

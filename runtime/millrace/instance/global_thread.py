@@ -28,7 +28,7 @@ from millrace.instance.input_consumer import InputConsumer
 from millrace.instance.state_directory import StateDirectory
 from millrace.kafka.admin import DescribedTopic, describe_topics
 from millrace.kafka.client_settings import ClientSettings
-from millrace.kafka.clients import open_consumer
+from millrace.kafka.client_supplier import client_supplier
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.records import TopicPartition
 from millrace.state.api import StateStore
@@ -128,7 +128,10 @@ class GlobalStreamThread:
             self._task.open_stores()
             starts = self._starts()
             self._task.initialize()
-            self._consumer = InputConsumer(open_consumer(self._settings.global_consumer()), self._out_of_range)
+            clients = client_supplier(self._settings.config)
+            self._consumer = InputConsumer(
+                clients.global_consumer(self._settings.global_consumer()), self._out_of_range
+            )
             self._consumer.assign(starts)
             _log.info(
                 "Filling global stores %s: %d records",

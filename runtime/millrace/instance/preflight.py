@@ -15,7 +15,7 @@ from millrace.errors import AuthorizationError, ConfigError, MissingSinkTopicErr
 from millrace.instance.membership import may_create_topics
 from millrace.kafka.admin import appears_on_demand, may_write
 from millrace.kafka.client_settings import ClientSettings
-from millrace.kafka.clients import open_admin
+from millrace.kafka.client_supplier import client_supplier
 from millrace.kafka.connection_check import check_connection
 from millrace.kafka.internal_topics import partition_counts, provision
 from millrace.kafka.membership.streams_topology import describe_topology
@@ -95,7 +95,7 @@ def check_cluster(topology: BuiltTopology, config: StreamsConfig, settings: Clie
         StreamsError: a topic is missing or wrong, or a permission.
     """
     check_connection(settings)
-    admin = open_admin(settings.admin())
+    admin = client_supplier(config).admin(settings.admin())
     _provision_internal_topics(topology, config, admin)
     _check_dead_letter_topic(config, admin)
     return admin

@@ -133,12 +133,18 @@ class StreamsProducer:
         settings: returns librdkafka's settings, as `ClientSettings.producer` does; called whenever a producer is opened.
         task_timeout_ms: how long to retry after errors that may be temporary (`task.timeout.ms`).
         progress: the thread's; records waits for a broker.
+        open_client: opens a producer with settings.
     """
 
     def __init__(
-        self, settings: Callable[[], ClientProperties], task_timeout_ms: int, progress: LoopProgress | None = None
+        self,
+        settings: Callable[[], ClientProperties],
+        task_timeout_ms: int,
+        progress: LoopProgress | None = None,
+        open_client: Callable[[ClientProperties], Producer] = open_producer,
     ) -> None:
         self._settings = settings
+        self._open_client = open_client
         self.in_transaction = False
         self._stuck = False
         self._batch_limit: int | None = None
@@ -336,7 +342,7 @@ class StreamsProducer:
             settings["batch.size"] = self._batch_bytes = self._batch_limit
         if self.one_by_one:
             settings["batch.num.messages"] = 1
-        return open_producer(settings)
+        return self._open_client(settings)
 
     def _in_time(self, call: Callable[[], None], deadline: Deadline) -> None:
         """Call a function of librdkafka that may never return, in a thread that is abandoned in that case.

@@ -23,7 +23,7 @@ from millrace.instance.starting_offsets import StartingOffsets
 from millrace.instance.state_directory import StateDirectory
 from millrace.instance.state_updater import StateUpdater
 from millrace.kafka.client_settings import ClientSettings
-from millrace.kafka.clients import open_consumer
+from millrace.kafka.client_supplier import client_supplier
 from millrace.processor.handlers import DefaultProductionExceptionHandler
 from millrace.state.api import StateStore
 from millrace.state.cache import RecordCache
@@ -89,10 +89,10 @@ def open_resources(
         ConfigError: a client does not take its settings.
     """
     config, settings, admin = context.config, context.settings, context.admin
-    timeout_s = config.task_timeout_ms / 1000
+    timeout_s, clients = config.task_timeout_ms / 1000, client_supplier(config)
     starting = StartingOffsets(context.topology, admin, settings.auto_offset_reset(), timeout_s)
     consumer = InputConsumer(
-        open_consumer(settings.main_consumer(number)),
+        clients.consumer(settings.main_consumer(number)),
         lambda partition: starting.reset(starting.policy(partition.topic), [partition])[partition],
     )
     handler = resolve_handler(
@@ -101,11 +101,11 @@ def open_resources(
         "production.exception.handler",
         config,
     )
-    producer = StreamsProducer(lambda: settings.producer(number), config.task_timeout_ms, progress)
+    producer = StreamsProducer(lambda: settings.producer(number), config.task_timeout_ms, progress, clients.producer)
     collector = KafkaRecordCollector(producer, admin, config, handler, context.instrumentation)
     updater = StateUpdater(
         settings.thread_name(number).replace("StreamThread", "StateUpdater"),
-        lambda: open_consumer(settings.restore_consumer(number)),
+        lambda: clients.restore_consumer(settings.restore_consumer(number)),
         admin,
         config,
         context.restore_listener,

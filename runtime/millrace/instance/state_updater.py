@@ -143,11 +143,7 @@ class StateUpdater:
         reader = self._reader
         try:
             while not self._stopping:
-                self._take_actions()
-                reader.take_offsets()
-                read = not self._paused.is_set() and reader.read()
-                reader.commit_and_log_if_due()
-                if read:
+                if self.step():
                     continue
                 wait_s = _ANSWER_S if reader.asks else _PAUSE_S if reader.has_tasks else None
                 with self._condition:
@@ -164,6 +160,18 @@ class StateUpdater:
                 self._take_actions()
                 self._ended = True
             reader.close()
+
+    def step(self) -> bool:
+        """Take the requested actions, then read some records; return whether there may be more to read at once.
+
+        For the updater's thread, and for a simulation in place of that thread.
+        """
+        reader = self._reader
+        self._take_actions()
+        reader.take_offsets()
+        read = not self._paused.is_set() and reader.read()
+        reader.commit_and_log_if_due()
+        return read
 
     def _take_actions(self) -> None:
         with self._condition:

@@ -177,10 +177,11 @@ class StreamThread:
         clean = True
         give_up_when(lambda: self.progress.given_up)
         try:
-            self.set_state(ThreadState.STARTING)
-            self.progress.touch()
-            self._loop = ThreadLoop(self, self._context)
-            self._loop.run()
+            loop = self.begin()
+            loop.resources.updater.start()
+            loop.start()
+            while not self.stop_requested.is_set():
+                loop.round()
         except (
             BaseException
         ) as raised:  # any exception: the uncaught exception handler decides, and everything is closed
@@ -193,11 +194,26 @@ class StreamThread:
                 _log.debug("%s failed", self.name, exc_info=True)
                 self._on_death(self, error)
         finally:
-            self.set_state(ThreadState.PENDING_SHUTDOWN)
-            if self._loop is not None:
-                self._loop.close(clean=clean)
-            self.progress.ended()
-            self.set_state(ThreadState.DEAD)
+            self.end(clean=clean)
+
+    def begin(self) -> ThreadLoop:
+        """Return the loop, with its clients open; for the thread itself, and for a simulation that calls its rounds."""
+        self.set_state(ThreadState.STARTING)
+        self.progress.touch()
+        self._loop = ThreadLoop(self, self._context)
+        return self._loop
+
+    def end(self, *, clean: bool) -> None:
+        """Close the loop's tasks and clients; for whoever called `begin`.
+
+        Args:
+            clean: whether to commit first.
+        """
+        self.set_state(ThreadState.PENDING_SHUTDOWN)
+        if self._loop is not None:
+            self._loop.close(clean=clean)
+        self.progress.ended()
+        self.set_state(ThreadState.DEAD)
 
     def set_state(self, new: ThreadState) -> None:
         """Move to another state if the transition is allowed; for the thread itself."""
@@ -250,17 +266,15 @@ class ThreadLoop:
     def _offset_sums(self) -> Mapping[TaskId, int]:
         return self.tasks.offset_sums()
 
-    def run(self) -> None:
-        """Join the group, and go round until the thread is asked to stop."""
+    def start(self) -> None:
+        """Fence the thread's predecessor and connect to the group; the first round joins it."""
         resources = self.resources
-        resources.updater.start()
         resources.producer.start()
         with self._progress.waiting_for("the group's coordinator"):
             resources.member.start()
-        while not self._thread.stop_requested.is_set():
-            self._guarded_round()
 
-    def _guarded_round(self) -> None:
+    def round(self) -> None:
+        """Go round once: group events, restored tasks, poll, process, punctuate, commit if due."""
         tasks, member = self.tasks, self.resources.member
         try:
             self._round()

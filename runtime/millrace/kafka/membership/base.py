@@ -10,14 +10,14 @@ import kafka.errors as kafka_errors
 
 from millrace.assignment.protocol import GroupEvent
 from millrace.deadline import Deadline
-from millrace.errors import BrokerUnreachableError, StreamsError
+from millrace.errors import StreamsError
 from millrace.kafka.client_settings import ClientSettings, MembershipSettings
+from millrace.kafka.client_supplier import client_supplier
 from millrace.kafka.connection import Connection
-from millrace.kafka.connection_check import check_connection
 from millrace.kafka.membership.coordinator import Coordinator
 from millrace.kafka.membership.offsets import CommittedOffsets, GroupOffsets
 from millrace.kafka.membership.state import MemberState, SharedState
-from millrace.kafka.membership.wire import check_group_metadata, encode_group_metadata
+from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
 
 __all__ = ["BaseMember"]
@@ -53,19 +53,8 @@ class BaseMember(ABC):
             AuthenticationError: The credentials were refused, or the listener has another security protocol.
             UnsupportedFeatureError: This confluent-kafka cannot commit this member's offsets in transactions.
         """
-        check_group_metadata()
-        check_connection(self._clients, timeout_s)
-        self._connection = Connection(self._clients.kafka_python(self._thread))
+        self._connection = client_supplier(self._clients.config).member(self._clients, self._thread, timeout_s)
         self._connected = True  # before it is used: `close` has to close it even if a step fails
-        try:
-            self._connection.manager.bootstrap(int(timeout_s * 1000))
-        except (kafka_errors.KafkaError, OSError) as error:
-            self._connection.close()
-            self._connected = False
-            servers = ",".join(self._clients.config.bootstrap_servers)
-            raise BrokerUnreachableError(
-                f"The brokers of bootstrap.servers={servers} stopped answering ({error}): check that they are running"
-            ) from error
         self._coordinator = Coordinator(self._connection, self._settings, lambda: self._shared.closed)
         self._offsets = GroupOffsets(self._connection, self._coordinator, self._settings)
         self._begin()

@@ -1,0 +1,624 @@
+"""Clients of the simulated cluster, with the part of confluent-kafka's interface that Millrace uses.
+
+A consumer returns what was in the log when it last fetched, so what it knows of ends is old, as in reality. A producer keeps what
+it is given, and sends partitions' records in pieces and in any order of partitions, at the latest in `flush`. Both fail with the
+errors that librdkafka would report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka.admin import ConfigEntry, OffsetSpec  # type: ignore[attr-defined]
+
+from millrace.engine.partitioner import partition_for_key
+from millrace.records import OffsetAndMetadata, TopicPartition
+from millrace.testing.simulation.broker import (
+    CONCURRENT_TRANSACTIONS,
+    OFFSET_OUT_OF_RANGE,
+    PRODUCER_FENCED,
+    UNKNOWN_TOPIC,
+    Entry,
+    Outcome,
+    RefusedError,
+    Transaction,
+)
+from millrace.testing.simulation.instance import Host
+
+__all__ = ["SimulatedAdmin", "SimulatedConsumer", "SimulatedMessage", "SimulatedProducer"]
+
+_RETRY_S: Final = 0.05
+_UNKNOWN_OFFSET: Final = -1001
+_SPEC: Any = OffsetSpec  # its factories carry no types
+_EARLIEST, _LATEST = _SPEC.earliest()._value, _SPEC.latest()._value  # noqa: SLF001
+
+
+def _lost(doing: str) -> KafkaException:
+    return KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{doing}: no answer", False, True, False))  # noqa: SLF001
+
+
+class SimulatedMessage:
+    """A record, or an event of a partition, as a consumer returns it."""
+
+    __slots__ = ("_entry", "_error", "_offset", "_partition", "_topic")
+
+    def __init__(self, partition: TopicPartition, offset: int, entry: Entry | None, error: KafkaError | None) -> None:
+        self._topic, self._partition = partition
+        self._offset = offset
+        self._entry = entry
+        self._error = error
+
+    def error(self) -> KafkaError | None:
+        """Return what happened, None for a record."""
+        return self._error
+
+    def topic(self) -> str:
+        """Return its topic."""
+        return self._topic
+
+    def partition(self) -> int:
+        """Return its partition."""
+        return self._partition
+
+    def offset(self) -> int:
+        """Return its offset."""
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        """Return (type, ms since the epoch)."""
+        return 1, -1 if self._entry is None else self._entry.timestamp
+
+    def key(self) -> bytes | None:
+        """Return its key."""
+        return None if self._entry is None else self._entry.key
+
+    def value(self) -> bytes | None:
+        """Return its value."""
+        return None if self._entry is None else self._entry.value
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """Return its headers."""
+        return None if self._entry is None or not self._entry.headers else list(self._entry.headers)
+
+
+class SimulatedConsumer:
+    """A consumer with an explicit assignment.
+
+    Args:
+        host: whose it is.
+        committed_only: whether it reads committed records only.
+        name: what its requests are called in faults.
+    """
+
+    def __init__(self, host: Host, *, committed_only: bool, name: str) -> None:
+        self._host = host
+        self._committed_only = committed_only
+        self._name = name
+        self._positions: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        self._at_end: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._fetched: deque[SimulatedMessage] = deque()
+
+    def assignment(self) -> list[ClientTopicPartition]:
+        """Return the assigned partitions."""
+        return [ClientTopicPartition(*partition) for partition in self._positions]
+
+    def incremental_assign(self, partitions: Iterable[ClientTopicPartition]) -> None:
+        """Read more partitions."""
+        for item in partitions:
+            self._positions[TopicPartition(item.topic, item.partition)] = item.offset
+        self._host.reading.update(self._positions)
+
+    def incremental_unassign(self, partitions: Iterable[ClientTopicPartition]) -> None:
+        """Stop reading partitions."""
+        for item in partitions:
+            partition = TopicPartition(item.topic, item.partition)
+            del self._positions[partition]
+            self._paused.discard(partition)
+            self._forget(partition)
+
+    def pause(self, partitions: Iterable[ClientTopicPartition]) -> None:
+        """Stop fetching partitions for now; what was fetched is fetched again later."""
+        for item in partitions:
+            partition = TopicPartition(item.topic, item.partition)
+            self._paused.add(partition)
+            waiting = [one.offset() for one in self._fetched if (one.topic(), one.partition()) == partition]
+            if waiting:
+                self._positions[partition] = min(waiting)
+            self._forget(partition)
+
+    def resume(self, partitions: Iterable[ClientTopicPartition]) -> None:
+        """Fetch paused partitions again."""
+        self._paused.difference_update(TopicPartition(item.topic, item.partition) for item in partitions)
+
+    def _forget(self, partition: TopicPartition) -> None:
+        self._at_end.pop(partition, None)
+        self._fetched = deque(one for one in self._fetched if (one.topic(), one.partition()) != partition)
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[SimulatedMessage]:
+        """Return what was fetched before, and fetch more."""
+        del timeout
+        return self._host.call(self._name, lambda: self._take(num_messages))
+
+    def poll(self, timeout: float = -1) -> SimulatedMessage | None:
+        """Return one message, or None; the host waits after this round instead of here."""
+        self._host.require_alive()
+        taken = self._take(1)
+        if not taken:
+            self._host.idle_s = timeout
+        return taken[0] if taken else None
+
+    def _take(self, most: int) -> list[SimulatedMessage]:
+        fetched = self._fetched
+        taken = [fetched.popleft() for _ in range(min(most, len(fetched)))]
+        if not fetched:
+            self._fetch()
+        return taken
+
+    def _fetch(self) -> None:
+        world = self._host.world
+        rng = world.scheduler.rng
+        partitions = sorted(self._positions.keys() - self._paused)
+        rng.shuffle(partitions)
+        for partition in partitions:
+            if world.is_down(partition) or rng.random() < 0.2:
+                continue
+            position = self._positions[partition]
+            try:
+                entries, position, end = world.broker.fetch(
+                    partition, position, rng.choice((1, 3, 100)), committed_only=self._committed_only
+                )
+            except RefusedError as error:
+                code = KafkaError._AUTO_OFFSET_RESET if error.code == OFFSET_OUT_OF_RANGE else error.code  # noqa: SLF001
+                self._fetched.append(SimulatedMessage(partition, position, None, KafkaError(code)))
+                continue
+            self._positions[partition] = position
+            self._ends[partition] = end
+            self._fetched.extend(SimulatedMessage(partition, entry.offset, entry, None) for entry in entries)
+            if position >= end and self._at_end.get(partition) != position:
+                self._at_end[partition] = position
+                event = KafkaError(KafkaError._PARTITION_EOF)  # noqa: SLF001
+                self._fetched.append(SimulatedMessage(partition, position, None, event))
+
+    def get_watermark_offsets(self, partition: ClientTopicPartition, *, cached: bool = False) -> tuple[int, int]:
+        """Return the first and last offset as of the last fetch."""
+        del cached
+        end = self._ends.get(TopicPartition(partition.topic, partition.partition), _UNKNOWN_OFFSET)
+        return min(0, end), end
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
+
+
+class _Record:
+    __slots__ = ("at_s", "partition", "report", "row")
+
+    def __init__(self, partition: TopicPartition, row: Any, report: Any, at_s: float) -> None:
+        self.partition = partition
+        self.row = row
+        self.report = report
+        self.at_s = at_s
+
+
+class SimulatedProducer:
+    """An idempotent producer, transactional if its settings name a transactional id."""
+
+    def __init__(self, host: Host, settings: Mapping[str, Any]) -> None:
+        self._host = host
+        self._world = host.world
+        given = settings.get("transactional.id")
+        self._id: str | None = None if given is None else str(given)
+        self._timeout_s = float(settings.get("transaction.timeout.ms", 60_000)) / 1000
+        self._delivery_s = float(settings.get("delivery.timeout.ms", 120_000)) / 1000
+        self._on_delivery = settings.get("on_delivery")
+        self._epoch = -1
+        self._queue: list[_Record] = []
+        self._in_transaction = False
+        self._unacknowledged: Outcome | None = None
+        """How the last transaction ended, if the answer was lost: the request is repeated then."""
+        self._begun: Transaction | None = None
+        """The broker's side of the current transaction, once something was sent in it."""
+        self._fatal: KafkaError | None = None
+        self._abortable: KafkaError | None = None
+
+    # Transactions
+
+    def init_transactions(self, timeout: float = -1) -> None:
+        """Fence predecessors."""
+        self._require_usable()
+        self._host.call("init_transactions", lambda: self._init(timeout), lambda: _lost("InitProducerId"))
+
+    def _init(self, timeout_s: float) -> None:
+        assert self._id is not None
+        transactional_id = self._id
+
+        def try_it() -> bool:
+            if self._world.is_coordinator_down:
+                return False
+            try:
+                _, self._epoch = self._world.broker.init_producer(transactional_id, self._timeout_s)
+            except RefusedError as error:
+                if error.code != CONCURRENT_TRANSACTIONS:
+                    raise
+                self._world.write_markers()
+                return False
+            return True
+
+        self._keep_trying(try_it, timeout_s, "InitProducerId")
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction, here only."""
+        self._require_usable()
+        if self._in_transaction:
+            raise KafkaException(KafkaError(KafkaError._STATE, "in a transaction"))  # noqa: SLF001
+        self._in_transaction = True
+        self._begun = None
+
+    def send_offsets_to_transaction(
+        self, positions: list[ClientTopicPartition], group_metadata: bytes, timeout: float = -1
+    ) -> None:
+        """Add offsets to the transaction."""
+        self._require_usable()
+        offsets = {
+            TopicPartition(item.topic, item.partition): OffsetAndMetadata(item.offset, item.metadata or "")
+            for item in positions
+        }
+        group, generation, member_id, instance = read_group_metadata(group_metadata)
+        self._host.call(
+            "send_offsets",
+            lambda: self._send_offsets(offsets, group, generation, member_id, instance, timeout),
+            lambda: _lost("TxnOffsetCommit"),
+        )
+
+    def _send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group: str,
+        generation: int,
+        member_id: str,
+        instance: str | None,
+        timeout_s: float,
+    ) -> None:
+        assert self._id is not None
+        transactional_id = self._id
+
+        def try_it() -> bool:
+            if self._world.is_coordinator_down:
+                return False
+            try:
+                self._begun = self._world.broker.add_group(transactional_id, self._epoch, group)
+                self._world.group.commit_in_transaction(self._begun, offsets, generation, member_id, instance)
+            except RefusedError as error:
+                if error.code == CONCURRENT_TRANSACTIONS:
+                    self._world.write_markers()
+                    return False
+                self._refused(error)
+            return True
+
+        self._keep_trying(try_it, timeout_s, "TxnOffsetCommit")
+
+    def commit_transaction(self, timeout: float = -1) -> None:
+        """Send what is left, then commit."""
+        self._require_usable()
+        if self._unacknowledged is not Outcome.COMMITTED:
+            self._host.call(
+                "commit_transaction", lambda: self._end(Outcome.COMMITTED, timeout), lambda: _lost("EndTxn (commit)")
+            )
+        self._unacknowledged = None
+
+    def abort_transaction(self, timeout: float = -1) -> None:
+        """Discard what was not sent, then abort."""
+        if self._fatal is not None:
+            raise KafkaException(self._fatal)
+        self._abortable = None
+        self._queue.clear()
+        if self._unacknowledged is not Outcome.ABORTED:
+            self._host.call(
+                "abort_transaction", lambda: self._end(Outcome.ABORTED, timeout), lambda: _lost("EndTxn (abort)")
+            )
+        self._unacknowledged = None
+
+    def _end(self, outcome: Outcome, timeout_s: float) -> None:
+        if not self._in_transaction:
+            raise KafkaException(KafkaError(KafkaError._STATE, "not in a transaction"))  # noqa: SLF001
+        if outcome is Outcome.COMMITTED and self.flush(timeout_s):
+            raise _lost("EndTxn")
+        self._require_usable()
+        if self._begun is not None:
+            self._keep_trying(lambda: self._ended(outcome), timeout_s, "EndTxn")
+        self._in_transaction = False
+        self._begun = None
+        self._unacknowledged = outcome
+
+    def _ended(self, outcome: Outcome) -> bool:
+        assert self._id is not None
+        if self._world.is_coordinator_down:
+            return False
+        try:
+            self._world.end_transaction(self._host, self._id, self._epoch, outcome)
+        except RefusedError as error:
+            self._refused(error)
+        return True
+
+    # Records
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        partition: int = -1,
+        on_delivery: Callable[[KafkaError | None, SimulatedMessage], None] | None = None,
+        _opaque: object = None,
+        timestamp: int = 0,
+        headers: Collection[tuple[str, bytes | None]] = (),
+    ) -> None:
+        """Keep a record to be sent."""
+        self._host.require_alive()
+        self._require_usable()
+        if self._id is not None and not self._in_transaction:
+            raise KafkaException(KafkaError(KafkaError._STATE, "not in a transaction"))  # noqa: SLF001
+        world = self._world
+        partitions = world.broker.topics.get(topic)
+        if partitions is None:
+            raise KafkaException(KafkaError(UNKNOWN_TOPIC, topic))
+        if partition < 0:
+            partition = world.scheduler.rng.randrange(partitions) if key is None else partition_for_key(key, partitions)
+        where = TopicPartition(topic, partition)
+        row = (key, value, timestamp or int(world.scheduler.now_s * 1000), tuple(headers))
+        self._queue.append(_Record(where, row, on_delivery or self._on_delivery, world.scheduler.now_s))
+
+    def poll(self, timeout: float = -1) -> int:
+        """Send some of the records, perhaps; wait only if there is nothing else to do."""
+        self._host.require_alive()
+        rng = self._world.scheduler.rng
+        if self._queue and rng.random() < 0.5:
+            partition = rng.choice(self._queue).partition
+            count = rng.randint(1, len(self._queue))
+            self._send(partition, count)
+        elif timeout > 0:
+            self._world.scheduler.pass_time(timeout)
+        if self._fatal is not None:
+            raise KafkaException(self._fatal)
+        return 0
+
+    def flush(self, timeout: float = -1) -> int:
+        """Send all records; return how many are left."""
+        return self._host.call("flush", lambda: self._flush(timeout))
+
+    def _flush(self, timeout_s: float) -> int:
+        def try_it() -> bool:
+            for partition in dict.fromkeys(record.partition for record in self._queue):
+                self._send(partition, len(self._queue))
+            return not self._queue or self._fatal is not None or self._abortable is not None
+
+        self._wait(try_it, timeout_s)
+        if self._fatal is not None:
+            raise KafkaException(self._fatal)
+        if self._abortable is not None:
+            self._queue.clear()
+        return len(self._queue)
+
+    def _send(self, partition: TopicPartition, count: int) -> None:
+        """Send some records of a partition, unless its broker is away."""
+        world = self._world
+        records = [record for record in self._queue if record.partition == partition][:count]
+        if not records:
+            return
+        if world.is_down(partition):
+            if world.scheduler.now_s - records[0].at_s > self._delivery_s:
+                self._give_up(records)
+            return
+        try:
+            world.broker.produce(partition, [record.row for record in records], self._id, self._epoch)
+        except RefusedError as error:
+            if error.code == CONCURRENT_TRANSACTIONS:
+                world.write_markers()
+                return
+            if error.code == PRODUCER_FENCED:
+                self._fence()
+                return
+            raise
+        if self._id is not None:
+            self._begun = world.broker.transaction_of(self._id)
+        sent = set(map(id, records))
+        self._queue = [record for record in self._queue if id(record) not in sent]
+        world.wake_readers(partition)
+
+    def _give_up(self, records: list[_Record]) -> None:
+        error = KafkaError(KafkaError._MSG_TIMED_OUT, "delivery.timeout.ms", False, False, True)  # noqa: SLF001
+        gone = set(map(id, records))
+        self._queue = [record for record in self._queue if id(record) not in gone]
+        if self._id is not None:
+            self._abortable = error
+        for record in records:
+            if record.report is not None:
+                key, value, timestamp, headers = record.row
+                entry = Entry(-1, key, value, timestamp, headers)
+                record.report(error, SimulatedMessage(record.partition, -1, entry, error))
+
+    def purge(self) -> None:
+        """Discard what was not sent."""
+        self._queue.clear()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    # Inside
+
+    def _require_usable(self) -> None:
+        error = self._fatal or self._abortable
+        if error is not None:
+            raise KafkaException(error)
+
+    def _fence(self) -> None:
+        self._fatal = KafkaError(KafkaError._FENCED, "the producer is fenced", True, False, False)  # noqa: SLF001
+
+    def _refused(self, error: RefusedError) -> None:
+        if error.code == PRODUCER_FENCED:
+            self._fence()
+            assert self._fatal is not None
+            raise KafkaException(self._fatal)
+        self._abortable = KafkaError(error.code, "refused", False, False, True)
+        raise KafkaException(self._abortable)
+
+    def _keep_trying(self, try_it: Callable[[], bool], timeout_s: float, doing: str) -> None:
+        if not self._wait(try_it, timeout_s):
+            raise _lost(doing)
+
+    def _wait(self, try_it: Callable[[], bool], timeout_s: float) -> bool:
+        scheduler = self._world.scheduler
+        until = scheduler.now_s + (math.inf if timeout_s < 0 else timeout_s)
+        while not try_it():
+            if scheduler.now_s >= until:
+                return False
+            scheduler.pass_time(min(_RETRY_S, until - scheduler.now_s))
+            self._host.require_alive()
+        return True
+
+
+def read_group_metadata(data: bytes) -> tuple[str, int, str, str | None]:
+    """Return (group, generation, member id, instance id) of what `send_offsets_to_transaction` takes."""
+    header, rest = data[:7], data[7:]
+    assert header == b"CGMDv2:"
+    generation = int.from_bytes(rest[:4], "little", signed=True)
+    group, member_id, instance = rest[4:].split(b"\0", 2)
+    return group.decode(), generation, member_id.decode(), instance[1:-1].decode() if instance[:1] == b"\0" else None
+
+
+class SimulatedAdmin:
+    """An admin client; every answer is there at once, or the request times out."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._world = host.world
+
+    def list_offsets(
+        self, wanted: Mapping[ClientTopicPartition, Any], *, isolation_level: Any = None, request_timeout: float = 0.0
+    ) -> dict[ClientTopicPartition, Future[SimpleNamespace]]:
+        """Return first or last offsets."""
+        del request_timeout
+        committed_only = isolation_level is not None and isolation_level.value == 1
+        return self._each("list_offsets", wanted, lambda item: self._offset(item, wanted[item], committed_only))
+
+    def _offset(self, item: ClientTopicPartition, spec: Any, committed_only: bool) -> SimpleNamespace:  # noqa: FBT001
+        partition = TopicPartition(item.topic, item.partition)
+        log = self._world.broker.log(partition)
+        kind = getattr(spec, "_value", None)
+        if kind == _EARLIEST:
+            return SimpleNamespace(offset=log.start)
+        if kind == _LATEST:
+            return SimpleNamespace(offset=log.stable_end if committed_only else log.end)
+        return SimpleNamespace(offset=self._world.broker.offset_for_time(partition, spec.timestamp))
+
+    def delete_records(
+        self, wanted: Iterable[ClientTopicPartition], *, request_timeout: float = 0.0
+    ) -> dict[ClientTopicPartition, Future[None]]:
+        """Delete records up to offsets."""
+        del request_timeout
+
+        def delete(item: ClientTopicPartition) -> None:
+            self._world.broker.delete_records(TopicPartition(item.topic, item.partition), item.offset)
+
+        return self._each("delete_records", wanted, delete)
+
+    def list_consumer_group_offsets(
+        self, wanted: Iterable[Any], **_settings: object
+    ) -> dict[str, Future[SimpleNamespace]]:
+        """Return the committed offsets of groups; a pending transaction makes the request fail for now."""
+        group = self._world.group
+
+        def read(request: Any) -> SimpleNamespace:
+            given = request.topic_partitions or [ClientTopicPartition(*partition) for partition in group.committed]
+            answers = []
+            for item in given:
+                partition = TopicPartition(item.topic, item.partition)
+                if group.pending(partition):
+                    raise RefusedError(KafkaError.UNSTABLE_OFFSET_COMMIT)
+                known = group.committed.get(partition)
+                answers.append(
+                    SimpleNamespace(
+                        topic=item.topic,
+                        partition=item.partition,
+                        error=None,
+                        offset=-1 if known is None else known.offset,
+                    )
+                )
+            return SimpleNamespace(topic_partitions=answers)
+
+        requests = {request.group_id: request for request in wanted}
+        return self._each("group_offsets", requests, lambda name: read(requests[name]))
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> SimpleNamespace:
+        """Return the cluster's metadata."""
+        del timeout
+        self._host.require_alive()
+        topics = self._world.broker.topics
+        names = topics if topic is None else {topic} & topics.keys()
+        return SimpleNamespace(
+            topics={name: SimpleNamespace(error=None, partitions=dict.fromkeys(range(topics[name]))) for name in names}
+        )
+
+    def describe_topics(self, names: Any, **_settings: object) -> dict[str, Future[SimpleNamespace]]:
+        """Return topics' ids and partitions."""
+        node = SimpleNamespace(id=0, rack=None)
+
+        def describe(name: str) -> SimpleNamespace:
+            count = self._world.broker.topics.get(name)
+            if count is None:
+                raise RefusedError(UNKNOWN_TOPIC)
+            partitions = [SimpleNamespace(id=number, leader=node, replicas=[node]) for number in range(count)]
+            return SimpleNamespace(topic_id=name, partitions=partitions, authorized_operations=None)
+
+        return self._each("describe_topics", names.topic_names, describe)
+
+    def describe_configs(
+        self, resources: Iterable[Any], **_settings: object
+    ) -> dict[Any, Future[dict[str, ConfigEntry]]]:
+        """Return topics' settings."""
+
+        def describe(resource: Any) -> dict[str, ConfigEntry]:
+            settings = self._world.broker.topic_configs.get(resource.name)
+            if settings is None:
+                raise RefusedError(UNKNOWN_TOPIC)
+            return {key: ConfigEntry(key, value) for key, value in settings.items()}
+
+        return self._each("describe_configs", resources, describe)
+
+    def create_topics(self, topics: Iterable[Any], **_settings: object) -> dict[str, Future[None]]:
+        """Create topics."""
+        wanted = {topic.topic: topic for topic in topics}
+
+        def create(name: str) -> None:
+            self._world.broker.create_topic(name, wanted[name].num_partitions, wanted[name].config)
+
+        return self._each("create_topics", wanted, create)
+
+    def _each(self, name: str, items: Iterable[Any], answer: Callable[[Any], Any]) -> dict[Any, Future[Any]]:
+        futures: dict[Any, Future[Any]] = {item: Future() for item in items}
+        try:
+            self._host.call(name, lambda: self._answer(futures, answer), lambda: _lost(name))
+        except KafkaException as error:
+            for future in futures.values():
+                if not future.done():
+                    future.set_exception(error)
+        return futures
+
+    def _answer(self, futures: dict[Any, Future[Any]], answer: Callable[[Any], Any]) -> None:
+        away = KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+        for item, future in futures.items():
+            if self._world.is_coordinator_down:
+                future.set_exception(away)
+                continue
+            try:
+                future.set_result(answer(item))
+            except RefusedError as error:
+                future.set_exception(KafkaException(KafkaError(error.code)))

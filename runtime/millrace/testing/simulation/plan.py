@@ -1,0 +1,129 @@
+"""What happens to a simulated application: its input, and faults. A seed determines it, and it can be made smaller."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+__all__ = ["Fault", "Input", "MakeRecord", "Plan", "make_plan", "smaller"]
+
+MakeRecord = Callable[[random.Random], tuple[bytes | None, bytes | None]]
+"""Makes the key and value of one input record, serialised."""
+
+_AT_A_CALL: Final = (
+    *("crash before", "crash after", "lost request", "lost answer"),
+    *("pause before", "pause after"),  # of the stream thread: the member's heartbeats continue
+    *("freeze before", "freeze after"),  # of the whole process
+)
+_AT_A_TIME: Final = ("crash", "disk lost", "stop", "outage")
+_CALLS: Final = {
+    "commit_transaction": 6,
+    "send_offsets": 5,
+    "flush": 4,
+    "commit_offsets": 4,
+    "list_offsets": 3,
+    "poll": 3,
+    "join": 2,
+    "sync": 3,
+    "heartbeat": 2,
+    "fetch_offsets": 2,
+    "restore": 2,
+    "init_transactions": 2,
+    "abort_transaction": 2,
+    "leave": 1,
+    "find_coordinator": 1,
+}
+"""Requests at which faults happen, with how often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A record that is written to an input topic."""
+
+    at_s: float
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong: at an instance's n-th request of a kind (from 0), or at a time if `call` is empty."""
+
+    kind: str
+    instance: int
+    call: str = ""
+    nth: int = 0
+    at_s: float = 0.0
+    seconds: float = 0.0
+    """How long a pause or outage lasts, or how long the instance is down."""
+
+    def __str__(self) -> str:
+        where = f"at its {self.call} number {self.nth}" if self.call else f"at {self.at_s:.3f} s"
+        return f"{self.kind}: instance {self.instance}, {where}, for {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run: how many instances there are, what they read, and what goes wrong."""
+
+    seed: int
+    instances: int
+    inputs: tuple[Input, ...]
+    faults: tuple[Fault, ...]
+    static_members: bool
+
+    def __str__(self) -> str:
+        members = "static" if self.static_members else "dynamic"
+        lines = [f"seed {self.seed}: {self.instances} instances ({members} members), {len(self.inputs)} input records"]
+        lines += [f"  {fault}" for fault in self.faults]
+        lines += [
+            f"  input at {one.at_s:.3f} s: {one.topic}-{one.partition} {one.key!r} {one.value!r}" for one in self.inputs
+        ]
+        return "\n".join(lines)
+
+
+def make_plan(seed: int, makers: Mapping[str, MakeRecord], partitions: Mapping[str, int], max_instances: int) -> Plan:
+    """Return the plan of a seed.
+
+    Args:
+        seed: any number.
+        makers: how to make records, by input topic.
+        partitions: how many partitions the input topics have.
+        max_instances: there are 1 to this many.
+    """
+    rng = random.Random(f"plan {seed}")  # noqa: S311
+    instances = rng.randint(1, max_instances)
+    lasts_s = rng.choice((1.0, 5.0, 15.0))
+    inputs = []
+    for _ in range(rng.randint(3, 30)):
+        topic = rng.choice(sorted(makers))
+        key, value = makers[topic](rng)
+        inputs.append(Input(rng.random() * lasts_s, topic, rng.randrange(partitions[topic]), key, value))
+    faults = [_make_fault(rng, instances, lasts_s) for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 5)))]
+    return Plan(seed, instances, tuple(sorted(inputs, key=lambda one: one.at_s)), tuple(faults), rng.random() < 0.5)
+
+
+def _make_fault(rng: random.Random, instances: int, lasts_s: float) -> Fault:
+    instance = rng.randrange(instances)
+    seconds = rng.choice((0.01, 0.3, 3.0, 8.0, 14.0, 25.0, 40.0))
+    if rng.random() < 0.25:
+        return Fault(rng.choice(_AT_A_TIME), instance, at_s=rng.random() * (lasts_s + 2.0), seconds=seconds)
+    call = rng.choices(list(_CALLS), list(_CALLS.values()))[0]
+    return Fault(rng.choice(_AT_A_CALL), instance, call, int(rng.expovariate(0.3)), seconds=seconds)
+
+
+def smaller(plan: Plan) -> Iterator[Plan]:
+    """Return plans with less in them, the greatest steps first."""
+    for count in (len(plan.inputs) // 2, 4, 1):
+        if 0 < count <= len(plan.inputs) and (count < len(plan.inputs) or len(plan.inputs) == 1):
+            for start in range(0, len(plan.inputs), count):
+                yield replace(plan, inputs=plan.inputs[:start] + plan.inputs[start + count :])
+    for number in range(len(plan.faults)):
+        yield replace(plan, faults=plan.faults[:number] + plan.faults[number + 1 :])
+    last = plan.instances - 1
+    if last and all(fault.instance != last for fault in plan.faults):
+        yield replace(plan, instances=last)

@@ -1,0 +1,365 @@
+"""One run of a simulation: the cluster, the instances, and the plan of what happens to them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, TypeVar, cast
+from unittest import mock
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+from kafka.protocol.consumer import OffsetCommitRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+
+from millrace.config import ClientConfig, StreamsConfig
+from millrace.errors import FencedInstanceIdError, StreamsTimeoutError
+from millrace.instance import background, producer
+from millrace.kafka.admin_requests import give_up_when
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.client_supplier import KafkaClientSupplier
+from millrace.kafka.connection import Connection
+from millrace.kafka.internal_topics import provision
+from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
+from millrace.testing.simulation.broker import Broker, Outcome
+from millrace.testing.simulation.clients import SimulatedAdmin, SimulatedConsumer, SimulatedProducer
+from millrace.testing.simulation.connection import SimulatedConnection
+from millrace.testing.simulation.group import Group
+from millrace.testing.simulation.instance import Host, Instance
+from millrace.testing.simulation.plan import Fault, Plan
+from millrace.testing.simulation.scheduler import Scheduler
+from millrace.topology.model import BuiltTopology
+
+__all__ = ["ALLOWED_DEATHS", "Problem", "World"]
+
+_LIMIT_S: Final = 900.0
+_NODES: Final = 3
+_PROBE_S: Final = 0.5
+ALLOWED_DEATHS: Final = (StreamsTimeoutError, FencedInstanceIdError)
+"""What may end a thread: brokers that are away for long, and a static member that comes back while its former self lives."""
+_Answer = TypeVar("_Answer")
+
+
+class Problem(Exception):  # noqa: N818 (it is found, not made)
+    """What is wrong with a run."""
+
+
+class _Supplier(KafkaClientSupplier):
+    """Opens the simulated clients of one process."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def admin(self, settings: ClientConfig) -> AdminClient:
+        del settings
+        return cast("AdminClient", SimulatedAdmin(self._host))
+
+    def consumer(self, settings: ClientConfig) -> Consumer:
+        return self._consumer(settings, "poll")
+
+    def restore_consumer(self, settings: ClientConfig) -> Consumer:
+        return self._consumer(settings, "restore")
+
+    def _consumer(self, settings: ClientConfig, name: str) -> Consumer:
+        committed_only = settings["isolation.level"] == "read_committed"
+        return cast("Consumer", SimulatedConsumer(self._host, committed_only=committed_only, name=name))
+
+    def producer(self, settings: ClientConfig) -> Producer:
+        return cast("Producer", SimulatedProducer(self._host, settings))
+
+    def member(self, settings: ClientSettings, thread: int, timeout_s: float) -> Connection:
+        del settings, thread, timeout_s
+        return cast("Connection", SimulatedConnection(self._host))
+
+
+class World:
+    """One run.
+
+    Args:
+        topology: what the instances run.
+        config: their settings.
+        plan: what happens.
+        partitions: how many partitions the input topics, and other topics that must exist, have.
+        folder: for the instances' disks.
+    """
+
+    def __init__(
+        self,
+        topology: BuiltTopology,
+        config: StreamsConfig,
+        plan: Plan,
+        partitions: dict[str, int],
+        folder: Path,
+    ) -> None:
+        self.topology = topology
+        self.config = config
+        self.plan = plan
+        self.scheduler = Scheduler(plan.seed)
+        self.rng = self.scheduler.rng
+        self.group = Group(self.scheduler)
+        self.broker = Broker(lambda: self.scheduler.now_s, lambda _group, transaction: self.group.end(transaction))
+        self.outputs = frozenset(topic for item in topology.subtopologies for topic in item.sink_topics)
+        self.current: Any = None
+        """The stream thread whose code is running."""
+        self.history: defaultdict[TaskId, list[tuple[TopicPartition, int]]] = defaultdict(list)
+        """What was processed and committed, per task and in order."""
+        self.covered: dict[TopicPartition, int] = {}
+        """Up to where inputs have been committed."""
+        self._calls: Counter[tuple[int, str]] = Counter()
+        self._faults = {(fault.instance, fault.call, fault.nth): fault for fault in plan.faults if fault.call}
+        self._outage_until_s = 0.0
+        self._down: frozenset[int] = frozenset()
+        self._done = False
+        for name, count in partitions.items():
+            self.broker.create_topic(name, count)
+        self.instances = [
+            Instance(self, number, self._config_of(number), folder / str(number)) for number in range(plan.instances)
+        ]
+
+    def _config_of(self, number: int) -> StreamsConfig:
+        if not self.plan.static_members:
+            return self.config
+        config = self.config.model_copy(update={"group_instance_id": f"instance-{number}"})
+        config.model_fields_set.add("group_instance_id")
+        return config
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Put the world in the product's threads' place; at the end all instances crash."""
+        with (
+            mock.patch.object(background, "in_background", self._in_background),
+            mock.patch.object(producer, "in_background", _at_once),
+        ):
+            give_up_when(lambda: self.current is not None and self.current.progress.given_up)
+            try:
+                yield
+            finally:
+                give_up_when(lambda: False)
+                for instance in self.instances:
+                    instance.crash()
+
+    def run(self) -> None:
+        """Let everything happen; call it in the body of `running`.
+
+        Raises:
+            Problem: the application has not processed its input in time.
+        """
+        self._schedule()
+        self.scheduler.wait_for(lambda: self._done, _LIMIT_S)
+        if not self._done:
+            raise Problem(f"After {_LIMIT_S:.0f} s the input is not processed: {self._unfinished()}")
+
+    def _schedule(self) -> None:
+        scheduler = self.scheduler
+        host = Host(self, -1, lambda: None)
+        provision(self.topology.plan(), self.supplier(host).admin({}), self.config)
+        for instance in self.instances:
+            scheduler.later(self.rng.random() * 0.5, instance.start)
+        for one in self.plan.inputs:
+            row = (one.key, one.value, int((scheduler.now_s + one.at_s) * 1000), ())
+            scheduler.later(one.at_s, _bind(self._write, TopicPartition(one.topic, one.partition), row))
+        for fault in self.plan.faults:
+            if not fault.call:
+                scheduler.later(fault.at_s, _bind(self._happen, fault))
+        last = max(
+            [one.at_s for one in self.plan.inputs] + [fault.at_s + fault.seconds for fault in self.plan.faults],
+            default=0,
+        )
+        scheduler.later(last + 1.0, self._probe)
+        scheduler.later(1.0, self._expire)
+
+    def _write(self, partition: TopicPartition, row: Any) -> None:
+        self.broker.produce(partition, [row])
+        self.wake_readers(partition)
+
+    def _expire(self) -> None:
+        self.broker.expire_transactions()
+        for transaction in self.broker.completing():
+            self._write_marker(transaction)
+        self.scheduler.later(1.0, self._expire)
+
+    def _probe(self) -> None:
+        self._done = self._unfinished() is None
+        if not self._done:
+            self.scheduler.later(_PROBE_S, self._probe)
+
+    def _unfinished(self) -> str | None:
+        for partition, log in self.broker.logs.items():
+            if log.open:
+                return f"{partition} has an open transaction"
+        for subtopology in self.topology.subtopologies:
+            for topic in subtopology.source_topics:
+                for number in range(self.broker.topics[topic]):
+                    partition = TopicPartition(topic, number)
+                    known = self.group.committed.get(partition)
+                    reached = 0 if known is None else known.offset
+                    last = next((one for one in reversed(self.broker.log(partition).committed())), None)
+                    if last is not None and last.offset >= reached:
+                        return f"{partition} is committed up to {reached}, and has a record at {last.offset}"
+        for instance in self.instances:
+            if not instance.is_settled:
+                return f"instance {instance.number} is not settled"
+        return None
+
+    # Faults
+
+    def fault_at(self, instance: int, call: str) -> Fault | None:
+        """Return the fault that is planned for this request of an instance, and count the request."""
+        nth = self._calls[instance, call]
+        self._calls[instance, call] = nth + 1
+        self.scheduler.note(instance, call)
+        fault = self._faults.pop((instance, call, nth), None)
+        if fault is not None and fault.kind.startswith("crash"):
+            self.scheduler.later(fault.seconds, self.instances[instance].start)
+        return fault
+
+    def crash(self, number: int) -> None:
+        """Let an instance crash; it has been planned when it starts again."""
+        self.instances[number].crash()
+
+    def _happen(self, fault: Fault) -> None:
+        instance = self.instances[fault.instance]
+        self.scheduler.note(fault.kind, fault.instance)
+        if fault.kind == "outage":
+            self._down = frozenset(number for number in range(_NODES) if self.rng.random() < 0.6)
+            self._outage_until_s = self.scheduler.now_s + fault.seconds
+            return
+        if fault.kind == "stop":
+            instance.stop()
+            return
+        if fault.kind == "disk lost":
+            instance.lose_disk()
+        else:
+            instance.crash()
+        self.scheduler.later(fault.seconds, instance.start)
+
+    def is_down(self, partition: TopicPartition) -> bool:
+        """Whether the broker that leads a partition is away."""
+        return self._is_node_down(partition.partition % _NODES)
+
+    @property
+    def is_coordinator_down(self) -> bool:
+        """Whether the broker that coordinates group and transactions is away."""
+        return self._is_node_down(0)
+
+    def _is_node_down(self, node: int) -> bool:
+        return node in self._down and self.scheduler.now_s < self._outage_until_s
+
+    # The cluster
+
+    def supplier(self, host: Host) -> KafkaClientSupplier:
+        """Return what opens the clients of a process."""
+        return _Supplier(host)
+
+    def handle(self, host: Host, request: Any, answer: Callable[[Any], None]) -> None:
+        """Answer a request of a group member."""
+        if isinstance(request, FindCoordinatorRequest):
+            found = SimpleNamespace(
+                error_code=15 if self.is_coordinator_down else 0, node_id=0, host="broker", port=9092
+            )
+            answer(SimpleNamespace(coordinators=[found]))
+        elif isinstance(request, MetadataRequest):
+            topics = self.broker.topics
+            names = topics if request.topics is None else [item.name for item in request.topics if item.name in topics]
+            answer(
+                SimpleNamespace(
+                    topics=[
+                        SimpleNamespace(name=name, partitions=range(topics[name]), error_code=0, is_internal=False)
+                        for name in names
+                    ]
+                )
+            )
+        elif self.is_coordinator_down:
+            return  # the request times out
+        elif isinstance(request, OffsetCommitRequest):
+            self.group.handle(request, lambda response: self._offsets_committed(host, request, response, answer))
+        else:
+            self.group.handle(request, answer)
+
+    def _offsets_committed(self, host: Host, request: Any, response: Any, answer: Callable[[Any], None]) -> None:
+        offsets = {
+            TopicPartition(topic.name, part.partition_index): OffsetAndMetadata(part.committed_offset, "")
+            for topic in request.topics
+            for part in topic.partitions
+        }
+        if not any(part.error_code for topic in response.topics for part in topic.partitions):
+            self._committed(host, offsets)
+        answer(response)
+
+    def end_transaction(self, host: Host, transactional_id: str, epoch: int, outcome: Outcome) -> None:
+        """Decide a transaction; its markers follow a little later, one by one."""
+        before = self.broker.transaction_of(transactional_id)
+        was_open = before is not None and before.outcome is Outcome.OPEN
+        transaction = self.broker.end_transaction(transactional_id, epoch, outcome)
+        self.scheduler.note(outcome.value, transactional_id)
+        if was_open and outcome is Outcome.COMMITTED:
+            self._committed(host, self.group.offsets_of(transaction))
+        if outcome is Outcome.ABORTED:
+            host.processed.clear()
+        self.scheduler.soon(lambda: self._write_marker(transaction))
+
+    def _write_marker(self, transaction: Any) -> None:
+        partitions = list(transaction.first_offsets)
+        if transaction.completing and self.broker.write_marker(transaction):
+            self.scheduler.soon(lambda: self._write_marker(transaction))
+        for partition in partitions:
+            self.wake_readers(partition)
+
+    def write_markers(self) -> None:
+        """Write a marker that a client waits for."""
+        for transaction in self.broker.completing():
+            self._write_marker(transaction)
+
+    def wake_readers(self, partition: TopicPartition) -> None:
+        """Let threads that read a partition look for records."""
+        for instance in self.instances:
+            if instance.reads(partition):
+                instance.wake()
+
+    def _committed(self, host: Host, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """Keep what a commit covers of what its thread has processed."""
+        before = dict(self.covered)
+        for task_id, partition, offset in host.processed:
+            if partition in offsets and before.get(partition, 0) <= offset < offsets[partition].offset:
+                self.history[task_id].append((partition, offset))
+        host.processed = [one for one in host.processed if one[1] not in offsets or one[2] >= offsets[one[1]].offset]
+        for partition, position in offsets.items():
+            self.covered[partition] = max(position.offset, before.get(partition, 0))
+
+    # What the product would do in other threads
+
+    def _in_background(self, name: str, call: Callable[[], _Answer]) -> Future[_Answer]:
+        del name
+        outcome: Future[_Answer] = Future()
+
+        def run() -> None:
+            outer, self.current = self.current, None
+            try:
+                outcome.set_result(call())
+            except BaseException as error:  # raised by whoever waits for the result
+                outcome.set_exception(error)
+            finally:
+                self.current = outer
+            for instance in self.instances:
+                instance.wake()
+
+        self.scheduler.soon(run)
+        return outcome
+
+
+def _at_once(name: str, call: Callable[[], _Answer]) -> Future[_Answer]:
+    del name
+    outcome: Future[_Answer] = Future()
+    try:
+        outcome.set_result(call())
+    except BaseException as error:  # raised by whoever waits for the result
+        outcome.set_exception(error)
+    return outcome
+
+
+def _bind(function: Callable[..., None], *args: object) -> Callable[[], None]:
+    return lambda: function(*args)

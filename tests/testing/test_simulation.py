@@ -1,0 +1,214 @@
+"""The simulation itself: it is deterministic, finds nothing wrong in the product, and finds what is broken on purpose."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from millrace import Consumed, Grouped, Materialized, Produced, Serdes, StreamsBuilder
+from millrace.engine.task import StreamTask
+from millrace.instance import changelog_reader
+from millrace.instance.committer import Committer
+from millrace.instance.input_consumer import InputConsumer
+from millrace.instance.record_collector import KafkaRecordCollector
+from millrace.instance.task_manager import TaskManager
+from millrace.kafka.membership import offsets
+from millrace.kafka.membership.member import GroupMember
+from millrace.kafka.membership.wire import encode_group_metadata
+from millrace.records import OffsetAndMetadata
+from millrace.testing.simulation import Problem, Simulation, simulate
+from millrace.testing.simulation.clients import SimulatedProducer
+from millrace.testing.simulation.scheduler import StalledError
+
+TEXT = Serdes.string()
+ALO = {"processing.guarantee": "at_least_once", "commit.interval.ms": 300}
+LONG_TRANSACTIONS = {"producer.transaction.timeout.ms": 60_000, "session.timeout.ms": 6_000}
+
+
+def words(rng):
+    """Make an input record."""
+    return f"k{rng.randrange(4)}".encode(), f"v{rng.randrange(4)}".encode()
+
+
+def stateless():
+    """Copy a topic."""
+    builder = StreamsBuilder()
+    builder.stream("in", Consumed.with_(TEXT, TEXT)).map_values(str.upper).to("out", Produced.with_(TEXT, TEXT))
+    return builder.build()
+
+
+def counting():
+    """Count the records of each value, after a repartition topic."""
+    builder = StreamsBuilder()
+    by_value = builder.stream("in", Consumed.with_(TEXT, TEXT)).group_by(
+        lambda _, value: value, Grouped.with_(TEXT, TEXT)
+    )
+    counts = by_value.count(Materialized.as_("counts").with_key_serde(TEXT))
+    counts.to_stream().map_values(str).to("out", Produced.with_(TEXT, TEXT))
+    return builder.build()
+
+
+@pytest.mark.parametrize("config", [{}, ALO], ids=["exactly-once", "at-least-once"])
+def test_stateless_topology_is_right_whatever_happens(config):
+    """No record is lost, nor under exactly-once repeated, by crashes, pauses, lost answers, outages and rebalances."""
+    simulate(stateless(), {"in": words}, config, seeds=100)
+
+
+@pytest.mark.parametrize("config", [{}, ALO], ids=["exactly-once", "at-least-once"])
+def test_counts_are_right_whatever_happens(config):
+    """The same with a store, its changelog and a repartition topic."""
+    simulate(counting(), {"in": words}, config, seeds=100)
+
+
+def test_a_seed_determines_everything():
+    """Two processes with different hash seeds do the same, event by event; so does a run on real disks."""
+    program = (
+        "from tests.testing.test_simulation import *\n"
+        "import sys; print(simulate(counting(), {'in': words}, seeds=6, real_disks=len(sys.argv) > 1).digest)"
+    )
+
+    def digest(*arguments, hash_seed):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            env={"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return int(done.stdout)
+
+    assert digest(hash_seed="1") == digest(hash_seed="2") == digest("real", hash_seed="3")
+
+
+# Bugs on purpose
+
+
+def _commit_one_too_far(patch):
+    original = StreamTask.prepare_commit
+
+    def prepare_commit(self):
+        return {tp: OffsetAndMetadata(known.offset + 1, known.metadata) for tp, known in original(self).items()}
+
+    patch(StreamTask, "prepare_commit", prepare_commit)
+
+
+def _commit_as_anybody(patch):
+    patch(GroupMember, "group_metadata", lambda self: encode_group_metadata(self._settings.group_id, -1, ""))
+
+
+def _flush_caches_after_the_commit(patch):
+    flush, post_commit = StreamTask._flush_stores, StreamTask.post_commit
+
+    def flush_late(self, offsets):
+        post_commit(self, offsets)
+        flush(self)
+
+    patch(StreamTask, "_flush_stores", lambda _self: None)
+    patch(StreamTask, "post_commit", flush_late)
+
+
+def _changelog_outside_of_the_transaction(patch):
+    def make_sender(self, partition):
+        client = SimulatedProducer(self._producer.client._host, {})
+
+        def send_change(key, value, timestamp, headers):
+            client.produce(partition.topic, value, key, partition.partition, None, None, timestamp or 0, list(headers))
+            client.flush(1.0)
+
+        return send_change, [True]
+
+    patch(KafkaRecordCollector, "_make_sender", make_sender)
+
+
+def _keep_tasks_that_others_have(patch):
+    patch(TaskManager, "_close_unwanted", lambda _self, _gone: None)
+
+
+def _restore_one_too_few(patch):
+    original = changelog_reader.begin_changelog
+
+    def begin(task, partition, offsets, end, listener):
+        return original(task, partition, offsets, max(offsets.start, end - 1), listener)
+
+    patch(changelog_reader, "begin_changelog", begin)
+
+
+def _restore_up_to_the_stable_end(patch):
+    original = changelog_reader.latest_offsets
+
+    def latest(admin, partitions, timeout_s):
+        return original(admin, partitions, timeout_s, committed_only=True)
+
+    patch(changelog_reader, "latest_offsets", latest)
+
+
+def _do_not_abort(patch):
+    patch(Committer, "abort", lambda self: self._resources.collector.discard())
+
+
+def _do_not_flush(patch):
+    patch(KafkaRecordCollector, "flush", lambda _self: None)
+
+
+def _claim_one_change_too_many(patch):
+    original = KafkaRecordCollector.changelog_offsets
+    patch(
+        KafkaRecordCollector,
+        "changelog_offsets",
+        lambda self: {partition: offset + 1 for partition, offset in original(self).items()},
+    )
+
+
+def _write_state_before_the_commit(patch):
+    original = StreamTask.prepare_commit
+
+    def prepare_commit(self):
+        offsets = original(self)
+        for store in self.stores.values():
+            store.commit({})
+        return offsets
+
+    patch(StreamTask, "prepare_commit", prepare_commit)
+
+
+def _read_unstable_offsets(patch):
+    original = offsets.OffsetFetchRequest
+
+    def unstable(**fields):
+        return original(**{**fields, "require_stable": False})
+
+    unstable.OffsetFetchRequestGroup = original.OffsetFetchRequestGroup
+    patch(offsets, "OffsetFetchRequest", unstable)
+
+
+def _keep_buffered_records_of_lost_tasks(patch):
+    patch(InputConsumer, "unassign", lambda _self, _partitions: None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "topology", "config", "seeds"),
+    [
+        (_commit_one_too_far, stateless, {}, 20),
+        (_commit_as_anybody, stateless, {}, 300),
+        (_flush_caches_after_the_commit, counting, {"statestore.cache.max.bytes": 100_000}, 100),
+        (_changelog_outside_of_the_transaction, counting, {}, 200),
+        (_keep_tasks_that_others_have, stateless, {}, 100),
+        (_restore_one_too_few, counting, {}, 100),
+        (_restore_up_to_the_stable_end, counting, {}, 500),
+        (_do_not_abort, stateless, {}, 300),
+        (_do_not_flush, stateless, ALO, 200),
+        (_claim_one_change_too_many, counting, ALO, 800),
+        (_write_state_before_the_commit, counting, {}, 300),
+        (_read_unstable_offsets, stateless, LONG_TRANSACTIONS, 500),
+        (_keep_buffered_records_of_lost_tasks, stateless, {}, 100),
+    ],
+)
+def test_a_planted_bug_is_found(plant, topology, config, seeds, monkeypatch):
+    """Each way to break the engine is found within so many seeds."""
+    plant(monkeypatch.setattr)
+    simulation = Simulation(topology(), {"in": words}, config)
+    with pytest.raises((Problem, StalledError)):
+        for seed in range(seeds):
+            simulation.run(simulation.plan(seed))
