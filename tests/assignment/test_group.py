@@ -18,6 +18,7 @@ from millrace.assignment import (
     TaskAssignment,
     select_assignor,
 )
+from millrace.assignment.assignors import high_availability_assignor
 from millrace.assignment.payloads import (
     NO_REBALANCE,
     AssignorError,
@@ -27,6 +28,7 @@ from millrace.assignment.payloads import (
     encode_subscription_info,
 )
 from millrace.assignment.protocol import Assigned, MemberSubscription
+from millrace.assignment.sticky import sticky_assignor
 from millrace.errors import ConfigError, MissingSourceTopicError, StreamsTimeoutError, TaskAssignmentError
 from millrace.kafka.membership.wire import decode_subscription, encode_subscription
 from millrace.plan.model import PlannedChangelogTopic, PlannedStore, PlannedSubtopology, TopologyPlan
@@ -129,9 +131,8 @@ def settle(leader, members, generation):
 
 def leader_of(process=1, cluster=None, assignor=None, **config):
     """Return a leader with the fake cluster."""
-    config = AssignmentConfig(**{"allow_warmups": False, **config})
-    cluster = cluster or FakeCluster()
-    return GroupLeader(PLAN, UUID(int=process), cluster, config, assignor=assignor, clock_ms=lambda: 1_000)
+    cluster, settings = cluster or FakeCluster(), AssignmentConfig(**config)
+    return GroupLeader(PLAN, UUID(int=process), cluster, settings, assignor=assignor, clock_ms=lambda: 1_000)
 
 
 @settings(max_examples=40)
@@ -144,7 +145,7 @@ def test_no_partition_is_given_before_its_owner_has_given_it_up(history):
     for step in history:
         wanted = dict(step)
         members = {n: members[n] if n in members else FakeMember(n, p) for n, p in wanted.items()}
-        generation = settle(leader_of(allow_warmups=True), list(members.values()), generation)
+        generation = settle(leader_of(), list(members.values()), generation)
         owned = sorted(tp for member in members.values() for tp in member.owned)
         assert owned == sorted(TopicPartition(t, n) for t in ("in", "other") for n in range(PARTITIONS))
 
@@ -176,7 +177,7 @@ def test_unaffected_tasks_stay_while_others_move():
 def test_a_member_that_takes_over_has_to_rejoin_at_once():
     """The new owner of tasks that are not free yet has nextRebalanceMs=0; those whose state it has are standbys meanwhile."""
     first, second = FakeMember(1, 1), FakeMember(2, 2)
-    leader = leader_of(allow_warmups=True)
+    leader = leader_of()
     settle(leader, [first], 0)
     second.copies = {TaskId(0, 3): 0}
     given = leader({m.name: m.subscription() for m in (first, second)})
@@ -209,7 +210,7 @@ def test_active_tasks_are_parallel_to_sorted_partitions():
 def test_a_probing_rebalance_is_asked_of_one_member_of_the_leader_s_process():
     """While tasks wait for warm-ups, one member rejoins after the probing interval."""
     old, new, third = FakeMember(1, 1), FakeMember(2, 2), FakeMember(3, 2)
-    leader = leader_of(1, FakeCluster(ends=1_000_000), allow_warmups=True)
+    leader = leader_of(1, FakeCluster(ends=1_000_000))
     generation = settle(leader, [old], 0)
     settle(leader, [old, new, third], generation)
     assert {task.partition for task in old.tasks if task.subtopology == 0} == set(range(PARTITIONS))
@@ -294,14 +295,12 @@ def test_two_members_claim_a_partition_and_the_later_generation_wins():
 
 def test_assignor_is_chosen_by_name_or_given():
     """An assignor can be Java's class name or a function; anything else is refused."""
-    from millrace.assignment.assignors import sticky_assignor
-
     name = "org.apache.kafka.streams.processor.assignment.assignors.StickyTaskAssignor"
-    assert select_assignor(name, allow_warmups=True) is sticky_assignor
-    assert select_assignor(sticky_assignor, allow_warmups=True) is sticky_assignor
-    assert select_assignor(None, allow_warmups=False) is sticky_assignor
+    assert select_assignor(name) is sticky_assignor
+    assert select_assignor(sticky_assignor) is sticky_assignor
+    assert select_assignor(None) is high_availability_assignor
     with pytest.raises(ConfigError, match="HighAvailabilityTaskAssignor"):
-        select_assignor("com.example.Mine", allow_warmups=True)
+        select_assignor("com.example.Mine")
 
 
 def test_member_without_user_data_gets_nothing_to_do():
@@ -322,7 +321,7 @@ def test_tasks_go_to_the_rack_of_their_input():
     cluster = FakeCluster(rack_of=lambda partition: "a" if partition.partition < PARTITIONS // 2 else "b")
     members = [FakeMember(1, 1, rack="a"), FakeMember(2, 2, rack="b")]
     sent = {m.name: decode_subscription(encode_subscription(m.subscription())) for m in members}
-    given = leader_of(cluster=cluster, allow_warmups=True, rack_aware_strategy="min_traffic")(sent)
+    given = leader_of(cluster=cluster, rack_aware_strategy="min_traffic")(sent)
     read = [{partition.partition for partition in given[m.name].partitions} for m in members]
     assert read == [set(range(PARTITIONS // 2)), set(range(PARTITIONS // 2, PARTITIONS))]
 
@@ -330,11 +329,11 @@ def test_tasks_go_to_the_rack_of_their_input():
 def test_threads_in_different_racks_have_none():
     """If the threads of a process contradict each other about the rack, or one has none, rack awareness is off."""
     cluster = FakeCluster(rack_of=lambda partition: "a" if partition.partition < PARTITIONS // 2 else "b")
-    aware = leader_of(cluster=cluster, allow_warmups=True, rack_aware_strategy="min_traffic")
+    aware = leader_of(cluster=cluster, rack_aware_strategy="min_traffic")
     for rack in ("b", None):
         members = [FakeMember(1, 1, rack="a"), FakeMember(2, 2, rack="b"), FakeMember(3, 1, rack=rack)]
         subscriptions = {m.name: m.subscription() for m in members}
-        assert aware(subscriptions) == leader_of(allow_warmups=True)(subscriptions)
+        assert aware(subscriptions) == leader_of()(subscriptions)
 
 
 def test_a_custom_assignor_asks_for_its_own_rebalances():
