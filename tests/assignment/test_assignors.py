@@ -50,7 +50,6 @@ def groups(draw):
         num_standby_replicas=draw(st.integers(0, 2)),
         max_warmup_replicas=draw(st.integers(1, 3)),
         rack_aware_tags=draw(st.sampled_from([(), ("zone",)])),
-        allow_warmups=draw(st.booleans()),
     )
     return clients, tasks, stateful, config
 
@@ -81,7 +80,7 @@ def test_standbys_are_as_many_as_asked_or_as_clients_allow(assign, group):
     clients, tasks, stateful, config = group
     result = assign(application(clients, tasks, stateful, config))
     wanted = min(config.num_standby_replicas, len(clients) - 1)
-    warmups = config.max_warmup_replicas if assign is high_availability_assignor and config.allow_warmups else 0
+    warmups = config.max_warmup_replicas if assign is high_availability_assignor else 0
     extra = 0
     for task in stateful:
         copies = sum(task in assigned.standby for assigned in result.clients.values())

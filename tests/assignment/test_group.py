@@ -7,8 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.assignment import AssignmentConfig, GroupLeader, HostInfo, MemberProtocol, select_assignor
-from millrace.assignment.model import LATEST_OFFSET
+from millrace.assignment import (
+    LATEST_OFFSET,
+    UNKNOWN_OFFSET_SUM,
+    AssignmentConfig,
+    ClientAssignment,
+    GroupLeader,
+    HostInfo,
+    MemberProtocol,
+    TaskAssignment,
+    select_assignor,
+)
+from millrace.assignment.assignors import high_availability_assignor
 from millrace.assignment.payloads import (
     NO_REBALANCE,
     AssignorError,
@@ -18,7 +28,9 @@ from millrace.assignment.payloads import (
     encode_subscription_info,
 )
 from millrace.assignment.protocol import Assigned, MemberSubscription
+from millrace.assignment.sticky import sticky_assignor
 from millrace.errors import ConfigError, MissingSourceTopicError, StreamsTimeoutError, TaskAssignmentError
+from millrace.kafka.membership.wire import decode_subscription, encode_subscription
 from millrace.plan.model import PlannedChangelogTopic, PlannedStore, PlannedSubtopology, TopologyPlan
 from millrace.plan.partition_counts import resolve_partition_counts
 from millrace.records import TaskId, TopicPartition
@@ -74,7 +86,8 @@ class FakeCluster:
 class FakeMember:
     """A member that follows the protocol: it keeps what it has until it is told to give it up."""
 
-    def __init__(self, number, process, end_point=""):
+    def __init__(self, number, process, end_point="", rack=None):
+        self.rack = rack
         self.name, self.process = f"member-{number}", UUID(int=process)
         self.protocol = MemberProtocol(self.process, end_point=end_point)
         self.owned, self.tasks, self.generation = frozenset(), {}, -1
@@ -83,7 +96,9 @@ class FakeMember:
     def subscription(self):
         """Return the member's subscription when it joins."""
         sums = self.copies | dict.fromkeys(self.tasks, LATEST_OFFSET)
-        return MemberSubscription(("in", "other"), self.protocol.user_data(sums), self.owned, self.generation)
+        return MemberSubscription(
+            ("in", "other"), self.protocol.user_data(sums), self.owned, self.generation, None, self.rack
+        )
 
     def accept(self, assignment, generation):
         """Take an assignment; return whether the member rejoins at once."""
@@ -114,10 +129,10 @@ def settle(leader, members, generation):
     raise AssertionError("the group does not settle")
 
 
-def leader_of(process=1, cluster=None, **config):
+def leader_of(process=1, cluster=None, assignor=None, **config):
     """Return a leader with the fake cluster."""
-    config = AssignmentConfig(**{"allow_warmups": False, **config})
-    return GroupLeader(PLAN, UUID(int=process), cluster or FakeCluster(), config, clock_ms=lambda: 1_000)
+    cluster, settings = cluster or FakeCluster(), AssignmentConfig(**config)
+    return GroupLeader(PLAN, UUID(int=process), cluster, settings, assignor=assignor, clock_ms=lambda: 1_000)
 
 
 @settings(max_examples=40)
@@ -130,7 +145,7 @@ def test_no_partition_is_given_before_its_owner_has_given_it_up(history):
     for step in history:
         wanted = dict(step)
         members = {n: members[n] if n in members else FakeMember(n, p) for n, p in wanted.items()}
-        generation = settle(leader_of(allow_warmups=True), list(members.values()), generation)
+        generation = settle(leader_of(), list(members.values()), generation)
         owned = sorted(tp for member in members.values() for tp in member.owned)
         assert owned == sorted(TopicPartition(t, n) for t in ("in", "other") for n in range(PARTITIONS))
 
@@ -162,7 +177,7 @@ def test_unaffected_tasks_stay_while_others_move():
 def test_a_member_that_takes_over_has_to_rejoin_at_once():
     """The new owner of tasks that are not free yet has nextRebalanceMs=0; those whose state it has are standbys meanwhile."""
     first, second = FakeMember(1, 1), FakeMember(2, 2)
-    leader = leader_of(allow_warmups=True)
+    leader = leader_of()
     settle(leader, [first], 0)
     second.copies = {TaskId(0, 3): 0}
     given = leader({m.name: m.subscription() for m in (first, second)})
@@ -195,7 +210,7 @@ def test_active_tasks_are_parallel_to_sorted_partitions():
 def test_a_probing_rebalance_is_asked_of_one_member_of_the_leader_s_process():
     """While tasks wait for warm-ups, one member rejoins after the probing interval."""
     old, new, third = FakeMember(1, 1), FakeMember(2, 2), FakeMember(3, 2)
-    leader = leader_of(1, FakeCluster(ends=1_000_000), allow_warmups=True)
+    leader = leader_of(1, FakeCluster(ends=1_000_000))
     generation = settle(leader, [old], 0)
     settle(leader, [old, new, third], generation)
     assert {task.partition for task in old.tasks if task.subtopology == 0} == set(range(PARTITIONS))
@@ -280,14 +295,12 @@ def test_two_members_claim_a_partition_and_the_later_generation_wins():
 
 def test_assignor_is_chosen_by_name_or_given():
     """An assignor can be Java's class name or a function; anything else is refused."""
-    from millrace.assignment.assignors import sticky_assignor
-
     name = "org.apache.kafka.streams.processor.assignment.assignors.StickyTaskAssignor"
-    assert select_assignor(name, allow_warmups=True) is sticky_assignor
-    assert select_assignor(sticky_assignor, allow_warmups=True) is sticky_assignor
-    assert select_assignor(None, allow_warmups=False) is sticky_assignor
+    assert select_assignor(name) is sticky_assignor
+    assert select_assignor(sticky_assignor) is sticky_assignor
+    assert select_assignor(None) is high_availability_assignor
     with pytest.raises(ConfigError, match="HighAvailabilityTaskAssignor"):
-        select_assignor("com.example.Mine", allow_warmups=True)
+        select_assignor("com.example.Mine")
 
 
 def test_member_without_user_data_gets_nothing_to_do():
@@ -301,3 +314,60 @@ def test_subscription_info_differs_at_each_rejoin():
     first, second = (decode_subscription_info(protocol.user_data({})) for _ in range(2))
     assert first.unique_field != second.unique_field
     assert replace(first, unique_field=0) == SubscriptionInfo(UUID(int=1), client_tags={"zone": "a"})
+
+
+def test_tasks_go_to_the_rack_of_their_input():
+    """Racks come with the subscriptions' bytes and from the cluster: each member reads what is in its own rack."""
+    cluster = FakeCluster(rack_of=lambda partition: "a" if partition.partition < PARTITIONS // 2 else "b")
+    members = [FakeMember(1, 1, rack="a"), FakeMember(2, 2, rack="b")]
+    sent = {m.name: decode_subscription(encode_subscription(m.subscription())) for m in members}
+    given = leader_of(cluster=cluster, rack_aware_strategy="min_traffic")(sent)
+    read = [{partition.partition for partition in given[m.name].partitions} for m in members]
+    assert read == [set(range(PARTITIONS // 2)), set(range(PARTITIONS // 2, PARTITIONS))]
+
+
+def test_threads_in_different_racks_have_none():
+    """If the threads of a process contradict each other about the rack, or one has none, rack awareness is off."""
+    cluster = FakeCluster(rack_of=lambda partition: "a" if partition.partition < PARTITIONS // 2 else "b")
+    aware = leader_of(cluster=cluster, rack_aware_strategy="min_traffic")
+    for rack in ("b", None):
+        members = [FakeMember(1, 1, rack="a"), FakeMember(2, 2, rack="b"), FakeMember(3, 1, rack=rack)]
+        subscriptions = {m.name: m.subscription() for m in members}
+        assert aware(subscriptions) == leader_of()(subscriptions)
+
+
+def test_a_custom_assignor_asks_for_its_own_rebalances():
+    """A follow-up deadline is sent to one thread of the client that it is for."""
+    members = [FakeMember(1, 1), FakeMember(2, 1), FakeMember(3, 2)]
+
+    def assignor(state):
+        second, first = sorted(state.clients, reverse=True)
+        later = ClientAssignment(frozenset(state.tasks), followup_rebalance_ms=5_000)
+        return TaskAssignment({first: later, second: ClientAssignment()})
+
+    given = leader_of(2, assignor=assignor)({m.name: m.subscription() for m in members})
+    times = {name: decode_assignment_info(a.user_data).next_rebalance_ms for name, a in given.items()}
+    assert times == {"member-1": 5_000, "member-2": NO_REBALANCE, "member-3": NO_REBALANCE}
+
+
+def test_an_invalid_decision_of_a_custom_assignor_ends_every_member():
+    """The leader checks what a custom assignor returns, and says what is wrong."""
+    member = FakeMember(1, 1)
+    leader = leader_of(assignor=lambda state: TaskAssignment({}))
+    with pytest.raises(TaskAssignmentError):
+        member.accept(leader({member.name: member.subscription()})[member.name], 1)
+    assert "a client has no assignment" in str(leader.error)
+
+
+def test_a_custom_assignor_decides_without_lags_too():
+    """Only the default assignor is replaced while offsets cannot be read; a custom one sees that the lags are unknown."""
+    seen = []
+
+    def assignor(state):
+        seen.extend(lag for client in state.clients.values() for lag in client.lags.values())
+        return TaskAssignment({client: ClientAssignment() for client in state.clients})
+
+    member = FakeMember(1, 1)
+    leader = leader_of(cluster=FakeCluster(error=StreamsTimeoutError("slow")), assignor=assignor)
+    leader({member.name: member.subscription()})
+    assert seen == [UNKNOWN_OFFSET_SUM] * PARTITIONS

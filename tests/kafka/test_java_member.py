@@ -136,7 +136,7 @@ class Application:
         process_id = uuid4()
         protocol = MemberProtocol(process_id, end_point=config.application_server)
         cluster = LeaderCluster(self.plan(), self.kafka.admin(), config)
-        leader = GroupLeader(self.plan(), process_id, cluster, AssignmentConfig.of(config, allow_warmups=False))
+        leader = GroupLeader(self.plan(), process_id, cluster, AssignmentConfig.of(config))
         self.protocol = protocol
         self.member = GroupMember(
             ClientSettings(config, str(process_id)),

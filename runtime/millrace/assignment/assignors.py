@@ -54,10 +54,8 @@ def high_availability_assignor(state: ApplicationState) -> TaskAssignment:
                 costs,
                 lambda source, target, task: not tagged or _keeps_spread(placement, source, target, task),
             )
-    movements = 0
-    if config.allow_warmups:
-        movement = _Movement(placement, stateful, state)
-        movements = movement.move_actives() + movement.move_standbys()
+    movement = _Movement(placement, stateful, state)
+    movements = movement.move_actives() + movement.move_standbys()
     stateless = sorted(state.tasks.keys() - set(stateful))
     queue = LeastLoaded(order, placement.active_load)
     for task in stateless:
@@ -176,20 +174,18 @@ _BUILT_IN: Mapping[str, TaskAssignor] = {
 }
 
 
-def select_assignor(task_assignor_class: object, *, allow_warmups: bool) -> TaskAssignor:
+def select_assignor(task_assignor_class: object) -> TaskAssignor:
     """Return the assignor that `task.assignor.class` names.
 
     Args:
-        task_assignor_class: None for the default, or what `millrace.loading` accepts: the name of a built-in one, a callable of
-            the shape of `TaskAssignor`, or where to import it from.
-        allow_warmups: Whether members can host warm-ups. If not the default is the sticky assignor: the high-availability
-            one would have tasks wait for warm-ups that never come.
+        task_assignor_class: None for high availability, or what `millrace.loading` accepts: the name of a built-in one, a callable
+            of the shape of `TaskAssignor`, or where to import it from.
 
     Raises:
         ConfigError: There is no such assignor.
     """
     if task_assignor_class is None:
-        return high_availability_assignor if allow_warmups else sticky_assignor
+        return high_availability_assignor
     assignor = load(task_assignor_class, "task.assignor.class", _BUILT_IN)
     if not callable(assignor):
         raise ConfigError(f"task.assignor.class: {task_assignor_class!r} is not a task assignor, which is a function")

@@ -252,10 +252,8 @@ def _encode(
             if any(group.owners.get(tp, member) != member for tp in state.tasks[task].partitions)
         }
         given = sorted((tp, task) for task in thread.active - waiting for tp in state.tasks[task].partitions)
-        standby = set(thread.standby)
-        if state.config.allow_warmups:
-            # State that is here already is kept until its task is.
-            standby |= waiting & state.stateful & state.clients[process].previous_standby
+        # State that is here already is kept until its task is.
+        standby = thread.standby | (waiting & state.stateful & state.clients[process].previous_standby)
         next_rebalance_ms = NO_REBALANCE
         if waiting:
             next_rebalance_ms, due_ms[process] = 0, None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 from uuid import UUID
 
-from millrace.assignment.assignors import select_assignor
+from millrace.assignment.assignors import high_availability_assignor
 from millrace.assignment.group import GroupMembers, assign_group, error_assignments, read_group
 from millrace.assignment.model import AssignmentConfig, TaskAssignor, TaskInfo, planned_tasks
 from millrace.assignment.payloads import AssignorError
@@ -65,14 +65,14 @@ class GroupLeader:
             process_id: This process, which asks for probing rebalances.
             cluster: Creates topics and reads offsets.
             config: The settings of assignors.
-            assignor: From `select_assignor`; the default for `config.allow_warmups` if not given.
+            assignor: From `select_assignor`; high availability if not given.
             clock_ms: Returns milliseconds since the epoch.
         """
         self._plan = plan
         self._process_id = process_id
         self._cluster = cluster
         self._config = config
-        self._assignor = assignor or select_assignor(None, allow_warmups=config.allow_warmups)
+        self._assignor = assignor or high_availability_assignor
         self._clock_ms = clock_ms
         self.error: StreamsError | None = None
 
@@ -97,13 +97,14 @@ class GroupLeader:
 
     def _assign(self, group: GroupMembers) -> dict[str, MemberAssignment]:
         tasks = planned_tasks(self._plan, self._cluster.provision())
-        assignor, default = self._assignor, select_assignor(None, allow_warmups=self._config.allow_warmups)
+        assignor = self._assignor
         end_offset_sums: Mapping[TaskId, int] | None = None
         try:
             end_offset_sums = self._end_offset_sums(tasks)
         except StreamsTimeoutError as error:
             log.warning("Offsets cannot be read (%s): it is not known who has how much state", error)
-            assignor = fallback_prior_assignor if assignor is default else assignor
+            if assignor is high_availability_assignor:
+                assignor = fallback_prior_assignor
         return assign_group(
             group,
             tasks,

@@ -7,7 +7,13 @@ nodes and edges by ascending number, and the same cycle is cancelled first.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
+
+_Round: TypeAlias = tuple[dict[int, int], list[tuple[int, int]]]
+"""All distances after a round of the search, and the edges along which they have become shorter."""
+_LONGEST_PERIOD = 24
 
 
 @dataclass(slots=True, eq=False)
@@ -66,77 +72,100 @@ class FlowGraph:
 
     def maximise(self) -> None:
         """Let as much flow as possible, along shortest paths first."""
-        edges = self._sorted()
+        edges = {node: [edge for _, edge in sorted(ends.items())] for node, ends in self._edges.items()}
         while path := self._free_path(edges):
             amount = min(edge.left for edge in path)
             for edge in path:
                 edge.push(amount)
 
-    def _free_path(self, edges: dict[int, list[_Edge]]) -> list[_Edge]:
-        reached_by: dict[int, _Edge] = {}
+    def _free_path(self, edges: Mapping[int, list[_Edge]]) -> list[_Edge]:
+        path_to: dict[int, list[_Edge]] = {self._source: []}
         queue = deque([self._source])
         while queue:
-            for edge in edges[queue.popleft()]:
-                if edge.end == self._source or edge.end in reached_by or edge.left <= 0:
+            start = queue.popleft()
+            for edge in edges[start]:
+                if edge.end in path_to or not edge.left:
                     continue
-                reached_by[edge.end] = edge
+                path_to[edge.end] = [*path_to[start], edge]
                 if edge.end == self._sink:
-                    return self._way_back(reached_by, self._sink, self._source)
+                    return path_to[edge.end]
                 queue.append(edge.end)
         return []
 
     def minimise_cost(self) -> None:
         """Redirect the flow, without changing its amount, until no redirection lowers the cost."""
-        edges = self._sorted()
-        while cycle := self._negative_cycle(edges):
+        while cycle := self._negative_cycle():
             amount = min(edge.left for edge in cycle)
             for edge in cycle:
                 edge.push(amount)
 
-    def _negative_cycle(self, edges: dict[int, list[_Edge]]) -> list[_Edge]:
+    def _negative_cycle(self) -> list[_Edge]:
         """Return the edges of a cycle of negative cost along which more may flow; empty if there is none.
 
-        All nodes start at distance 0, as if reached from one more node. A node is only looked at if its distance has become
-        shorter since it was last looked at: nothing else can shorten its neighbours' distances. If distances still get
-        shorter when as many rounds have passed as there are nodes, a cycle makes them so.
+        All nodes start at distance 0, as if reached from one more node. If distances still get shorter when as many rounds have
+        passed as there are nodes, a cycle makes them so. Two things save time without changing what is found: a node is only
+        looked at if its own distance has become shorter since it was last looked at, and rounds that would repeat are skipped.
         """
-        distance = dict.fromkeys(edges, 0)
-        reached_by: dict[int, _Edge] = {}
-        changed = set(edges)
-        for last in [False] * len(edges) + [True]:
-            if not changed:
-                return []
-            for start, outgoing in edges.items():
+        nodes = sorted(self._edges)
+        free = {
+            node: [(end, edge.cost) for end, edge in sorted(self._edges[node].items()) if edge.left] for node in nodes
+        }
+        distance = dict.fromkeys(nodes, 0)
+        reached_from: dict[int, int] = {}
+        changed = set(nodes)
+        rounds: deque[_Round] = deque(maxlen=_LONGEST_PERIOD + 1)
+        left = len(nodes)
+        while changed:
+            relaxed = []
+            for start in nodes:
                 if start not in changed:
                     continue
                 changed.discard(start)
-                for edge in outgoing:
-                    reached = distance[start] + edge.cost
-                    if edge.left and distance[edge.end] > reached:
-                        distance[edge.end] = reached
-                        reached_by[edge.end] = edge
-                        changed.add(edge.end)
-                        if last:
-                            return self._cycle(reached_by, edge.end)
+                from_start = distance[start]
+                for end, cost in free[start]:
+                    if distance[end] > from_start + cost:
+                        distance[end] = from_start + cost
+                        reached_from[end] = start
+                        changed.add(end)
+                        relaxed.append((start, end))
+                        if not left:
+                            return self._cycle(reached_from, end)
+            left -= 1
+            rounds.append((dict(distance), relaxed))
+            if left >= _LONGEST_PERIOD and (period := _period(rounds, free)):
+                left %= period
         return []
 
-    def _cycle(self, reached_by: dict[int, _Edge], node: int) -> list[_Edge]:
+    def _cycle(self, reached_from: dict[int, int], node: int) -> list[_Edge]:
         visited: set[int] = set()
         while node not in visited:
             visited.add(node)
-            node = self._start(reached_by[node])
-        return self._way_back(reached_by, node, node)
+            node = reached_from[node]
+        cycle: list[_Edge] = []
+        start = node
+        while not cycle or node != start:
+            cycle.append(self._edges[reached_from[node]][node])
+            node = reached_from[node]
+        return cycle
 
-    def _way_back(self, reached_by: dict[int, _Edge], node: int, until: int) -> list[_Edge]:
-        way = [reached_by[node]]
-        while (node := self._start(way[-1])) != until:
-            way.append(reached_by[node])
-        return way
 
-    @staticmethod
-    def _start(edge: _Edge) -> int:
-        assert edge.opposite is not None
-        return edge.opposite.end
+def _period(rounds: Sequence[_Round], free: Mapping[int, list[tuple[int, int]]]) -> int:
+    """Return after how many rounds the search repeats itself, 0 if it does not yet.
 
-    def _sorted(self) -> dict[int, list[_Edge]]:
-        return {node: [edge for _, edge in sorted(self._edges[node].items())] for node in sorted(self._edges)}
+    It does once no node's distance shrinks faster than that of a node that can be reached from it, and only nodes whose distances
+    shrink equally fast have made each other's shorter: then every comparison has the same result as that many rounds before.
+
+    Args:
+        rounds: The rounds so far.
+        free: Node → the ends of its usable edges, with their costs.
+    """
+    now, relaxed = rounds[-1]
+    for count in range(1, len(rounds)):
+        before, relaxed_before = rounds[-1 - count]
+        if relaxed != relaxed_before:
+            continue
+        shift = {node: now[node] - before[node] for node in now}
+        repeated = all(shift[start] == shift[end] for _, pairs in list(rounds)[-count:] for start, end in pairs)
+        if repeated and all(shift[end] <= shift[start] for start, ends in free.items() for end, _ in ends):
+            return count
+    return 0

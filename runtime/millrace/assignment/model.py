@@ -113,11 +113,9 @@ class AssignmentConfig:
     """What it costs if a partition has no replica in its reader's rack; None = the assignor's own default."""
     rack_aware_non_overlap_cost: int | None = None
     """What it costs if rack awareness moves a task from where the assignor has put it; None = the assignor's own default."""
-    allow_warmups: bool = True
-    """False as long as members cannot host warm-ups: tasks then move at once and restore where they arrive."""
 
     @classmethod
-    def of(cls, config: StreamsConfig, *, allow_warmups: bool = True) -> AssignmentConfig:
+    def of(cls, config: StreamsConfig) -> AssignmentConfig:
         """Return the settings of an application."""
         return cls(
             acceptable_recovery_lag=config.acceptable_recovery_lag,
@@ -128,7 +126,6 @@ class AssignmentConfig:
             rack_aware_strategy=config.rack_aware_assignment_strategy,
             rack_aware_traffic_cost=config.rack_aware_assignment_traffic_cost,
             rack_aware_non_overlap_cost=config.rack_aware_assignment_non_overlap_cost,
-            allow_warmups=allow_warmups,
         )
 
 

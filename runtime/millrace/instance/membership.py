@@ -280,7 +280,7 @@ class MembershipFactory:
         self._admin = admin
         self._inputs = InputTopics(topology, directory.path if directory.persistent else None)
         self._plan = topology.plan()
-        self._assignor = select_assignor(config.task_assignor_class, allow_warmups=True)
+        self._assignor = select_assignor(config.task_assignor_class)
         self._subscription = TopicSubscription.of(
             {topic for subtopology in topology.subtopologies for topic in subtopology.source_topics},
             [pattern.pattern for subtopology in topology.subtopologies for pattern in subtopology.source_patterns],
