@@ -456,6 +456,23 @@ def test_administration_sees_the_members(group):
         assert admin.of_group("another", 10).describe().state == "Dead"
 
 
+def test_administration_removes_a_member(group):
+    """A member is removed on its behalf, so that others get its tasks at once; again, and for nobody, nothing happens."""
+    group.join("a")
+    group.join("b")
+    group.settle()
+    removed = group.members.pop("b")
+    try:
+        with GroupAdmin(ClientSettings(StreamsConfig.of(group.settings), "admin")) as admin:
+            (found,) = (item for item in admin.members() if item.member_id == removed.member_id)
+            admin.remove([found])
+            group.settle()
+            admin.remove([found])
+            assert [item.member_id for item in admin.members()] == [group.members["a"].member_id]
+    finally:
+        removed.close()
+
+
 JAVA_REQUEST = (
     "04617070046d2d3100000000ffffffff000272000493e001000000000302300303696e066f74686572010102126170702d782d726570617274697469"
     "6f6e01020300000001010100000231010102106170702d732d6368616e67656c6f6700000000ffff020f636c65616e75702e706f6c69637908636f6d"
