@@ -137,7 +137,8 @@ def test_a_missing_input_topic_is_found_at_the_start(kafka, app, tmp_path):
 def test_an_input_topic_that_disappears_ends_the_instance(kafka, topic_factory, app, tmp_path):
     """The coordinator reports the missing topic; after two heartbeat intervals the instance ends with its name."""
     source, sink = topic_factory("in"), topic_factory("out")
-    with running(word_count(source, sink), settings(kafka, app, tmp_path, group_protocol="streams")) as streams:
+    config = settings(kafka, app, tmp_path, group_protocol="streams", application_server="here:80")
+    with running(word_count(source, sink), config) as streams:
         admin = kafka.admin()
         admin.delete_topics([source])[source].result(30)
         wait_until(lambda: streams.error is not None, "an error")
@@ -187,6 +188,7 @@ def test_a_standby_takes_over(kafka, topic_factory, app, tmp_path):
         ({"consumer.group.instance.id": "pod-0"}, r"group\.instance\.id"),
         ({"num.standby.replicas": 2}, r"streams\.num\.standby\.replicas=2"),
         ({"task.assignor.class": "sticky"}, r"task\.assignor\.class"),
+        ({"application.server": "here"}, r"application\.server"),
     ],
 )
 def test_what_brokers_do_not_serve_is_refused(app, tmp_path, setting, says):

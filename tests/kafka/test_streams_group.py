@@ -15,7 +15,6 @@ from millrace.assignment.model import HostInfo
 from millrace.assignment.protocol import Assigned, Lost, Revoked
 from millrace.config import StreamsConfig
 from millrace.errors import (
-    ConfigError,
     InconsistentGroupError,
     MissingSourceTopicError,
     TaskMigratedError,
@@ -403,16 +402,21 @@ def test_patterns_are_refused(group):
     group.members.clear()
 
 
-def test_a_full_group_is_an_error(own_kafka):
-    """The error has the coordinator's reason."""
-    kafka = own_kafka(config={"group.streams.max.size": "1", "group.streams.initial.rebalance.delay.ms": "0"})
+def test_a_member_outlives_a_restart_of_its_broker(own_kafka, kafka_options):
+    """While the broker is away nothing is lost; afterwards the member is the same, with the same tasks."""
+    kafka = own_kafka(**kafka_options)
     kafka.create_topics("in", partitions=4)
     group = StreamsGroup(kafka.bootstrap_servers, "in", 4)
-    group.join("a")
-    group.until(lambda: group.members["a"].generation > 0)
-    group.join("b")
-    with pytest.raises(ConfigError, match="maximum"):
-        group.until(lambda: False, "b")
+    member = group.join("a")
+    group.settle()
+    member_id, epoch = member.member_id, member.generation
+    kafka.restart_broker()
+    offsets = {group.tp(0): OffsetAndMetadata(3)}
+    member.commit_offsets(offsets)
+    group.until(lambda: member._heartbeats._reported == member._state.current)
+    assert (member.member_id, member.generation) == (member_id, epoch)
+    assert committed(member, [group.tp(0)]) == offsets
+    assert not group.of("a", Lost)
     group.close()
 
 
@@ -450,6 +454,23 @@ def test_administration_sees_the_members(group):
         wait_until(lambda: admin.describe().state == "Empty", lambda: str(admin.describe()))
         assert admin.members() == ()
         assert admin.of_group("another", 10).describe().state == "Dead"
+
+
+def test_administration_removes_a_member(group):
+    """A member is removed on its behalf, so that others get its tasks at once; again, and for nobody, nothing happens."""
+    group.join("a")
+    group.join("b")
+    group.settle()
+    removed = group.members.pop("b")
+    try:
+        with GroupAdmin(ClientSettings(StreamsConfig.of(group.settings), "admin")) as admin:
+            (found,) = (item for item in admin.members() if item.member_id == removed.member_id)
+            admin.remove([found])
+            group.settle()
+            admin.remove([found])
+            assert [item.member_id for item in admin.members()] == [group.members["a"].member_id]
+    finally:
+        removed.close()
 
 
 JAVA_REQUEST = (

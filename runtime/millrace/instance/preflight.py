@@ -10,6 +10,7 @@ import logging
 
 from confluent_kafka.admin import AdminClient
 
+from millrace.assignment import HostInfo
 from millrace.config import GroupProtocol, StreamsConfig
 from millrace.errors import AuthorizationError, ConfigError, MissingSinkTopicError
 from millrace.instance.membership import may_create_topics
@@ -80,6 +81,11 @@ def _check_streams_protocol(config: StreamsConfig, settings: ClientSettings) -> 
             "task.assignor.class has no effect with group.protocol=streams, because brokers assign tasks: remove it, or set "
             "group.protocol=classic"
         )
+    if config.application_server:
+        try:
+            HostInfo.parse(config.application_server)
+        except ValueError as error:
+            raise ConfigError(f"application.server must be host:port: {error}") from None
     if "max_warmup_replicas" in config.model_fields_set:
         _log.warning(
             "max.warmup.replicas has no effect with group.protocol=streams: brokers do not assign warm-ups yet"

@@ -24,7 +24,7 @@ from millrace.errors import AuthorizationError, BrokerUnreachableError, StreamsE
 from millrace.kafka.admin_requests import pause
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import open_network, quiet_library
-from millrace.kafka.streams_messages import StreamsGroupDescribeRequest
+from millrace.kafka.streams_messages import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from millrace.plan.reset import ActiveMember
 from millrace.records import TopicPartition
 
@@ -165,6 +165,22 @@ class GroupAdmin:
             "remove members from", lambda: _settled(self._client.remove_group_members(self.group_id, leaving))
         )
         self._check("remove", {who: error for who, error in answers.items() if error not in _ALREADY_REMOVED})
+        if any(error is not kafka_errors.NoError for error in answers.values()):
+            run = self._client._manager.run  # noqa: SLF001
+            self._ask("remove members from", lambda: run(self._remove_from_streams_group, members))
+
+    async def _remove_from_streams_group(self, members: Collection[ActiveMember]) -> None:
+        """Leave on behalf of members, whom LeaveGroup does not find in a group with the streams protocol."""
+        present = {member.member_id for member in (await self._describe_streams_group()).members}
+        for member in members:
+            if member.member_id in present:
+                request = StreamsGroupHeartbeatRequest(
+                    group_id=self.group_id, member_id=member.member_id, member_epoch=-1, endpoint_information_epoch=-1
+                )
+                (node,) = (await self._client._find_coordinator_ids([self.group_id])).values()  # noqa: SLF001
+                error = kafka_errors.for_code((await self._client._manager.send(request, node_id=node)).error_code)  # noqa: SLF001
+                if error not in _ALREADY_REMOVED:
+                    raise error
 
     def committed(self) -> dict[TopicPartition, int]:
         """Return the group's committed offsets.

@@ -50,7 +50,7 @@ from millrace.kafka.streams_messages import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
-from millrace.plan.model import TopologyPlan
+from millrace.plan.model import TopologyPlan, external_source_topics
 from millrace.records import TaskId, TopicPartition
 
 __all__ = ["StreamsHeartbeats", "StreamsMemberInfo"]
@@ -64,6 +64,8 @@ _SOON_S: Final = 1.0
 """How long to wait if the coordinator is creating topics or about to assign tasks: less than a heartbeat interval."""
 _UNKNOWN_SERVER_ERROR: Final = -1
 _REMOVED: Final = {25: "the group has removed this member", 110: "the group has another epoch of this member"}
+_PASSING: Final = {MISSING_INTERNAL_TOPICS, ASSIGNMENT_DELAYED}
+"""Statuses of a group that is starting or rebalancing."""
 _UNCONFIGURED: Final = {MISSING_SOURCE_TOPICS, INCORRECTLY_PARTITIONED_TOPICS, MISSING_INTERNAL_TOPICS}
 """Statuses of a group whose tasks are not known yet."""
 
@@ -220,18 +222,28 @@ class StreamsHeartbeats:
                 return  # the answer is about a former membership
             if answer.error_code:
                 self._refused(answer.error_code, answer.error_message or "")
-                return
-            self._reported = reporting
-            self._accepted(answer)
-            if self._may_join_with_endpoint():
-                log.info("Member %s joins group %s again, with its endpoint", member.member_id, self._settings.group_id)
-                self._joins_without_endpoint = False
-                member.generation, member.state, member.target = NO_GENERATION, MemberState.JOINING, None
-                self._again = True
-                return
-        if self._missed_answer:
-            await self._reread()
-        await self._resolve()
+            else:
+                self._reported = reporting
+                self._accepted(answer)
+        if answer.error_code:
+            if answer.error_code == _UNKNOWN_SERVER_ERROR:
+                await self._look_for_topics()
+        else:
+            if self._missed_answer:
+                await self._reread()
+            await self._resolve()
+
+    async def _look_for_topics(self) -> None:
+        """Report missing source topics, which coordinators of release 4.3 cannot do if members have endpoints: they fail."""
+        topics = external_source_topics(self._info.plan) & {topic for each in self._inputs.values() for topic in each}
+        try:
+            missing = topics - (await self._coordinator.partition_counts(topics)).keys()
+        except kafka_errors.KafkaError as error:
+            log.debug("Topics could not be looked for: %s", error)
+            return
+        if missing:
+            with self._member.lock:
+                self._note({MISSING_SOURCE_TOPICS: f"Source topics {', '.join(sorted(missing))} are missing"})
 
     async def _reread(self) -> None:
         """Learn the assignment from the description of the group: coordinators send a change once, even if the answer is lost."""
@@ -283,17 +295,9 @@ class StreamsHeartbeats:
             request.user_endpoint = message.Endpoint(host=info.end_point.host, port=info.end_point.port)
         return request
 
-    def _may_join_with_endpoint(self) -> bool:
-        """Whether a member that had to join without its endpoint owns nothing yet, and the group's tasks are known by now.
-
-        Coordinators of release 4.3 fail with UNKNOWN_SERVER_ERROR if a member joins with an endpoint while topics are missing,
-        and do not tell others of an endpoint that comes later.
-        """
-        owns = self._member.owned or self._member.current != OwnedTasks()
-        return self._joins_without_endpoint and not owns and not self._member.statuses.keys() & _UNCONFIGURED
-
     def _accepted(self, answer: StreamsGroupHeartbeatResponse) -> None:
         member = self._member
+        waited = bool(member.statuses.keys() & _UNCONFIGURED)
         member.generation = answer.member_epoch
         member.heartbeat_interval_s = answer.heartbeat_interval_ms / 1000
         self._backoff_ms = self._settings.retry_backoff_ms
@@ -301,28 +305,41 @@ class StreamsHeartbeats:
             member.state = MemberState.STABLE
             log.info("Member %s has joined group %s", member.member_id, self._settings.group_id)
         statuses = {item.status_code: item.status_detail for item in answer.status or ()}
-        if statuses != member.statuses:
-            problems = "; ".join(f"{detail} ({code})" for code, detail in sorted(statuses.items()))
-            log.warning("Status of group %s: %s", self._settings.group_id, problems or "in order again")
-            member.statuses = statuses
-        soon = statuses.keys() & {MISSING_INTERNAL_TOPICS, ASSIGNMENT_DELAYED}
-        wait_s = min(_SOON_S, member.heartbeat_interval_s) if soon else member.heartbeat_interval_s
+        self._note(statuses)
+        wait_s = (
+            min(_SOON_S, member.heartbeat_interval_s) if statuses.keys() & _PASSING else member.heartbeat_interval_s
+        )
         self._next_s = time.monotonic() + wait_s
-        if MISSING_SOURCE_TOPICS not in statuses:
-            member.topics_missing_since_s = None
-        elif member.topics_missing_since_s is None:
-            member.topics_missing_since_s = time.monotonic()
         self._endpoint_epoch = answer.endpoint_information_epoch
         if answer.partitions_by_user_endpoint is not None:
             member.endpoints = _endpoints(answer)
         if answer.active_tasks is not None:  # then all three are given
             self._learn(_ids(answer.active_tasks), _ids(answer.standby_tasks), _ids(answer.warmup_tasks))
+        if self._joins_without_endpoint and waited and not (statuses.keys() & _UNCONFIGURED or member.owned):
+            # Coordinators of release 4.3 fail with UNKNOWN_SERVER_ERROR if a member joins with an endpoint while topics are
+            # missing, and do not tell others of one that comes later. This member owns nothing yet, so it can join again.
+            log.info("Member %s joins group %s again, with its endpoint", member.member_id, self._settings.group_id)
+            self._joins_without_endpoint = False
+            member.generation, member.state, member.target = NO_GENERATION, MemberState.JOINING, None
+            self._again = True
+
+    def _note(self, statuses: Mapping[int, str]) -> None:
+        member = self._member
+        if statuses != member.statuses:
+            problems = "; ".join(f"{detail} ({code})" for code, detail in sorted(statuses.items()))
+            level = logging.INFO if statuses.keys() <= _PASSING else logging.WARNING
+            log.log(level, "Status of group %s: %s", self._settings.group_id, problems or "in order again")
+            member.statuses = statuses
+        if MISSING_SOURCE_TOPICS not in statuses:
+            member.topics_missing_since_s = None
+        elif member.topics_missing_since_s is None:
+            member.topics_missing_since_s = time.monotonic()
         member.changed.set()
 
     async def _resolve(self) -> None:
         """Publish the target with the input partitions of its tasks, once their topics' partition counts are known."""
         member, ids = self._member, self._ids
-        if member.target is not None:
+        if member.target is not None or member.generation == NO_GENERATION:
             return
         numbers = {subtopology for each in ids for subtopology, _ in each}
         topics = {topic for number in numbers for topic in self._inputs[number]}
@@ -366,7 +383,8 @@ class StreamsHeartbeats:
             self._retry()
         elif code == _UNKNOWN_SERVER_ERROR:
             self._joins_without_endpoint = joining and self._info.end_point is not None
-            log.warning("Heartbeat of group %s was answered with an error, and is sent again: %s", group, message)
+            if self._backoff_ms == self._settings.retry_backoff_ms:  # the first one in a row
+                log.warning("The coordinator of group %s has failed, and is asked again: %s", group, message)
             self._retry()
         else:
             member.fail(_refusal(code, message, self._settings))

@@ -16,9 +16,8 @@ from millrace.kafka.client_settings import MembershipSettings
 from millrace.kafka.membership.state import SharedState
 from millrace.records import TaskId, TopicPartition
 
-__all__ = ["MISSING_SOURCE_TOPICS", "Endpoints", "OwnedTasks", "StreamsState"]
+__all__ = ["Endpoints", "OwnedTasks", "StreamsState"]
 
-STALE_TOPOLOGY: Final = 0
 MISSING_SOURCE_TOPICS: Final = 1
 INCORRECTLY_PARTITIONED_TOPICS: Final = 2
 MISSING_INTERNAL_TOPICS: Final = 3
