@@ -142,15 +142,15 @@ class AppController:
         except AnswerAwaitedError:
             raise
         except Exception as error:
-            told = _lasting(error, failures)
+            failure = _lasting(error, failures)
             if not isinstance(error, _RefusedActionsError):  # the status already reports these
-                self._tell(ref, told)
-            raise told from error
+                self._report_failure(ref, failure)
+            raise failure from error
 
     def _pass(self, ref: ResourceRef, app: Object, desired: DesiredApp, failures: int) -> float:
         decision, seen = self._decide(ref, desired), app
         acted = 0
-        self.renewals.tell(ref, decision.renewal)
+        self.renewals.report(ref, decision.renewal)
         if decision.actions:
             app = self._confirm(app)
         causes: list[Exception] = []
@@ -356,7 +356,7 @@ class AppController:
         soon = min(FIRST_FOLLOW_UP_SECONDS * 2.0 ** min(times - 1, 20), LONGEST_FOLLOW_UP_SECONDS)
         return soon if decision.again_after is None else min(soon, decision.again_after)
 
-    def _tell(self, ref: ResourceRef, failure: FailedError) -> None:
+    def _report_failure(self, ref: ResourceRef, failure: FailedError) -> None:
         """Report in the status why nothing is happening; if that fails too, it must not hide the original failure."""
         app = self.context.resources.get(APPS, ref.namespace, ref.name)
         if app is None:
@@ -371,7 +371,7 @@ class AppController:
     def _forget(self, ref: ResourceRef) -> None:
         self._acted.pop(ref, None)
         self._taken.pop(ref, None)
-        self.renewals.tell(ref, None)
+        self.renewals.report(ref, None)
         self.kafka_states.forget(ref)
         self.context.kafka.forget(ref)
 

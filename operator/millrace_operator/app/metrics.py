@@ -50,7 +50,7 @@ class OperatorMetrics:
         self._events: Final = Counter(
             f"{_PREFIX}_watch_events", "Events of watches, by resource.", ["resource"], registry=self.registry
         )
-        self._told: Final = Counter(
+        self._reported: Final = Counter(
             f"{_PREFIX}_events",
             "Events about resources, written or not, by type and reason.",
             ["type", "reason"],
@@ -88,9 +88,9 @@ class OperatorMetrics:
         """Count an event of a watch."""
         self._events.labels(resource).inc()
 
-    def told(self, kind: str, reason: str) -> None:
+    def event_recorded(self, kind: str, reason: str) -> None:
         """Count an Event about a resource, which cannot be written if the namespace is being deleted."""
-        self._told.labels(kind, reason).inc()
+        self._reported.labels(kind, reason).inc()
 
     def passed(self, result: str, seconds: float) -> None:
         """Count a pass.

@@ -93,7 +93,7 @@ class Operator:
             outputs=PlanJobOutputs(self._requests),
             kafka=KafkaService(self._requests, clusters),
             operator_namespace=settings.pod_namespace,
-            recorder=EventRecorder(self._requests, settings.pod_name, self._metrics.told),
+            recorder=EventRecorder(self._requests, settings.pod_name, self._metrics.event_recorded),
             expandable=StorageClasses(self._requests).of,
         )
         self._kafka_states = KafkaStateCache(self._queue.add)
@@ -158,9 +158,9 @@ class Operator:
     def _relist_forever(self) -> None:
         pause = _SOONEST_RELIST_SECONDS
         while not self._stop.is_set():
-            watches_begin_anew = self._relist_due.wait(pause)
+            watches_restarted = self._relist_due.wait(pause)
             self._relist_due.clear()
-            pause = _SOONEST_RELIST_SECONDS if watches_begin_anew else min(2 * pause, self._settings.relist_seconds)
+            pause = _SOONEST_RELIST_SECONDS if watches_restarted else min(2 * pause, self._settings.relist_seconds)
             try:
                 self._relist()
             except ApiError as error:

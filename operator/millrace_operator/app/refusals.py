@@ -121,10 +121,10 @@ def with_refusals(desired: DesiredApp, decision: Decision, refusals: Sequence[Re
         conditions += [item for item in old.conditions if item.type == "RolledBack"]
         kept = {"current_revision": old.current_revision, "conditions": tuple(conditions)}
         status = status.model_copy(update=kept)
-    told = stalled_status(desired, reason, "\n".join(messages), status, goes_on=minor)
+    reported = stalled_status(desired, reason, "\n".join(messages), status, goes_on=minor)
     derived = set() if decision.status is None else set(transitions(desired.status, decision.status))
     own = tuple(event for event in decision.events if event not in derived)
-    return replace(decision, status=told, events=(*(own if minor else ()), *transitions(desired.status, told)))
+    return replace(decision, status=reported, events=(*(own if minor else ()), *transitions(desired.status, reported)))
 
 
 def description_of(action: Action) -> str:
@@ -177,14 +177,14 @@ def stalled_status(
     status = status or desired.status or StreamsAppStatus()
     reconciling = status.condition("Reconciling")
     at_work = goes_on and reconciling is not None and reconciling.status == "True"
-    told = [_condition(desired, "Stalled", "True", reason, message)]
+    changed = [_condition(desired, "Stalled", "True", reason, message)]
     if not at_work:
-        told.append(
+        changed.append(
             _condition(
                 desired, "Reconciling", "False", ConditionReason.HELD_BACK, REASONS[ConditionReason.HELD_BACK].meaning
             )
         )
-    made = {item.type: item for item in told}
+    made = {item.type: item for item in changed}
     kept = {item.type: item for item in status.conditions}
     ready = kept.get("Ready")
     if ready is not None and ready.reason == ConditionReason.NOTHING_RUNS:

@@ -67,7 +67,7 @@ class RenewalLimiter:
         with self._lock:
             return "Now" if ref in self._permits else "Waits"
 
-    def tell(self, ref: ResourceRef, renewal: Renewal | None) -> None:
+    def report(self, ref: ResourceRef, renewal: Renewal | None) -> None:
         """Note what an application needs a permit for, which it may get at once; None ends it."""
         if not self._most:
             return

@@ -57,7 +57,7 @@ class ResetController:
         except Exception as error:
             failure = failure_of(error)
             if not isinstance(error, NotAllowedToWriteError):
-                self._tell(ref, desired, str(failure))
+                self._report_failure(ref, desired, str(failure))
             log.debug("%s has failed %d times before", ref, failures)
             raise failure from error
 
@@ -165,7 +165,7 @@ class ResetController:
                 raise StaleError("the reset has changed or is gone") from error
             raise
 
-    def _tell(self, ref: ResourceRef, desired: DesiredReset, problem: str) -> None:
+    def _report_failure(self, ref: ResourceRef, desired: DesiredReset, problem: str) -> None:
         """Report in the status why nothing is happening; if that fails too, it must not hide the original failure."""
         resource = self.context.resources.get(RESETS, ref.namespace, ref.name)
         if resource is None or has_ended(desired.status):

@@ -60,8 +60,8 @@ class InstanceStatusClient:
         answers = asyncio.run_coroutine_threadsafe(self._get_all(addresses), self._loop).result()
         for name, pod in asked.items():
             self._note(pod, late=name not in answers)
-        told = {name: _told(asked[name], data) for name, data in answers.items()}
-        return {name: item for name, item in told.items() if item is not None}
+        found = {name: _status_in(asked[name], data) for name, data in answers.items()}
+        return {name: item for name, item in found.items() if item is not None}
 
     def close(self) -> None:
         """Stop the thread."""
@@ -132,15 +132,15 @@ def _uid(pod: Object) -> str:
     return str(pod["metadata"].get("uid", ""))
 
 
-def _told(pod: Object, data: bytes) -> ReportedStatus | None:
+def _status_in(pod: Object, data: bytes) -> ReportedStatus | None:
     """Return what a pod's answer says; None if it is unusable or comes from another pod."""
     try:
         status = json.loads(data)
-        told = instance_status_from(status)
+        reported = instance_status_from(status)
     except (ValueError, TypeError, RecursionError):
         return None
     of_another = status.get("pod_uid") not in {None, "", _uid(pod)}
-    return None if of_another else told
+    return None if of_another else reported
 
 
 def instance_status_from(status: Object) -> ReportedStatus:

@@ -117,11 +117,11 @@ class KafkaStateCache:
                     raise AnswerAwaitedError(left)
                 known.answered_in_time = False
             known.awaited_until = None
-            told = known.state
-            if told is None or (told.error is None and known.answered_for != generation):
-                told = KafkaState(error="the brokers have not answered yet", reason="Unknown")
-            known.handed_out = told
-            return told
+            answer = known.state
+            if answer is None or (answer.error is None and known.answered_for != generation):
+                answer = KafkaState(error="the brokers have not answered yet", reason="Unknown")
+            known.handed_out = answer
+            return answer
 
     def cluster_id(self, ref: ResourceRef) -> str | None:
         """Return what an application's brokers have called their cluster; None if they have not answered yet."""
@@ -169,8 +169,8 @@ class KafkaStateCache:
             # Lag changes all the time, which is not worth a pass.
             before = known.handed_out
             differs = before is not None and replace(before, lag=None) != replace(state, lag=None)
-            tell = (known.arrived or differs) and self._known.get(ref) is known
-        if tell:
+            is_news = (known.arrived or differs) and self._known.get(ref) is known
+        if is_news:
             self._on_change(ref)
         return state.reason != "Unreachable"
 

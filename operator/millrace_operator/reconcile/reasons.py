@@ -142,7 +142,6 @@ NO_ACTION: Final = "No action needed."
 """The remedy where things take their normal course."""
 _SEE_MESSAGE: Final = "Correct what the message names."
 
-
 _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]] = {
     "Ready": {
         ConditionReason.ALL_TASKS_RUN: ("All pods are running their tasks.", ""),

@@ -63,7 +63,7 @@ def retain(context: ReconcileContext, uids: Sequence[str], *, topics: bool) -> f
         uids: What members without an application have in their ids.
         topics: Whether the internal topics stay.
     """
-    plans = [key for key in sorted(context.view.objects) if _tells_of_state(context.view, key)]
+    plans = [key for key in sorted(context.view.objects) if _describes_state(context.view, key)]
     for key in plans:
         _release(context, key, retained=True)
     ids = topic_ids(context) if topics else {}
@@ -77,7 +77,7 @@ def hand_over(context: ReconcileContext) -> None:
     """Remove the application's uid from all its children, so that the next application of this name may adopt them."""
     retain(context, member_uids(context.view), topics=True)
     for key in sorted(context.view.objects):
-        if not _tells_of_state(context.view, key):
+        if not _describes_state(context.view, key):
             _release(context, key)
 
 
@@ -101,7 +101,7 @@ def forgotten(view: ChildrenView) -> list[Delete]:
 
 def remedy(context: ReconcileContext) -> str:
     """Return what to do if an earlier application's plans block a topology and nothing else of that application is left."""
-    plans = [key for key in sorted(context.view.objects) if _tells_of_state(context.view, key)]
+    plans = [key for key in sorted(context.view.objects) if _describes_state(context.view, key)]
     uid = context.desired.uid
     earlier = [key.name for key in plans if labels_of(context.view.objects[key]).get(APP_UID_LABEL) != uid]
     if not earlier:
@@ -122,7 +122,7 @@ def _release(context: ReconcileContext, key: Key, *, retained: bool = False) -> 
         context.actions.append(Release(key, item["metadata"]["uid"], retained))
 
 
-def _tells_of_state(view: ChildrenView, key: Key) -> bool:
+def _describes_state(view: ChildrenView, key: Key) -> bool:
     annotations = view.objects[key]["metadata"].get("annotations") or {}
     return key.kind == "ConfigMap" and STARTED_ANNOTATION in annotations and not is_terminating(view.objects[key])
 

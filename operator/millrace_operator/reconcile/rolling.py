@@ -276,10 +276,10 @@ def renew_by_template(
     outdated = [pod for pod in reversed(there) if pod.template != template]
     coming = [pod for pod in there if pod not in outdated and not pod.ready]
     is_down = bool(coming) or len(there) < replicas or any(pod.terminating for pod in there)
-    told = context.condition("PodsCurrent")
+    before = context.condition("PodsCurrent")
     is_held = _held_back(context, revision) is not None
     has_permit = context.observed.renewal == "Now" and not is_held
-    under_way = has_permit or (is_down and told is not None and told.reason == ConditionReason.RENEWAL_UNDER_WAY)
+    under_way = has_permit or (is_down and before is not None and before.reason == ConditionReason.RENEWAL_UNDER_WAY)
     if not replicas or (not outdated and (not under_way or has_settled(context, revision, replicas))):
         context.set_condition("True", ConditionReason.TEMPLATE_IN_USE)
         return

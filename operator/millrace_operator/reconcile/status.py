@@ -176,14 +176,14 @@ _LONGEST_EVENT: Final = 1000
 def transitions(old: StreamsAppStatus | None, new: StreamsAppStatus) -> Iterator[Event]:
     """Yield Events for the differences of two statuses; a message that two conditions share is reported once."""
     before = {item.type: item for item in old.conditions} if old is not None else {}
-    told = [
+    events = [
         event
         for condition in new.conditions
         if condition.type not in _QUIET
         for event in _condition_events(before.get(condition.type), condition)
     ]
-    messages = [event.message for event in told]
-    yield from (event for place, event in enumerate(told) if event.message not in messages[:place])
+    messages = [event.message for event in events]
+    yield from (event for place, event in enumerate(events) if event.message not in messages[:place])
     if old is None:
         return
     if new.lifecycle_state != old.lifecycle_state and new.lifecycle_state is not None:

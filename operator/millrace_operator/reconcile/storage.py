@@ -26,9 +26,8 @@ def with_possible_storage(context: ReconcileContext, spec: StreamsAppSpec) -> St
     template = _claim_template(context)
     if template is None:
         return spec
-    size, wanted = _size(template), spec.storage.size
+    (size, storage_class), wanted = template, spec.storage.size
     may_grow = quantity_value(wanted) > quantity_value(size) and context.observed.storage_class_expandable is not False
-    storage_class = template["spec"].get("storageClassName")
     change = {
         "size": wanted if may_grow else size,
         "storage_class_name": storage_class or spec.storage.storage_class_name,
@@ -56,8 +55,8 @@ def resize_claims(context: ReconcileContext) -> bool:
         for _, claim in sorted(context.view.claims.items())
         if claim.bound and not claim.terminating and quantity_value(claim.asked) < quantity_value(wanted)
     ]
-    if template is not None and quantity_value(_size(template)) > quantity_value(wanted):
-        message = f"storage.size is {wanted}, but volumes have {_size(template)} and cannot shrink. Set the size back."
+    if template is not None and quantity_value(template[0]) > quantity_value(wanted):
+        message = f"storage.size is {wanted}, but volumes have {template[0]} and cannot shrink. Set the size back."
         context.set_condition("False", ConditionReason.SHRINKING_REFUSED, message)
         return True
     if small and context.observed.storage_class_expandable is False:
@@ -125,12 +124,10 @@ def delete_claims_beyond(context: ReconcileContext, wanted: int) -> None:
             context.actions.append(Delete(Key("PersistentVolumeClaim", claim.name), claim.uid))
 
 
-def _claim_template(context: ReconcileContext) -> Object | None:
+def _claim_template(context: ReconcileContext) -> tuple[str, str | None] | None:
+    """Return the size and the storage class of the StatefulSet's claims; None if there is no StatefulSet."""
     seen = context.view.stateful_set
-    templates = [] if seen is None else seen["spec"].get("volumeClaimTemplates", [])
-    prefix = naming.claim("", 0).partition("-")[0]
-    return next((item for item in templates if item["metadata"]["name"] == prefix), None)
-
-
-def _size(template: Object) -> str:
-    return str(template["spec"]["resources"]["requests"]["storage"])
+    for template in [] if seen is None else seen["spec"].get("volumeClaimTemplates", []):
+        if template["metadata"]["name"] == naming.STATE_VOLUME:
+            return str(template["spec"]["resources"]["requests"]["storage"]), template["spec"].get("storageClassName")
+    return None

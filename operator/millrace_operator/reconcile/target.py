@@ -108,8 +108,10 @@ def _failure(context: ReconcileContext, wanted: str) -> Failure | None:
 
 def _set_rolled_back(context: ReconcileContext, wanted: str, failure: Failure) -> None:
     what = f"Revision {wanted} was rolled back to {context.stable}."
-    told = context.condition("RolledBack")
-    if told is None or not told.message.startswith(what):  # the status is written last: what it reports has been done
+    before = context.condition("RolledBack")
+    if before is None or not before.message.startswith(
+        what
+    ):  # the status is written last: what it reports has been done
         context.events.append(Event("RolledBack", f"{what} {failure.message}", "Warning"))
     context.set_condition("True", failure.reason, f"{what} {failure.message} {_RETRY}")
     context.set_condition(

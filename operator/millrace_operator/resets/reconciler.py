@@ -173,7 +173,7 @@ class _Pass:
         except ConfigError as error:
             return self._end("Refused", str(error))
         if spec.dry_run:
-            return self._told(result_of(spec, actions, self.view))
+            return self._describe(result_of(spec, actions, self.view))
         if not self.begun or self.status.plan is None:
             return self._begin(result_of(spec, actions, self.view))
         return self._execute(spec, actions, self.status.plan, self.observed.brokers)
@@ -267,11 +267,11 @@ class _Pass:
                 todo.append(PatchApp(app.uid, status=remembered))
             todo += revision_history.forgotten(app, self.view)
             todo += retained.forgotten(self.view)
-        told = "Offsets are set, topics and volumes deleted."
-        status = self._status("Running", told, self._condition(_EXECUTED, "Done", told))
+        message = "Offsets are set, topics and volumes deleted."
+        status = self._status("Running", message, self._condition(_EXECUTED, "Done", message))
         return ResetDecision(tuple(todo), status, (), _SOON_S)
 
-    def _told(self, planned: ResetResult) -> ResetDecision:
+    def _describe(self, planned: ResetResult) -> ResetDecision:
         assert self.app.spec is not None
         runs = self.app.spec.state != "suspended"
         first = " It runs: before a reset, set its spec.state: suspended." if runs else ""

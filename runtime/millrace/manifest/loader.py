@@ -88,6 +88,7 @@ def check(value: object, kind: type[_R]) -> tuple[_R | None, list[Problem]]:
 
 
 def _load(source: Path | str) -> tuple[str, list[Resource], list[str]]:
+    """Return what messages call the source, its resources, and the kinds of its other documents."""
     name, text = _read(source)
     resources: list[Resource] = []
     problems: list[Problem] = []

@@ -166,7 +166,7 @@ def test_an_application_that_asks_has_its_turn_until_it_needs_none(world):
     other = ResourceRef("StreamsApp", "shop", "returns")
     wish = Renewal(left=2, coming=False)
     world.run(Decision(renewal=wish))
-    world.passes.renewals.tell(other, wish)
+    world.passes.renewals.report(other, wish)
     world.run(Decision(renewal=wish))
     assert [observed.renewal for observed in world.observed] == ["Waits", "Now"]
     assert woken == [REF]

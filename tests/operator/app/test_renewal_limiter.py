@@ -42,7 +42,7 @@ def two(clock, woken):
     """Give permits to two applications at a time; `a` and `b` have theirs, `c` and `d` wait."""
     renewals = RenewalLimiter(2, woken.append, clock)
     for name in "abcd":
-        renewals.tell(app(name), BEGIN)
+        renewals.report(app(name), BEGIN)
     return renewals
 
 
@@ -60,30 +60,30 @@ def test_so_many_have_their_turn_as_may_and_the_others_wait(two, woken):
 
 def test_the_next_one_follows_who_is_done(two, woken):
     """An application that no longer needs its permit passes it to the one that has waited longest."""
-    two.tell(app("a"), None)
+    two.report(app("a"), None)
     assert turns(two) == "bc"
     assert woken[2:] == [app("c")]
 
 
 def test_who_does_not_need_a_turn_any_more_does_not_wait(two):
     """It may have been paused or deleted."""
-    two.tell(app("c"), None)
-    two.tell(app("a"), None)
+    two.report(app("c"), None)
+    two.report(app("a"), None)
     assert turns(two) == "bd"
 
 
 def test_a_permit_that_leads_nowhere_ends(two, clock):
     """An application whose gate stays closed goes to the end of the queue; one that makes progress keeps its permit."""
-    two.tell(app("b"), BEGIN)
+    two.report(app("b"), BEGIN)
     clock.now = 0.1 * HOUR
-    two.tell(app("b"), Renewal(left=2, coming=False))
+    two.report(app("b"), Renewal(left=2, coming=False))
     clock.now = 0.2 * HOUR
-    two.tell(app("a"), BEGIN)
+    two.report(app("a"), BEGIN)
     assert turns(two) == "bc"
-    two.tell(app("a"), BEGIN)
-    two.tell(app("b"), None)
+    two.report(app("a"), BEGIN)
+    two.report(app("b"), None)
     assert turns(two) == "cd"
-    two.tell(app("c"), None)
+    two.report(app("c"), None)
     assert turns(two) == "ad"
 
 
@@ -91,12 +91,12 @@ def test_a_turn_is_kept_for_longer_while_a_pod_is_down(two, clock):
     """The template may be at fault: the others start later, but they do start."""
     down = Renewal(left=2, coming=True)
     for name in "ab":
-        two.tell(app(name), down)
+        two.report(app(name), down)
     clock.now = 0.9 * HOUR
-    two.tell(app("c"), BEGIN)
+    two.report(app("c"), BEGIN)
     assert turns(two) == "ab"
     clock.now = 1.1 * HOUR
-    two.tell(app("c"), BEGIN)
+    two.report(app("c"), BEGIN)
     assert turns(two) == "cd"
 
 
@@ -104,7 +104,7 @@ def test_flapping_pod_does_not_prolong_a_permit(two, clock):
     """Only fewer pods left to replace count as progress."""
     for part in range(12):
         clock.now = part * 0.1 * HOUR
-        two.tell(app("a"), Renewal(left=2, coming=part % 2 == 0))
+        two.report(app("a"), Renewal(left=2, coming=part % 2 == 0))
     assert "a" not in turns(two)
 
 
@@ -112,11 +112,11 @@ def test_unused_permit_expires(clock):
     """The passes of the application that got the permit fail, so it never reports anything."""
     renewals = RenewalLimiter(1, lambda _: None, clock)
     for name in "abc":
-        renewals.tell(app(name), BEGIN)
-    renewals.tell(app("a"), None)
+        renewals.report(app(name), BEGIN)
+    renewals.report(app("a"), None)
     assert turns(renewals) == "b"
     clock.now = HOUR
-    renewals.tell(app("c"), BEGIN)
+    renewals.report(app("c"), BEGIN)
     assert turns(renewals) == "c"
 
 
@@ -124,9 +124,9 @@ def test_next_operator_resumes_unfinished_renewals(woken):
     """The permit is recorded in the status; nobody else gets one before it ends."""
     renewals = RenewalLimiter(1, woken.append)
     renewals.resume([resource("b", "RenewalUnderWay"), resource("c", "TemplateOutdated"), resource("d", None)])
-    renewals.tell(app("a"), BEGIN)
+    renewals.report(app("a"), BEGIN)
     assert turns(renewals) == "b"
-    renewals.tell(app("b"), None)
+    renewals.report(app("b"), None)
     assert turns(renewals) == "a"
 
 
@@ -140,6 +140,6 @@ def test_no_turn_is_ever_given_where_none_is_to_be(woken):
     """With 0, pods are replaced only when something else replaces them."""
     renewals = RenewalLimiter(0, woken.append)
     renewals.resume([resource("a", "RenewalUnderWay")])
-    renewals.tell(app("a"), BEGIN)
+    renewals.report(app("a"), BEGIN)
     assert renewals.permit_of(app("a")) == "Never"
     assert woken == []
