@@ -28,7 +28,7 @@ from millrace.dev._process import is_running
 from millrace.dev.local_directory import HostRecord, LocalDirectory, ReplicaView
 from millrace.dev.local_host import STOP_TIMEOUT_S, HostOptions, LocalHost, command
 from millrace.errors import LocalHostError
-from millrace.manifest import StreamsApp, load
+from millrace.manifest import load
 
 DETACH_TIMEOUT_S = 300.0
 """The first start downloads Kafka."""
@@ -94,7 +94,8 @@ def stop(manifest: Path, directory: Path | None, *, report: Callable[[str], None
     Raises:
         LocalHostError: It does not stop.
     """
-    app, place = _place(manifest, directory)
+    app = load(manifest)
+    place = LocalDirectory.of(app.metadata.name, directory)
     record = place.running_host()
     if record is None:
         report(f"{app.metadata.name} is not running")
@@ -112,7 +113,8 @@ def stop(manifest: Path, directory: Path | None, *, report: Callable[[str], None
 
 def show(manifest: Path, directory: Path | None, *, as_json: bool) -> bool:
     """Print what the replicas of a manifest are doing, and return whether they are running."""
-    app, place = _place(manifest, directory)
+    app = load(manifest)
+    place = LocalDirectory.of(app.metadata.name, directory)
     record = place.running_host()
     if as_json:
         replicas = [asdict(view) for view in record.replicas] if record else []
@@ -218,11 +220,6 @@ def _wait_until_serving(process: subprocess.Popen[bytes], directory: LocalDirect
             process.terminate()
             raise LocalHostError(f"It did not start within {DETACH_TIMEOUT_S:.0f} s; see {directory.host_log}")
         time.sleep(_POLL_S)
-
-
-def _place(manifest: Path, directory: Path | None) -> tuple[StreamsApp, LocalDirectory]:
-    app = load(manifest)
-    return app, LocalDirectory.of(app.metadata.name, directory)
 
 
 def _number(value: float | None, *, plain: bool = False) -> str:
