@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +19,9 @@ from millrace.kafka.membership import offsets
 from millrace.kafka.membership.member import GroupMember
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import OffsetAndMetadata
-from millrace.testing.simulation import Problem, Simulation, simulate
+from millrace.testing.simulation import Problem, Simulation, SimulationFailure, simulate
 from millrace.testing.simulation.clients import SimulatedProducer
+from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, CALLS
 from millrace.testing.simulation.scheduler import StalledError
 
 TEXT = Serdes.string()
@@ -80,6 +82,46 @@ def test_a_seed_determines_everything():
         return int(done.stdout)
 
     assert digest(hash_seed="1") == digest(hash_seed="2") == digest("real", hash_seed="3")
+
+
+def test_example_on_the_page_runs():
+    """The page's example is complete."""
+    page = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+    scope = {}
+    exec(compile(page.split("```python\n")[1].split("```")[0], "simulation.md", "exec"), scope)
+    scope["test_word_count_survives_everything"]()
+
+
+def test_every_kind_of_fault_happens():
+    """Within a few hundred seeds every kind of fault happens at every kind of request that it is planned for."""
+    simulation = Simulation(stateless(), {"in": words})
+    faults = [fault for seed in range(2_000) for fault in simulation.plan(seed).faults]
+    assert {fault.kind for fault in faults} == {*AT_A_CALL, *AT_A_TIME}
+    assert {(fault.kind, fault.call) for fault in faults if fault.call} == {(k, c) for k in AT_A_CALL for c in CALLS}
+
+
+def test_a_failure_is_explained_with_a_small_plan(monkeypatch):
+    """A failure has its seed, the smallest plan found, what is wrong and the log; the plan alone leads to it again."""
+    _commit_one_too_far(monkeypatch.setattr)
+    with pytest.raises(SimulationFailure) as found:
+        simulate(stateless(), {"in": words}, seeds=20)
+    failure = found.value
+    simulation = Simulation(stateless(), {"in": words})
+    assert len(failure.plan.inputs) < len(simulation.plan(failure.seed).inputs)
+    assert "out lacks" in str(failure) or "not processed" in str(failure)
+    assert any("runs in" in line for line in failure.log)
+    with pytest.raises(type(failure.problem)):
+        simulation.run(failure.plan)
+
+
+def test_own_checks_are_made(monkeypatch):
+    """A check of the user's own fails a run like the simulation's."""
+
+    def refuse(world):
+        assert not world.group.committed, "there are offsets"
+
+    with pytest.raises(SimulationFailure, match="there are offsets"):
+        simulate(stateless(), {"in": words}, check_run=refuse, seeds=1)
 
 
 # Bugs on purpose

@@ -105,7 +105,7 @@ class _Oracle:
         for partition in inputs:
             task.set_lag(partition, 0)
         for partition, entry in self._order(task_id, inputs):
-            now_ms = entry.timestamp
+            now_ms = max(now_ms, entry.timestamp)
             task.add_records(partition, [_consumed(partition, entry)])
             while task.process(now_ms, 1):
                 task.punctuate_stream_time()

@@ -10,13 +10,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import ConfigEntry, OffsetSpec  # type: ignore[attr-defined]
 
 from millrace.engine.partitioner import partition_for_key
 from millrace.records import OffsetAndMetadata, TopicPartition
@@ -32,15 +29,14 @@ from millrace.testing.simulation.broker import (
 )
 from millrace.testing.simulation.instance import Host
 
-__all__ = ["SimulatedAdmin", "SimulatedConsumer", "SimulatedMessage", "SimulatedProducer"]
+__all__ = ["SimulatedConsumer", "SimulatedMessage", "SimulatedProducer", "lost"]
 
 _RETRY_S: Final = 0.05
 _UNKNOWN_OFFSET: Final = -1001
-_SPEC: Any = OffsetSpec  # its factories carry no types
-_EARLIEST, _LATEST = _SPEC.earliest()._value, _SPEC.latest()._value  # noqa: SLF001
 
 
-def _lost(doing: str) -> KafkaException:
+def lost(doing: str) -> KafkaException:
+    """Return librdkafka's error for a request that was not answered."""
     return KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{doing}: no answer", False, True, False))  # noqa: SLF001
 
 
@@ -234,7 +230,7 @@ class SimulatedProducer:
     def init_transactions(self, timeout: float = -1) -> None:
         """Fence predecessors."""
         self._require_usable()
-        self._host.call("init_transactions", lambda: self._init(timeout), lambda: _lost("InitProducerId"))
+        self._host.call("init_transactions", lambda: self._init(timeout), lambda: lost("InitProducerId"))
 
     def _init(self, timeout_s: float) -> None:
         assert self._id is not None
@@ -275,7 +271,7 @@ class SimulatedProducer:
         self._host.call(
             "send_offsets",
             lambda: self._send_offsets(offsets, group, generation, member_id, instance, timeout),
-            lambda: _lost("TxnOffsetCommit"),
+            lambda: lost("TxnOffsetCommit"),
         )
 
     def _send_offsets(
@@ -310,7 +306,7 @@ class SimulatedProducer:
         self._require_usable()
         if self._unacknowledged is not Outcome.COMMITTED:
             self._host.call(
-                "commit_transaction", lambda: self._end(Outcome.COMMITTED, timeout), lambda: _lost("EndTxn (commit)")
+                "commit_transaction", lambda: self._end(Outcome.COMMITTED, timeout), lambda: lost("EndTxn (commit)")
             )
         self._unacknowledged = None
 
@@ -322,7 +318,7 @@ class SimulatedProducer:
         self._queue.clear()
         if self._unacknowledged is not Outcome.ABORTED:
             self._host.call(
-                "abort_transaction", lambda: self._end(Outcome.ABORTED, timeout), lambda: _lost("EndTxn (abort)")
+                "abort_transaction", lambda: self._end(Outcome.ABORTED, timeout), lambda: lost("EndTxn (abort)")
             )
         self._unacknowledged = None
 
@@ -330,7 +326,7 @@ class SimulatedProducer:
         if not self._in_transaction:
             raise KafkaException(KafkaError(KafkaError._STATE, "not in a transaction"))  # noqa: SLF001
         if outcome is Outcome.COMMITTED and self.flush(timeout_s):
-            raise _lost("EndTxn")
+            raise lost("EndTxn")
         self._require_usable()
         if self._begun is not None:
             self._keep_trying(lambda: self._ended(outcome), timeout_s, "EndTxn")
@@ -472,7 +468,7 @@ class SimulatedProducer:
 
     def _keep_trying(self, try_it: Callable[[], bool], timeout_s: float, doing: str) -> None:
         if not self._wait(try_it, timeout_s):
-            raise _lost(doing)
+            raise lost(doing)
 
     def _wait(self, try_it: Callable[[], bool], timeout_s: float) -> bool:
         scheduler = self._world.scheduler
@@ -492,133 +488,3 @@ def read_group_metadata(data: bytes) -> tuple[str, int, str, str | None]:
     generation = int.from_bytes(rest[:4], "little", signed=True)
     group, member_id, instance = rest[4:].split(b"\0", 2)
     return group.decode(), generation, member_id.decode(), instance[1:-1].decode() if instance[:1] == b"\0" else None
-
-
-class SimulatedAdmin:
-    """An admin client; every answer is there at once, or the request times out."""
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._world = host.world
-
-    def list_offsets(
-        self, wanted: Mapping[ClientTopicPartition, Any], *, isolation_level: Any = None, request_timeout: float = 0.0
-    ) -> dict[ClientTopicPartition, Future[SimpleNamespace]]:
-        """Return first or last offsets."""
-        del request_timeout
-        committed_only = isolation_level is not None and isolation_level.value == 1
-        return self._each("list_offsets", wanted, lambda item: self._offset(item, wanted[item], committed_only))
-
-    def _offset(self, item: ClientTopicPartition, spec: Any, committed_only: bool) -> SimpleNamespace:  # noqa: FBT001
-        partition = TopicPartition(item.topic, item.partition)
-        log = self._world.broker.log(partition)
-        kind = getattr(spec, "_value", None)
-        if kind == _EARLIEST:
-            return SimpleNamespace(offset=log.start)
-        if kind == _LATEST:
-            return SimpleNamespace(offset=log.stable_end if committed_only else log.end)
-        return SimpleNamespace(offset=self._world.broker.offset_for_time(partition, spec.timestamp))
-
-    def delete_records(
-        self, wanted: Iterable[ClientTopicPartition], *, request_timeout: float = 0.0
-    ) -> dict[ClientTopicPartition, Future[None]]:
-        """Delete records up to offsets."""
-        del request_timeout
-
-        def delete(item: ClientTopicPartition) -> None:
-            self._world.broker.delete_records(TopicPartition(item.topic, item.partition), item.offset)
-
-        return self._each("delete_records", wanted, delete)
-
-    def list_consumer_group_offsets(
-        self, wanted: Iterable[Any], **_settings: object
-    ) -> dict[str, Future[SimpleNamespace]]:
-        """Return the committed offsets of groups; a pending transaction makes the request fail for now."""
-        group = self._world.group
-
-        def read(request: Any) -> SimpleNamespace:
-            given = request.topic_partitions or [ClientTopicPartition(*partition) for partition in group.committed]
-            answers = []
-            for item in given:
-                partition = TopicPartition(item.topic, item.partition)
-                if group.pending(partition):
-                    raise RefusedError(KafkaError.UNSTABLE_OFFSET_COMMIT)
-                known = group.committed.get(partition)
-                answers.append(
-                    SimpleNamespace(
-                        topic=item.topic,
-                        partition=item.partition,
-                        error=None,
-                        offset=-1 if known is None else known.offset,
-                    )
-                )
-            return SimpleNamespace(topic_partitions=answers)
-
-        requests = {request.group_id: request for request in wanted}
-        return self._each("group_offsets", requests, lambda name: read(requests[name]))
-
-    def list_topics(self, topic: str | None = None, timeout: float = -1) -> SimpleNamespace:
-        """Return the cluster's metadata."""
-        del timeout
-        self._host.require_alive()
-        topics = self._world.broker.topics
-        names = topics if topic is None else {topic} & topics.keys()
-        return SimpleNamespace(
-            topics={name: SimpleNamespace(error=None, partitions=dict.fromkeys(range(topics[name]))) for name in names}
-        )
-
-    def describe_topics(self, names: Any, **_settings: object) -> dict[str, Future[SimpleNamespace]]:
-        """Return topics' ids and partitions."""
-        node = SimpleNamespace(id=0, rack=None)
-
-        def describe(name: str) -> SimpleNamespace:
-            count = self._world.broker.topics.get(name)
-            if count is None:
-                raise RefusedError(UNKNOWN_TOPIC)
-            partitions = [SimpleNamespace(id=number, leader=node, replicas=[node]) for number in range(count)]
-            return SimpleNamespace(topic_id=name, partitions=partitions, authorized_operations=None)
-
-        return self._each("describe_topics", names.topic_names, describe)
-
-    def describe_configs(
-        self, resources: Iterable[Any], **_settings: object
-    ) -> dict[Any, Future[dict[str, ConfigEntry]]]:
-        """Return topics' settings."""
-
-        def describe(resource: Any) -> dict[str, ConfigEntry]:
-            settings = self._world.broker.topic_configs.get(resource.name)
-            if settings is None:
-                raise RefusedError(UNKNOWN_TOPIC)
-            return {key: ConfigEntry(key, value) for key, value in settings.items()}
-
-        return self._each("describe_configs", resources, describe)
-
-    def create_topics(self, topics: Iterable[Any], **_settings: object) -> dict[str, Future[None]]:
-        """Create topics."""
-        wanted = {topic.topic: topic for topic in topics}
-
-        def create(name: str) -> None:
-            self._world.broker.create_topic(name, wanted[name].num_partitions, wanted[name].config)
-
-        return self._each("create_topics", wanted, create)
-
-    def _each(self, name: str, items: Iterable[Any], answer: Callable[[Any], Any]) -> dict[Any, Future[Any]]:
-        futures: dict[Any, Future[Any]] = {item: Future() for item in items}
-        try:
-            self._host.call(name, lambda: self._answer(futures, answer), lambda: _lost(name))
-        except KafkaException as error:
-            for future in futures.values():
-                if not future.done():
-                    future.set_exception(error)
-        return futures
-
-    def _answer(self, futures: dict[Any, Future[Any]], answer: Callable[[Any], Any]) -> None:
-        away = KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
-        for item, future in futures.items():
-            if self._world.is_coordinator_down:
-                future.set_exception(away)
-                continue
-            try:
-                future.set_result(answer(item))
-            except RefusedError as error:
-                future.set_exception(KafkaException(KafkaError(error.code)))

@@ -54,6 +54,8 @@ class Host:
         self.alive = True
         self.frozen_until_s = 0.0
         """Until when nothing in it runs."""
+        self.updater_waits_s = 0.0
+        """How long its state updater waits before its next step."""
         self.idle_s = 0.0
         """How long its thread waits before its next round."""
         self.processed: list[Processed] = []
@@ -99,6 +101,9 @@ class Host:
 
     def _pause(self, fault: Fault) -> None:
         scheduler = self.world.scheduler
+        if fault.call == "restore":  # the stream thread must find its updater between two steps, not inside one
+            self.updater_waits_s = fault.seconds
+            return
         if fault.kind.startswith("freeze"):
             self.frozen_until_s = scheduler.now_s + fault.seconds
         scheduler.wait_for(lambda: not self.alive, fault.seconds)
@@ -308,7 +313,8 @@ class Instance:
         self.wake()
         if tasks is not None and (more or tasks.restoring):
             self._updating = True
-            delay_s = self._world.rng.random() * (0.005 if more else 0.05)
+            delay_s = host.updater_waits_s + self._world.rng.random() * (0.005 if more else 0.05)
+            host.updater_waits_s = 0.0
             self._world.scheduler.later(delay_s, lambda: self._update(host))
 
     def _end(self, failure: BaseException | None) -> None:

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-__all__ = ["Fault", "Input", "MakeRecord", "Plan", "make_plan", "smaller"]
+__all__ = ["AT_A_CALL", "AT_A_TIME", "CALLS", "Fault", "Input", "MakeRecord", "Plan", "make_plan", "smaller"]
 
 MakeRecord = Callable[[random.Random], tuple[bytes | None, bytes | None]]
 """Makes the key and value of one input record, serialised."""
 
-_AT_A_CALL: Final = (
+AT_A_CALL: Final = (
     *("crash before", "crash after", "lost request", "lost answer"),
     *("pause before", "pause after"),  # of the stream thread: the member's heartbeats continue
     *("freeze before", "freeze after"),  # of the whole process
 )
-_AT_A_TIME: Final = ("crash", "disk lost", "stop", "outage")
-_CALLS: Final = {
+AT_A_TIME: Final = ("crash", "disk lost", "stop", "outage")
+CALLS: Final = {
     "commit_transaction": 6,
     "send_offsets": 5,
     "flush": 4,
@@ -111,9 +111,9 @@ def _make_fault(rng: random.Random, instances: int, lasts_s: float) -> Fault:
     instance = rng.randrange(instances)
     seconds = rng.choice((0.01, 0.3, 3.0, 8.0, 14.0, 25.0, 40.0))
     if rng.random() < 0.25:
-        return Fault(rng.choice(_AT_A_TIME), instance, at_s=rng.random() * (lasts_s + 2.0), seconds=seconds)
-    call = rng.choices(list(_CALLS), list(_CALLS.values()))[0]
-    return Fault(rng.choice(_AT_A_CALL), instance, call, int(rng.expovariate(0.3)), seconds=seconds)
+        return Fault(rng.choice(AT_A_TIME), instance, at_s=rng.random() * (lasts_s + 2.0), seconds=seconds)
+    call = rng.choices(list(CALLS), list(CALLS.values()))[0]
+    return Fault(rng.choice(AT_A_CALL), instance, call, int(rng.expovariate(0.3)), seconds=seconds)
 
 
 def smaller(plan: Plan) -> Iterator[Plan]:

@@ -25,8 +25,9 @@ from millrace.kafka.client_supplier import KafkaClientSupplier
 from millrace.kafka.connection import Connection
 from millrace.kafka.internal_topics import provision
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
+from millrace.testing.simulation.admin import SimulatedAdmin
 from millrace.testing.simulation.broker import Broker, Outcome
-from millrace.testing.simulation.clients import SimulatedAdmin, SimulatedConsumer, SimulatedProducer
+from millrace.testing.simulation.clients import SimulatedConsumer, SimulatedProducer
 from millrace.testing.simulation.connection import SimulatedConnection
 from millrace.testing.simulation.group import Group
 from millrace.testing.simulation.instance import Host, Instance
