@@ -178,8 +178,8 @@ def select_assignor(task_assignor_class: object) -> TaskAssignor:
     """Return the assignor that `task.assignor.class` names.
 
     Args:
-        task_assignor_class: None for high availability, or what `millrace.loading` accepts: the name of a built-in one, a callable
-            of the shape of `TaskAssignor`, or where to import it from.
+        task_assignor_class: None for high availability, or what `millrace.loading` accepts: the name of a built-in one, a
+            callable of the shape of `TaskAssignor`, or where to import it from.
 
     Raises:
         ConfigError: There is no such assignor.
