@@ -391,11 +391,6 @@ class StreamTask:
         """The task's stream time (ms, -1 before the first record)."""
         return self.times.stream_time
 
-    @property
-    def dropped_records(self) -> int:
-        """Records dropped so far: null keys, late, unreadable, expired."""
-        return self.counters.dropped_records
-
     def partition_time(self, partition: TopicPartition) -> int:
         """Return the largest timestamp processed from a partition (ms; -1 = unknown)."""
         return self._running_group().queues[partition].partition_time

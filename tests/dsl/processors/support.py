@@ -137,7 +137,7 @@ class Running:
     @property
     def dropped(self) -> int:
         """The number of dropped records so far."""
-        return self.task.dropped_records
+        return self.task.counters.dropped_records
 
     def close(self) -> None:
         """Close without a commit."""
