@@ -307,7 +307,7 @@ class TopologyTestDriver:
     def dropped_records(self) -> int:
         """Records dropped so far (`dropped-records-total`), including those of global stores."""
         of_global_stores = 0 if self._global is None else self._global.counters.dropped_records
-        return self._running_task().dropped_records + of_global_stores
+        return self._running_task().counters.dropped_records + of_global_stores
 
     def metrics(self) -> Mapping[MetricName, float]:
         """Return the totals of the task and its nodes, by group, name and node (None for the task's own).
