@@ -49,7 +49,7 @@ def test_unreadable_record_is_skipped_counted_and_committed(tmp_path):
     harness.add("in", ("k", "bad", 1), ("k", "8 bytes!", 2), ("k", "worse", 3))
     assert task.process(0, 10) == 3
     assert harness.values() == ["8 bytes!"]
-    assert task.dropped_records == 2
+    assert task.counters.dropped_records == 2
     assert task.prepare_commit()[IN].offset == 3
 
 
@@ -97,7 +97,7 @@ def test_processing_failure_can_be_skipped(tmp_path):
     task.process(0, 10)
     sent = harness.collector.take()
     assert [(record.topic, record.value) for record in sent] == [("out", b"a"), ("dlq", b"bad"), ("out", b"c")]
-    assert task.dropped_records == 1
+    assert task.counters.dropped_records == 1
 
 
 def test_failure_further_down_is_not_asked_about_twice(tmp_path):

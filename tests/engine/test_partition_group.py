@@ -89,7 +89,7 @@ def test_skipped_records_do_not_stop_the_merge(tmp_path):
     harness.add("b", ("k", "b1", 1), ("k", "y", -5))
     assert task.process(0, 10) == 2
     assert harness.values() == ["b1", "a2"]
-    assert task.dropped_records == 2
+    assert task.counters.dropped_records == 2
     assert task.position(B) == 2
 
 

@@ -40,7 +40,7 @@ def send(tmp_path, record, *, partitions=1, **sink):
         task.process(0, 1)
     finally:
         sent = harness.collector.take()
-        harness.dropped = task.dropped_records
+        harness.dropped = task.counters.dropped_records
         task.close_dirty()
     return sent, harness
 

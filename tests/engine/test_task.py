@@ -350,7 +350,7 @@ def test_extractor_is_given_the_record_and_the_partition_time(tmp_path):
     task.process(0, 10)
     assert seen == [("in", 0, "a", "10", -1), ("in", 1, "b", "-1", 10), ("in", 2, "c", "5", 10)]
     assert [(sent.value, sent.timestamp) for sent in harness.collector.take()] == [(b"10", 10), (b"5", 5)]
-    assert task.dropped_records == 1
+    assert task.counters.dropped_records == 1
     assert task.stream_time == 10
 
 
