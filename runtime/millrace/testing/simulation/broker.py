@@ -248,8 +248,9 @@ class Broker:
         transactions = [producer.transaction for producer in self._producers.values()]
         return [transaction for transaction in transactions if transaction is not None and transaction.completing]
 
-    def expire_transactions(self) -> None:
-        """Abort transactions that have taken longer than their producers allow, and fence those producers."""
+    def expire_transactions(self) -> list[Transaction]:
+        """Abort transactions that have taken longer than their producers allow, fence those producers, and return them."""
+        expired = []
         for producer in self._producers.values():
             transaction = producer.transaction
             if transaction is None or transaction.outcome is not Outcome.OPEN:
@@ -258,6 +259,8 @@ class Broker:
                 producer.epoch += 1
                 producer.expired = True
                 self._end(transaction, Outcome.ABORTED)
+                expired.append(transaction)
+        return expired
 
     def transaction_of(self, transactional_id: str) -> Transaction | None:
         """Return a producer's last transaction."""

@@ -40,6 +40,9 @@ __all__ = ["ALLOWED_DEATHS", "Problem", "World"]
 _LIMIT_S: Final = 900.0
 _NODES: Final = 3
 _PROBE_S: Final = 0.5
+_SLOW_MARKERS: Final = 0.03
+"""How many of a transaction's markers are written much later than the one before."""
+_SLOW_MARKER_S: Final = 10.0
 ALLOWED_DEATHS: Final = (StreamsTimeoutError, FencedInstanceIdError)
 """What may end a thread: brokers that are away for long, and a static member that comes back while its former self lives."""
 _Answer = TypeVar("_Answer")
@@ -178,8 +181,7 @@ class World:
         self.wake_readers(partition)
 
     def _expire(self) -> None:
-        self.broker.expire_transactions()
-        for transaction in self.broker.completing():
+        for transaction in self.broker.expire_transactions():
             self._write_marker(transaction)
         self.scheduler.later(1.0, self._expire)
 
@@ -306,7 +308,10 @@ class World:
     def _write_marker(self, transaction: Any) -> None:
         partitions = list(transaction.first_offsets)
         if transaction.completing and self.broker.write_marker(transaction):
-            self.scheduler.soon(lambda: self._write_marker(transaction))
+            if self.rng.random() < _SLOW_MARKERS:
+                self.scheduler.later(self.rng.random() * _SLOW_MARKER_S, lambda: self._write_marker(transaction))
+            else:
+                self.scheduler.soon(lambda: self._write_marker(transaction))
         for partition in partitions:
             self.wake_readers(partition)
 
