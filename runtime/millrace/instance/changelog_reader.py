@@ -285,6 +285,9 @@ class ChangelogReader:
             messages = [] if first is None else [first, *self._consumer.consume(_BATCH - 1, 0)]
         for partition, records in self._sort(messages).items():
             self._apply(partition, records)
+        # The consumer may be beyond an end, and a standby's end may move before the next call.
+        ended = {each.partition for each in self.changelogs if each.next_offset >= each.end_offset}
+        self._unassign(self._assigned & ended)
         for updated in list(self._tasks.values()):
             if not updated.standby:
                 self._finish_if_done(updated)
@@ -309,7 +312,7 @@ class ChangelogReader:
                     continue
                 batch = batches.setdefault(last.partition, [])
             if offset >= last.end_offset:
-                last.skip_to(last.end_offset)
+                last.skip_to(offset)
                 continue
             last.next_offset = offset + 1
             key = message.key()

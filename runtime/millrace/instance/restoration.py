@@ -114,8 +114,8 @@ class ChangelogRestoration:
         return max(0, self.end_offset - self.next_offset)
 
     def skip_to(self, offset: int) -> None:
-        """Note that no record is left below an offset."""
-        self.next_offset = max(self.next_offset, offset)
+        """Note that no record is left below an offset, of those before the end."""
+        self.next_offset = max(self.next_offset, min(offset, self.end_offset))
 
     def apply(self, records: Sequence[ChangelogRecord], uncommitted_max_bytes: int) -> None:
         """Put records into the store, and commit it once it holds more than `uncommitted_max_bytes` in memory."""
@@ -171,8 +171,8 @@ class StandbyUpdate:
         return max(0, min(self.end_offset, self.log_end) - self.next_offset)
 
     def skip_to(self, offset: int) -> None:
-        """Note that no record is left below an offset."""
-        self.next_offset = max(self.next_offset, offset)
+        """Note that no record is left below an offset, of those before the end."""
+        self.next_offset = max(self.next_offset, min(offset, self.end_offset))
 
     def apply(self, records: Sequence[ChangelogRecord], uncommitted_max_bytes: int) -> None:
         """Put records into the store, and commit it once it holds more than `uncommitted_max_bytes` in memory."""
