@@ -14,6 +14,7 @@ from millrace.config import StreamsConfig
 from millrace.dsl import Consumed
 from millrace.engine.task import StreamTask
 from millrace.instance.changelog_reader import AddedTask, ChangelogReader
+from millrace.instance.offset_sums import open_offset_sum
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin, open_consumer
 from millrace.records import TaskId, TopicPartition
@@ -117,3 +118,26 @@ def test_a_standby_applies_what_it_read_before_it_was_committed(kafka, topic_fac
         reader.limit({partition: 20})
         wait_until(lambda: "k019" in keys(task), "followed to the next commit", meanwhile=reader.read)
         assert len(keys(task)) == 20
+
+
+def test_a_standby_that_has_read_a_commit_marker_has_no_lag(kafka, topic_factory, tmp_path, app):
+    """The end of a transaction takes an offset; a standby that reported less would never have caught up."""
+    source = topic_factory("in")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": app})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(source, "1", "k", 0)
+    producer.flush(30)
+    with table_reader(kafka, app, source, tmp_path) as (reader, task):
+        reader.begin([AddedTask(task, {}, standby=True)])
+        wait_until(lambda: reader.changelogs, "the offsets are known", meanwhile=reader.take_offsets)
+        wait_until(lambda: keys(task) == ["k"], "the record is read", meanwhile=reader.read)
+        reader._last_commit = 0
+        reader.commit_and_log_if_due()
+        producer.commit_transaction(30)
+        [changelog] = reader.changelogs
+        wait_until(lambda: changelog.next_offset == 2, "the marker is read", meanwhile=reader.read)
+        assert open_offset_sum(task) == 1
+        reader._last_commit = 0
+        reader.commit_and_log_if_due()
+        assert open_offset_sum(task) == 2

@@ -183,10 +183,8 @@ class ChangelogReader:
         updated = self._tasks.get(task_id)
         if updated is None:
             return None
-        for partition, changelog in updated.changelogs.items():
-            if not (
-                changelog.uncommitted or changelog.next_offset > (updated.task.changelog_positions[partition] or 0)
-            ):
+        for changelog in updated.changelogs.values():
+            if not changelog.progressed:
                 continue
             try:
                 changelog.commit()
@@ -382,7 +380,7 @@ class ChangelogReader:
         if now - self._last_commit >= self._commit_every_s:
             self._last_commit = now
             for changelog in self.changelogs:
-                if changelog.uncommitted:
+                if changelog.progressed:
                     try:
                         changelog.commit()
                     except BaseException as error:  # as above
