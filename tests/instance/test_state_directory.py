@@ -204,6 +204,24 @@ def test_tasks_on_disk_are_those_with_state(locked):
     assert locked.tasks_on_disk() == [TASK]
 
 
+def test_a_directory_that_is_deleted_while_tasks_are_listed_is_left_out(locked, monkeypatch):
+    """Idle directories are deleted, and damaged ones wiped, in other threads than the one that reports state to the group."""
+    for task_id in (TASK, TaskId(1, 0)):
+        locked.own_task(task_id, "thread")
+        (locked.task_path(task_id) / "rocksdb").mkdir()
+    is_dir = type(locked.path).is_dir
+
+    def is_dir_until_now(path):
+        found = is_dir(path)
+        if path == locked.task_path(TASK):
+            monkeypatch.undo()
+            shutil.rmtree(path)
+        return found
+
+    monkeypatch.setattr(type(locked.path), "is_dir", is_dir_until_now)
+    assert locked.tasks_on_disk() == [TaskId(1, 0)]
+
+
 def test_offset_sums_are_read_once_and_noted_when_a_task_is_closed(locked):
     """Each task on disk is read once; a task of another thread is left out, and a wiped one is read again."""
     reads = []

@@ -384,6 +384,35 @@ def test_what_a_processor_sends_while_it_closes_leaves_no_transaction_open(kafka
     assert sorted(value for _, value, _ in read_all(kafka, sink)) == [b"a", b"b"]
 
 
+class WriteAtClose(CountWords):
+    """Counts words, and writes to the store when it is closed."""
+
+    def close(self):
+        """Note in the store that the processor was closed."""
+        self.store.put("closed", 1)
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_what_a_processor_stores_while_it_closes_is_not_in_a_recycled_store(kafka, tmp_path, app, persistent):
+    """Its changelog record is rolled back, and a store that had it would differ from every copy restored later."""
+    prefix = f"pattern-{secrets.token_hex(4)}"
+    kafka.create_topics(f"{prefix}-1")
+    topology = (
+        Topology()
+        .add_source("in", pattern=f"{prefix}-.*", key_serde=TEXT, value_serde=TEXT)
+        .add_processor("count", WriteAtClose, "in")
+        .add_state_store(counts_builder(persistent=persistent), "count")
+    )
+    with running(topology, uncommitted_settings(kafka, app, tmp_path)) as streams:
+        tasks = streams.threads[0].tasks.running
+        produce(kafka, f"{prefix}-1", ["a"])
+        wait_until(lambda: streams.status().processing.records == 1, "the record is processed")
+        kafka.create_topics(f"{prefix}-2")
+        wait_until(lambda: [len(task.input_partitions) for task in list(tasks.values())] == [2], "both topics")
+        [task] = tasks.values()
+        assert [(pair.key, pair.value) for pair in task.stores["counts"].all()] == [("a", 1)]
+
+
 def test_a_task_whose_state_was_wiped_can_go_to_another_thread_at_once(kafka, topic_factory, tmp_path, app):
     """Its directory is free even if the thread that wiped it never reopens it."""
     source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)

@@ -183,10 +183,8 @@ class ChangelogReader:
         updated = self._tasks.get(task_id)
         if updated is None:
             return None
-        for partition, changelog in updated.changelogs.items():
-            if not (
-                changelog.uncommitted or changelog.next_offset > (updated.task.changelog_positions[partition] or 0)
-            ):
+        for changelog in updated.changelogs.values():
+            if not changelog.progressed:
                 continue
             try:
                 changelog.commit()
@@ -285,6 +283,9 @@ class ChangelogReader:
             messages = [] if first is None else [first, *self._consumer.consume(_BATCH - 1, 0)]
         for partition, records in self._sort(messages).items():
             self._apply(partition, records)
+        # The consumer may be beyond an end, and a standby's end may move before the next call.
+        ended = {each.partition for each in self.changelogs if each.next_offset >= each.end_offset}
+        self._unassign(self._assigned & ended)
         for updated in list(self._tasks.values()):
             if not updated.standby:
                 self._finish_if_done(updated)
@@ -309,7 +310,7 @@ class ChangelogReader:
                     continue
                 batch = batches.setdefault(last.partition, [])
             if offset >= last.end_offset:
-                last.skip_to(last.end_offset)
+                last.skip_to(offset)
                 continue
             last.next_offset = offset + 1
             key = message.key()
@@ -379,7 +380,7 @@ class ChangelogReader:
         if now - self._last_commit >= self._commit_every_s:
             self._last_commit = now
             for changelog in self.changelogs:
-                if changelog.uncommitted:
+                if changelog.progressed:
                     try:
                         changelog.commit()
                     except BaseException as error:  # as above

@@ -181,6 +181,10 @@ class KafkaRecordCollector:
         """Drop a changelog partition whose task is closed."""
         self._senders.pop(partition, None)
 
+    def has_written(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether anything was written to one of these changelog partitions since `committed` or `discard`."""
+        return any(partition in self._senders and self._senders[partition][1][0] for partition in partitions)
+
     def partition_count(self, topic: str) -> int:
         """Return how many partitions a topic has, refreshed every `metadata.max.age.ms`."""
         known = self._partition_counts.get(topic)

@@ -113,9 +113,14 @@ class ChangelogRestoration:
         """How many offsets are left; some of them may have no record."""
         return max(0, self.end_offset - self.next_offset)
 
+    @property
+    def progressed(self) -> bool:
+        """Whether the offset reached is not yet noted with the store; there may be no record between the two."""
+        return self.uncommitted or self.next_offset > (self.task.changelog_positions[self.partition] or 0)
+
     def skip_to(self, offset: int) -> None:
-        """Note that no record is left below an offset."""
-        self.next_offset = max(self.next_offset, offset)
+        """Note that no record is left below an offset, of those before the end."""
+        self.next_offset = max(self.next_offset, min(offset, self.end_offset))
 
     def apply(self, records: Sequence[ChangelogRecord], uncommitted_max_bytes: int) -> None:
         """Put records into the store, and commit it once it holds more than `uncommitted_max_bytes` in memory."""
@@ -170,9 +175,14 @@ class StandbyUpdate:
         """How many offsets the store is behind what it may apply now."""
         return max(0, min(self.end_offset, self.log_end) - self.next_offset)
 
+    @property
+    def progressed(self) -> bool:
+        """Whether the offset reached is not yet noted with the store; there may be no record between the two."""
+        return self.uncommitted or self.next_offset > (self.task.changelog_positions[self.partition] or 0)
+
     def skip_to(self, offset: int) -> None:
-        """Note that no record is left below an offset."""
-        self.next_offset = max(self.next_offset, offset)
+        """Note that no record is left below an offset, of those before the end."""
+        self.next_offset = max(self.next_offset, min(offset, self.end_offset))
 
     def apply(self, records: Sequence[ChangelogRecord], uncommitted_max_bytes: int) -> None:
         """Put records into the store, and commit it once it holds more than `uncommitted_max_bytes` in memory."""

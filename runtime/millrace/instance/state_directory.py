@@ -202,11 +202,12 @@ class StateDirectory:
 
     def tasks_on_disk(self) -> list[TaskId]:
         """Return the tasks that have a non-empty directory here."""
-        return sorted(
-            TaskId.parse(entry.name)
-            for entry in self._task_directories()
-            if next(iter(entry.iterdir()), None) is not None
-        )
+        found = []
+        for entry in self._task_directories():
+            with contextlib.suppress(FileNotFoundError):  # another thread has deleted it meanwhile
+                if next(entry.iterdir(), None) is not None:
+                    found.append(TaskId.parse(entry.name))
+        return sorted(found)
 
     def offset_sums(self, owner: str, read: Callable[[TaskId], int]) -> dict[TaskId, int]:
         """Return how far the state of each task on disk is that no thread other than `owner` owns.

@@ -232,7 +232,8 @@ class TaskManager:
                     task.recycle(wanted.inputs)
             finally:
                 # It failed to stop, or a processor has written to a store in its `close`.
-                if task.state is not TaskState.RESTORING or task.uncommitted_bytes():
+                written = task.uncommitted_bytes() or self._resources.collector.has_written(task.changelogs)
+                if task.state is not TaskState.RESTORING or written:
                     self._close([task_id], dirty=True)
                     self.pending[task_id] = wanted
             _log.info("%s keeps the stores of task %s open while it changes", self._thread, task_id)
