@@ -96,7 +96,8 @@ def construct(factory: Callable[[], object], setting: str) -> object:
     Raises:
         ConfigError: It needs some.
     """
-    problem = _missing_arguments(factory)
+    # Only classes are remembered: other callables may have no hash, and would be kept alive.
+    problem = (_missing_arguments if isinstance(factory, type) else _missing_arguments.__wrapped__)(factory)
     if problem is not None:
         raise ConfigError(
             f"{setting}: {factory!r} needs arguments ({problem}): give an object, or module:attribute that names one"

@@ -1,5 +1,7 @@
 """Resolving configuration values to serdes."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from millrace.config import StreamsConfig
@@ -24,6 +26,17 @@ class UpperSerde(Serde[str]):
 def make_upper():
     """Return a serde; an import path may also name a function."""
     return UpperSerde()
+
+
+@dataclass
+class MakesUpper:
+    """Returns a serde when called; it can be compared and so has no hash."""
+
+    name: str
+
+    def __call__(self):
+        """Return a serde."""
+        return UpperSerde()
 
 
 def _config(**settings):
@@ -59,7 +72,7 @@ def test_import_paths_classes_instances_and_factories_are_understood():
     """Users' own serdes may be given in any of Python's forms."""
     assert Serdes.resolve("millrace.serdes:Serdes.string") is Serdes.string()
     assert isinstance(Serdes.resolve("millrace.serdes.primitives:LongSerde"), LongSerde)
-    for form in (UpperSerde, UpperSerde(), make_upper):
+    for form in (UpperSerde, UpperSerde(), make_upper, MakesUpper("a")):
         assert isinstance(Serdes.resolve(form), UpperSerde)
 
 
