@@ -258,6 +258,31 @@ def test_wrapper_adds_stores():
     assert [store.name for store in plain.store_builders] == ["count"]
 
 
+class Passing(ProcessorWrapper):
+    """Passes on the stores of every supplier, as Java's wrappers do."""
+
+    def wrap_processor_supplier(self, name, supplier):
+        """Return a supplier with the stores of the given one."""
+
+        class Passed:
+            stores = staticmethod(supplier.stores)
+
+            def __call__(self):
+                return supplier()
+
+        return Passed()
+
+
+def test_wrapper_may_ask_operators_for_stores():
+    """Like a user's supplier that has stores, that of an operator of the DSL answers, with none of its own."""
+    builder = StreamsBuilder()
+    builder.stream("in").process(Counting, named="p").map_values(str.upper, "up").to("out")
+    with driver_of(builder.build(), Passing()) as driver:
+        driver.create_input_topic("in").pipe_input("k", "v")
+        assert driver.create_output_topic("out").read_value() == "V"
+        assert set(driver.get_all_state_stores()) == {"count"}
+
+
 def test_processors_that_a_wrapper_gives_one_store_share_tasks():
     """As with any store that two processors use; two stores with the same name are refused."""
     builder = StreamsBuilder()

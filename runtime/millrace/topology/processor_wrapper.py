@@ -88,6 +88,14 @@ class ProcessorWrapper:
         return supplier
 
 
+class _OperatorSupplier(partial[NodeProcessor]):
+    """What a wrapper is given for an operator of the DSL, whose stores are already connected."""
+
+    def stores(self) -> tuple[StoreBuilder, ...]:
+        """Return nothing; a wrapper may ask without knowing whether the supplier is a user's."""
+        return ()
+
+
 def configured_wrapper(config: StreamsConfig) -> ProcessorWrapper | None:
     """Return the wrapper of a configuration, configured.
 
@@ -121,7 +129,9 @@ def wrapped(node: ProcessorNode, wrapper: ProcessorWrapper) -> tuple[NodeFactory
         result = wrapper.wrap_fixed_key_processor_supplier(node.name, given)
     else:
         given = (
-            factory.supplier if isinstance(factory, ProcessorFactory) else partial(NodeProcessor, node.name, factory)
+            factory.supplier
+            if isinstance(factory, ProcessorFactory)
+            else _OperatorSupplier(NodeProcessor, node.name, factory)
         )
         result = wrapper.wrap_processor_supplier(node.name, given)
     if result is given:
