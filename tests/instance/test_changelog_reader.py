@@ -17,6 +17,7 @@ from millrace.instance.changelog_reader import AddedTask, ChangelogReader
 from millrace.instance.offset_sums import open_offset_sum
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin, open_consumer
+from millrace.kafka.offsets import delete_records
 from millrace.records import TaskId, TopicPartition
 from millrace.serdes import Serdes
 from millrace.testing.collector import CapturingCollector
@@ -141,3 +142,17 @@ def test_a_standby_that_has_read_a_commit_marker_has_no_lag(kafka, topic_factory
         reader._last_commit = 0
         reader.commit_and_log_if_due()
         assert open_offset_sum(task) == 2
+
+
+def test_a_standby_of_a_changelog_that_has_expired_has_no_lag(kafka, topic_factory, tmp_path, app):
+    """There is nothing to read below the first offset; a standby that reported none would never have caught up."""
+    source = topic_factory("in")
+    write_numbers(kafka, source, range(10))
+    admin = open_admin(ClientSettings(StreamsConfig.of(settings(kafka, app, tmp_path)), "expiry").admin())
+    delete_records(admin, {TopicPartition(source, 0): 10})
+    with table_reader(kafka, app, source, tmp_path) as (reader, task):
+        reader.begin([AddedTask(task, {}, standby=True)])
+        wait_until(lambda: reader.changelogs, "the offsets are known", meanwhile=reader.take_offsets)
+        reader._last_commit = 0
+        reader.commit_and_log_if_due()
+        assert open_offset_sum(task) == 10
