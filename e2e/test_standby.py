@@ -1,0 +1,63 @@
+"""Standbys in a cluster: they take over when a process dies, and when pods come and go."""
+
+from __future__ import annotations
+
+from e2e.support.application import Application
+from e2e.support.word_count import Words
+from e2e.test_faults import status_of_container
+
+
+def test_a_standby_takes_over_from_a_killed_process(word_count, words: Words, cluster) -> None:
+    """Its members are removed from the group long before their sessions time out, nothing is restored, and counts are exact."""
+    app: Application = word_count(words, replicas=2, standby={"replicas": 1}, membership={"sessionTimeout": "30m"})
+    app.apply()
+    app.wait_ready()
+    killed, other = f"{app.name}-0", f"{app.name}-1"
+    app.wait("standbys", lambda: all(app.instance(pod)["task_counts"]["standby"] for pod in (killed, other)))
+    before = app.instance(other)
+    with words.load():
+        for _ in range(2):  # the second time Kubernetes waits before it starts the process again
+            app.wait("running", lambda: "running" in status_of_container(app, killed).get("state", {}))
+            generation = app.instance(other)["group"]["generation"]
+            container = status_of_container(app, killed)
+            cluster.node.kill_container(container["containerID"])
+            app.wait(
+                "a group without the dead members",
+                lambda since=generation: app.instance(other)["group"]["generation"] > since,
+            )
+            app.wait(
+                "a restart",
+                lambda old=container["containerID"]: status_of_container(app, killed).get("containerID") != old,
+            )
+        app.wait_ready()
+    words.wait_exact(240)
+    after = app.instance(other)
+    assert after["pod_uid"] == before["pod_uid"]
+    assert after["restoration"]["restored_records"] == before["restoration"]["restored_records"]
+
+
+def test_pods_that_join_and_leave_under_load_restore_nothing_while_records_wait(word_count, words: Words) -> None:
+    """One pod, three, and one again: a new pod's copies warm up before it gets tasks, and counts are exact."""
+    app: Application = word_count(
+        words,
+        replicas=1,
+        standby={"replicas": 0, "maxWarmups": 4, "acceptableRecoveryLag": 0},
+        kafka={
+            "bootstrapServers": words.bootstrap_servers.split(","),
+            "config": {"probing.rebalance.interval.ms": 60_000},
+        },
+    )
+    app.apply()
+    app.wait_ready()
+    words.write(times=200)
+    words.wait_exact()
+    with words.load():
+        app.apply(replicas=3)
+        pods = [f"{app.name}-{number}" for number in range(3)]
+        app.wait("tasks on all pods", lambda: all(app.instance(pod)["task_counts"]["active"] for pod in pods))
+        restored = [app.instance(pod)["restoration"]["restored_records"] for pod in pods]
+        app.apply(replicas=1)
+        app.wait("one pod", lambda: len(app.pods()) == 1)
+        app.wait_ready()
+    words.wait_exact(240)
+    assert restored == [0, 0, 0]
