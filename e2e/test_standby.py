@@ -53,8 +53,13 @@ def test_pods_that_join_and_leave_under_load_restore_nothing_while_records_wait(
     words.wait_exact()
     with words.load():
         app.apply(replicas=3)
+
+        def stateful(pod: str) -> list[str]:
+            tasks = app.instance(pod)["tasks"]
+            return [task["id"] for task in tasks if task["stores"] and task["role"] == "active"]
+
         pods = [f"{app.name}-{number}" for number in range(3)]
-        app.wait("tasks on all pods", lambda: all(app.instance(pod)["task_counts"]["active"] for pod in pods))
+        app.wait("stateful tasks on all pods", lambda: all(map(stateful, pods)))
         restored = [app.instance(pod)["restoration"]["restored_records"] for pod in pods]
         app.apply(replicas=1)
         app.wait("one pod", lambda: len(app.pods()) == 1)
