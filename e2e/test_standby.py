@@ -41,7 +41,7 @@ def test_pods_that_join_and_leave_under_load_restore_nothing_while_records_wait(
     app: Application = word_count(
         words,
         replicas=1,
-        standby={"replicas": 0, "maxWarmups": 4, "acceptableRecoveryLag": 0},
+        standby={"maxWarmups": 4, "acceptableRecoveryLag": 100},
         kafka={
             "bootstrapServers": words.bootstrap_servers.split(","),
             "config": {"probing.rebalance.interval.ms": 60_000},
@@ -49,7 +49,7 @@ def test_pods_that_join_and_leave_under_load_restore_nothing_while_records_wait(
     )
     app.apply()
     app.wait_ready()
-    words.write(times=200)
+    words.write([f"word-{number}" for number in range(4_000)])  # about 1,000 changelog records per task
     words.wait_exact()
     with words.load():
         app.apply(replicas=3)
@@ -65,4 +65,4 @@ def test_pods_that_join_and_leave_under_load_restore_nothing_while_records_wait(
         app.wait("one pod", lambda: len(app.pods()) == 1)
         app.wait_ready()
     words.wait_exact(240)
-    assert restored == [0, 0, 0]
+    assert max(restored) < 500, "a task has moved to a pod that had to restore all of its state"
