@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from e2e.support.application import Application
 from e2e.support.word_count import Words
 from e2e.test_faults import status_of_container
@@ -49,7 +51,7 @@ def test_pods_that_join_and_leave_under_load_restore_nothing_while_records_wait(
     )
     app.apply()
     app.wait_ready()
-    words.write([f"word-{number}" for number in range(4_000)])  # about 1,000 changelog records per task
+    words.write(map("".join, itertools.product("abcdefghijklmnop", repeat=3)))  # about 1,000 changelog records per task
     words.wait_exact()
     with words.load():
         app.apply(replicas=3)

@@ -57,6 +57,24 @@ def test_fields_become_kafkas_settings():
     }
 
 
+@pytest.mark.parametrize(
+    ("changes", "interval_ms"),
+    [
+        ({}, None),
+        ({"standby": {"replicas": 1}}, 500),
+        ({"standby": {"replicas": 1}, "kafka": {"config": {"heartbeat.interval.ms": 2_000}}}, 2_000),
+        ({"standby": {"replicas": 1}, "kafka": {"groupProtocol": "streams"}}, None),
+    ],
+)
+def test_members_learn_soon_that_standbys_are_to_take_over(changes, interval_ms):
+    """In a classic group they learn it from the answer to a heartbeat, so these are sent more often."""
+    document = wrong.good("minimal")["StreamsApp"]
+    document["spec"] |= changes | {"kafka": document["spec"]["kafka"] | changes.get("kafka", {})}
+    model, problems = check(document, StreamsApp)
+    assert model, problems
+    assert to_streams_config(model, 1).get("heartbeat.interval.ms") == interval_ms
+
+
 def test_everything_becomes_kafkas_settings():
     """With every field set, each that the runtime knows becomes a setting with Kafka's name, and secrets only references."""
     model, _ = check(wrong.good("everything")["StreamsApp"], StreamsApp)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from millrace.config import GroupProtocol
 from millrace.errors import ConfigError
 from millrace.kafka.security import CLOUD_IDENTITIES
 from millrace.manifest.fields import duration_ms
@@ -25,6 +26,8 @@ from millrace.manifest.secrets import (
 from millrace.manifest.service_binding import BindingError, settings_of_binding
 from millrace.manifest.streamsapp import Standby, StreamsApp, StreamsAppSpec
 
+_HEARTBEAT_WITH_STANDBYS_MS = 500
+"""Members learn from the answer to a heartbeat that standbys are to take over; Kafka's default is 3 s."""
 SECRETS_DIR = Path("/etc/millrace/secrets")
 """Where a pod finds its secrets: a directory for each Secret, with a file for each key."""
 
@@ -60,7 +63,9 @@ def to_streams_config(
     config = dict(spec.kafka.config)
     if bootstrap_servers is not None:
         config = {key: value for key, value in config.items() if not is_security_setting(key)}
+    standbys_take_over = spec.standby.replicas and spec.kafka.group_protocol is GroupProtocol.CLASSIC
     settings: dict[str, object] = {
+        **({"heartbeat.interval.ms": _HEARTBEAT_WITH_STANDBYS_MS} if standbys_take_over else {}),
         **config,
         "application.id": spec.application_id,
         "num.stream.threads": spec.threads,
