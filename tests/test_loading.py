@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import textwrap
 from types import SimpleNamespace
+from typing import Protocol
 
 import pytest
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
-from millrace.loading import load, load_instance
+from millrace.loading import Configurable, implements, load, load_instance
 
 KNOWN = {"Quiet": "the quiet one", "Loud": "the loud one"}
 
@@ -120,3 +121,52 @@ def test_a_class_that_needs_arguments_is_refused():
     """A class is instantiated without arguments, so one that needs some has to be given as an object."""
     with pytest.raises(ConfigError, match=r"some\.key: .* needs arguments .*: give an object"):
         load_instance(type("Needy", (), {"__init__": lambda self, size: None}), "some.key")
+
+
+class Sized(Protocol):
+    """A protocol with all kinds of members."""
+
+    suffix_size: int
+
+    @property
+    def name(self) -> str:
+        """Return something."""
+
+    def base_key(self) -> bytes:
+        """Return something."""
+
+
+class Complete:
+    """Has them all."""
+
+    suffix_size, name = 8, "a"
+
+    def base_key(self):
+        """Return something."""
+        return b""
+
+
+class Proxy:
+    """Forwards what it does not have."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+
+@pytest.mark.parametrize("value", [Complete(), Proxy(Complete()), Proxy(Proxy(Complete()))])
+def test_a_proxy_implements_what_it_forwards(value):
+    """Every Python sees it, which is not so with isinstance."""
+    assert implements(value, Sized)
+    assert not implements(value, Configurable)
+
+
+@pytest.mark.parametrize("missing", ["suffix_size", "name", "base_key"])
+def test_every_member_of_a_protocol_counts(missing):
+    """What lacks one of them, or has a value in place of a method, does not implement it."""
+    has = {"suffix_size": 8, "name": "a", "base_key": lambda: b""}
+    assert implements(SimpleNamespace(**has), Sized)
+    assert not implements(SimpleNamespace(**{name: value for name, value in has.items() if name != missing}), Sized)
+    assert not implements(SimpleNamespace(**has | {"base_key": b""}), Sized)

@@ -27,13 +27,38 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Final, Protocol, TypeGuard, TypeVar
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 
 _NOT_THE_USERS: Final = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<frozen")
 _PATH: Final = re.compile(r"([^\s:.][^\s:]*):([^\W\d][\w.]*)")
+
+
+_T = TypeVar("_T")
+
+
+class Configurable(Protocol):
+    """Code that is given the application's settings."""
+
+    def configure(self, config: StreamsConfig) -> object:
+        """Take the settings; called once, before anything else."""
+
+
+def implements(value: object, protocol: type[_T]) -> TypeGuard[_T]:
+    """Return whether a user's object has everything that a protocol names, even if it only forwards it by `__getattr__`.
+
+    `isinstance` does not see what is forwarded, since Python 3.12.
+
+    >>> class Setter:
+    ...     def configure(self, config): ...
+    >>> implements(Setter(), Configurable), implements("text", Configurable)
+    (True, False)
+    """
+    methods = {name for name, member in vars(protocol).items() if callable(member) and not name.startswith("_")}
+    names = {name for name in (*vars(protocol), *inspect.get_annotations(protocol)) if not name.startswith("_")}
+    return all(hasattr(value, name) for name in names) and all(callable(getattr(value, name)) for name in methods)
 
 
 class LoadError(Exception):
@@ -83,10 +108,8 @@ def load_instance(
     """
     found = load(value, setting, known)
     made = construct(found, setting) if isinstance(found, type) else found
-    # No protocol: since Python 3.12 its isinstance does not see what an object forwards with `__getattr__`.
-    configure = getattr(made, "configure", None)
-    if config is not None and callable(configure):
-        configure(config)
+    if config is not None and implements(made, Configurable):
+        made.configure(config)
     return made
 
 

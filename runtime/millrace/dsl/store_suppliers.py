@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, cast
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
-from millrace.loading import load_instance
+from millrace.loading import implements, load_instance
 from millrace.state.stores import Stores
 from millrace.state.suppliers import (
     KeyValueBytesStoreSupplier,
@@ -55,7 +55,6 @@ class DslSessionParams:
     store_format: str = "default"
 
 
-@runtime_checkable
 class DslStoreSuppliers(Protocol):
     """Makes the store suppliers of the DSL; implement it to keep tables elsewhere.
 
@@ -174,6 +173,6 @@ def dsl_suppliers(given: object, store_type: StoreType | None, config: StreamsCo
             else BuiltInDslStoreSuppliers.ROCKS_DB
         )
     suppliers = load_instance(configured, "dsl.store.suppliers.class", _BUILT_IN, config=config)
-    if not isinstance(suppliers, DslStoreSuppliers):
+    if not implements(suppliers, DslStoreSuppliers):
         raise ConfigError(f"dsl.store.suppliers.class: {configured!r} is not a DslStoreSuppliers")
     return suppliers

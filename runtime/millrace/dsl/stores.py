@@ -25,6 +25,7 @@ from millrace.dsl.store_suppliers import (
 )
 from millrace.dsl.windows import JoinWindows
 from millrace.errors import TopologyError
+from millrace.loading import implements
 from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
 from millrace.state.builders import StoreBuilderBase
@@ -52,7 +53,7 @@ class TableStoreSpec:
     @property
     def versioned(self) -> bool:
         """Whether the store keeps the history of values."""
-        return isinstance(self.supplier, VersionedBytesStoreSupplier)
+        return implements(self.supplier, VersionedBytesStoreSupplier)
 
     def for_config(self, config: StreamsConfig) -> StoreBuilder:
         """Return the builder of the real store."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from millrace.config import StreamsConfig
 from millrace.engine.record_collector import RecordCollector
 from millrace.errors import ConfigError, FailedProcessingError, SerializationError
-from millrace.loading import load_instance
+from millrace.loading import implements, load_instance
 from millrace.processor import handlers
 from millrace.processor.handlers import (
     DeserializationExceptionHandler,
@@ -40,6 +40,10 @@ HANDLERS_BY_NAME: Final[Mapping[str, type[object]]] = {
 _MAX_SHOWN: Final = 120
 
 
+class _ErrorHandler(Protocol):
+    def handle_error(self, context: Any, record: Any, error: Exception) -> object: ...
+
+
 def resolve_handler(value: object, default: type[object], key: str, config: StreamsConfig) -> Any:
     """Return the handler that a setting's value stands for, configured; see `millrace.loading` for what the value may be.
 
@@ -47,7 +51,7 @@ def resolve_handler(value: object, default: type[object], key: str, config: Stre
         ConfigError: the value names no handler.
     """
     handler = load_instance(default if value is None else value, key, HANDLERS_BY_NAME, config=config)
-    if not callable(getattr(handler, "handle_error", None)):
+    if not implements(handler, _ErrorHandler):
         raise ConfigError(f"{key}: {value!r} is not an exception handler: it has no method handle_error")
     return handler
 

@@ -8,12 +8,13 @@ collection (the record is dropped), or None for the default (KIP-837).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from millrace.engine.node_runtime import CompileEnv
 from millrace.engine.partitioner import partition_for_key
 from millrace.engine.record_collector import RecordCollector
 from millrace.errors import ConfigError, InvalidTimestampError, TopologyError
+from millrace.loading import implements
 from millrace.processor.node import ProcessFn
 from millrace.records import Headers, Record
 from millrace.serdes.base import Serde
@@ -24,6 +25,18 @@ SendFn = Callable[[str, object, object, bytes | None, bytes | None, int, Headers
 """topic, key, value, key bytes, value bytes, timestamp ms, headers."""
 BaseKeyFn = Callable[[str, Any, Headers], bytes]
 """topic, windowed key, headers; returns the bytes of the inner key, by which windowed keys are partitioned."""
+
+
+class _WindowedSerde(Protocol):
+    """A serde of windowed keys."""
+
+    def serialize_base_key(self, topic: str, data: Any, headers: Headers) -> bytes: ...
+
+
+class _FixedSuffix(Protocol):
+    """A serde of windowed keys that ends with the window, in this number of bytes."""
+
+    suffix_size: int
 
 
 def required_serde(serde: Serde[_T] | None, default: Serde[_T] | None, node: str, which: str) -> Serde[_T]:
@@ -44,9 +57,9 @@ def compile_sink(node: SinkNode, env: CompileEnv) -> ProcessFn:
         raise TopologyError(f"Sink {node.name} cannot be part of a global store's nodes: those have no producer")
     key_serde = required_serde(node.key_serde, env.default_key_serde, node.name, "key")
     value_serde = required_serde(node.value_serde, env.default_value_serde, node.name, "value")
-    # Asked for by name: from Python 3.12 on, isinstance with a protocol does not see what a proxy forwards by __getattr__.
-    base_key: BaseKeyFn | None = getattr(key_serde, "serialize_base_key", None)
-    suffix_size: int | None = 0 if base_key is None else getattr(key_serde, "suffix_size", None)
+    base_key: BaseKeyFn | None = key_serde.serialize_base_key if implements(key_serde, _WindowedSerde) else None
+    fixed_suffix = key_serde.suffix_size if implements(key_serde, _FixedSuffix) else None
+    suffix_size = 0 if base_key is None else fixed_suffix
     if node.topic is not None and node.partitioner is None and suffix_size is not None:
         return _plain_sink(node, node.topic, key_serde, value_serde, env, suffix_size)
     if node.partitioner is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from millrace.config import StreamsConfig
 from millrace.errors import (
@@ -28,6 +28,7 @@ from millrace.errors import (
     TopologyError,
     TransactionAbortedError,
 )
+from millrace.loading import implements
 from millrace.processor.api import (
     Cancellable,
     ConnectedStoreProvider,
@@ -257,12 +258,20 @@ class FixedKeyProcessorFactory:
 
 def stores_of(supplier: object) -> tuple[StoreBuilder, ...]:
     """Return the stores of a supplier."""
-    return tuple(supplier.stores() or ()) if isinstance(supplier, ConnectedStoreProvider) else ()
+    return tuple(supplier.stores() or ()) if implements(supplier, ConnectedStoreProvider) else ()
+
+
+class _ProcessesRecords(Protocol):
+    def process(self, record: AnyRecord) -> object: ...
+
+
+class _ContextOfNode(Protocol):
+    node: NodeContext
 
 
 def _new(supplier: Callable[[], object], node: NodeContext) -> Any:
     processor = supplier()
-    if not callable(getattr(processor, "process", None)):
+    if not implements(processor, _ProcessesRecords):
         raise TopologyError(
             f"The supplier of node {node.name} returned {processor!r}, which is not a processor: "
             "give the processor's class, or a function that returns a new processor"
@@ -285,7 +294,7 @@ class NodeProcessor(AnyProcessor):
             TopologyError: the context is not the one from the task, and does not delegate to it.
         """
         super().init(context)
-        node = getattr(context, "node", None)
+        node = context.node if implements(context, _ContextOfNode) else None
         if node is None:
             raise TopologyError(
                 f"Operator {self._name} was given the context {context!r}: give it the one that the wrapping processor "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from millrace.config import StreamsConfig
 from millrace.records import ConsumedRecord, Headers, Record, TaskId, TopicPartition
@@ -163,7 +163,6 @@ ProcessorSupplier = Callable[[], Processor[KIn, VIn, KOut, VOut]]
 FixedKeyProcessorSupplier = Callable[[], FixedKeyProcessor[KIn, VIn, VOut]]
 
 
-@runtime_checkable
 class ConnectedStoreProvider(Protocol):
     """A supplier that provides the stores of its processor."""
 

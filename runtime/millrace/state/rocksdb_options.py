@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol
 
 from rocksdict import (
     BlockBasedOptions,
@@ -31,7 +31,7 @@ from rocksdict import (
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
-from millrace.loading import load_instance
+from millrace.loading import implements, load_instance
 
 BLOCK_SIZE = 4096
 WRITE_BUFFER_BYTES = 16 * 1024 * 1024
@@ -51,7 +51,6 @@ class RocksDBOptions:
     write_buffer_manager: WriteBufferManager
 
 
-@runtime_checkable
 class RocksDBConfigSetter(Protocol):
     """Tunes RocksDB per store; the class, an instance, or its `module:Class` is the value of `rocksdb.config.setter`."""
 
@@ -79,7 +78,7 @@ def config_setter(config: StreamsConfig) -> RocksDBConfigSetter | None:
     if value is None:
         return None
     setter = load_instance(value, "rocksdb.config.setter")
-    if not isinstance(setter, RocksDBConfigSetter):
+    if not implements(setter, RocksDBConfigSetter):
         raise ConfigError(
             f"rocksdb.config.setter: {value!r} is not a RocksDBConfigSetter, which has the methods set_config and close"
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from millrace.errors import ConfigError
 from millrace.state.bytes_store import BytesStore, KeyValueBytesStore
@@ -97,7 +97,6 @@ class KeyValueSupplier:
     """Returns a new store."""
 
 
-@runtime_checkable
 class VersionedBytesStoreSupplier(Protocol):
     """Creates the bytes store below a versioned store."""
 

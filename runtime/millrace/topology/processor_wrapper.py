@@ -7,11 +7,11 @@ none of this runs. With one, operators of the DSL, which are otherwise plain fun
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
-from millrace.loading import load_instance
+from millrace.loading import implements, load_instance
 from millrace.processor.adapter import (
     FixedKeyProcessorFactory,
     NodeProcessor,
@@ -96,6 +96,13 @@ class _OperatorSupplier(partial[NodeProcessor]):
         return ()
 
 
+class _WrapsSuppliers(Protocol):
+    """What a user's class needs to have if it is not derived from ProcessorWrapper."""
+
+    def wrap_processor_supplier(self, name: str, supplier: Any) -> Any: ...
+    def wrap_fixed_key_processor_supplier(self, name: str, supplier: Any) -> Any: ...
+
+
 def configured_wrapper(config: StreamsConfig) -> ProcessorWrapper | None:
     """Return the wrapper of a configuration, configured.
 
@@ -106,8 +113,7 @@ def configured_wrapper(config: StreamsConfig) -> ProcessorWrapper | None:
     if given is None or (isinstance(given, str) and given.endswith("NoOpProcessorWrapper")):
         return None
     wrapper = load_instance(given, "processor.wrapper.class", config=config)
-    # A user's class may have the methods without being derived from ProcessorWrapper.
-    if not all(hasattr(wrapper, name) for name in ("wrap_processor_supplier", "wrap_fixed_key_processor_supplier")):
+    if not implements(wrapper, _WrapsSuppliers):
         raise ConfigError(
             f"processor.wrapper.class: {given!r} is not a processor wrapper; derive it from ProcessorWrapper, which has the "
             "methods wrap_processor_supplier and wrap_fixed_key_processor_supplier"

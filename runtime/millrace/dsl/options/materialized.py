@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from millrace.dsl.durations import Duration, to_millis
 from millrace.dsl.graph.names import checked_name
 from millrace.dsl.store_suppliers import DslStoreSuppliers, StoreType
+from millrace.loading import implements
 from millrace.serdes.base import Serde
 from millrace.state.suppliers import AnyStoreSupplier
 
@@ -51,9 +52,10 @@ class Materialized(Generic[K, V]):
             return cls(name_or_supplier)
         if isinstance(name_or_supplier, StoreType):
             return cls(store_type=name_or_supplier)
-        if isinstance(name_or_supplier, DslStoreSuppliers):
+        if implements(name_or_supplier, DslStoreSuppliers):
             return cls(dsl_store_suppliers=name_or_supplier)
-        return cls(name_or_supplier.name, name_or_supplier)
+        supplier = cast("AnyStoreSupplier", name_or_supplier)
+        return cls(supplier.name, supplier)
 
     @classmethod
     def with_(cls, key_serde: Serde[K] | None = None, value_serde: Serde[V] | None = None) -> Materialized[K, V]:
