@@ -62,6 +62,24 @@ def test_a_task_is_asked_back_while_the_updater_ends(monkeypatch):
         state.shutdown()
 
 
+def test_every_request_is_answered_even_if_the_updater_fails_at_one(monkeypatch):
+    """The stream thread, which waits for the answers, goes on."""
+    state, asked = updater(), threading.Event()
+    failures = iter([RuntimeError("the consumer is closed")])
+
+    def let_go(*_):
+        assert asked.wait(60)
+        for failure in failures:
+            raise failure
+
+    monkeypatch.setattr(state._reader, "let_go", let_go)
+    state.start()
+    answers = [state.remove(TaskId(0, number)) for number in range(3)]
+    asked.set()
+    assert [answer.result(30) for answer in answers] == [None] * 3
+    state.shutdown()
+
+
 class Failing:
     """A restore listener whose methods fail from a given one on."""
 

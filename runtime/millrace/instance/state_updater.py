@@ -175,7 +175,7 @@ class StateUpdater:
 
     def _take_actions(self) -> None:
         with self._condition:
-            added, removals, limits = _drain(self._added), _drain(self._removals), _drain(self._limits)
+            added, limits = _drain(self._added), _drain(self._limits)
         if added and not self._stopping:
             self._reader.begin(added)
         elif added:
@@ -183,8 +183,13 @@ class StateUpdater:
             self._reader.failed.extend(FailedTask(each.task, stopped) for each in added)
         for each in limits:
             self._reader.limit(each)
-        for task_id, reason, future in removals:
-            future.set_result(self._reader.let_go(task_id, reason) or self._take_finished(task_id))
+        while self._removals:  # one by one: if one fails, the others are answered when the thread ends
+            task_id, reason, future = self._removals.popleft()
+            task: StreamTask | None = None
+            try:
+                task = self._reader.let_go(task_id, reason) or self._take_finished(task_id)
+            finally:
+                future.set_result(task)
 
     def _take_finished(self, task_id: TaskId) -> StreamTask | None:
         for task in list(self._reader.restored):

@@ -216,7 +216,8 @@ class TaskManager:
             Exception: the failure of a processor's `close`.
         """
         self._take_back(task_ids)
-        for task_id in sorted(task_ids):
+        # Running ones last: if a processor's `close` fails, none of those taken back is left without an owner.
+        for task_id in sorted(task_ids, key=lambda each: (each in self.running, each)):
             self._asked.pop(task_id, None)
             self._returned.discard(task_id)
             task = (
