@@ -94,24 +94,17 @@ class FailedTask:
 
 
 @dataclass(slots=True)
-class ChangelogRestoration:
-    """One changelog partition that is being restored."""
+class _ChangelogProgress:
+    """How far one changelog partition has been read into its store."""
 
     task: StreamTask
     partition: TopicPartition
     store: StateStore
     next_offset: int
     end_offset: int
-    """Where reading stops."""
-    listener: RestoreListener | None = None
-    restored: int = 0
-    uncommitted: bool = False
+    """Where reading stops; for a standby for now: at the committed offset of a source topic, or else `NO_LIMIT`."""
+    uncommitted: bool = field(default=False, kw_only=True)
     """Whether something was applied that is not yet on disk."""
-
-    @property
-    def remaining(self) -> int:
-        """How many offsets are left; some of them may have no record."""
-        return max(0, self.end_offset - self.next_offset)
 
     @property
     def progressed(self) -> bool:
@@ -122,21 +115,38 @@ class ChangelogRestoration:
         """Note that no record is left below an offset, of those before the end."""
         self.next_offset = max(self.next_offset, min(offset, self.end_offset))
 
-    def apply(self, records: Sequence[ChangelogRecord], uncommitted_max_bytes: int) -> None:
+    def _put(self, records: Sequence[ChangelogRecord], uncommitted_max_bytes: int) -> None:
         """Put records into the store, and commit it once it holds more than `uncommitted_max_bytes` in memory."""
         self.task.restore(self.partition, records)
-        self.restored += len(records)
         self.uncommitted = True
         if self.store.uncommitted_bytes() > uncommitted_max_bytes:
             self.commit()
-        if self.listener is not None:
-            self.listener.on_batch_restored(self.partition, self.store.name, records[-1].offset, len(records))
 
     def commit(self) -> None:
         """Write what was applied to disk, with the offset reached, from which a restart continues."""
         self.store.commit({self.partition: self.next_offset - 1})
         self.task.changelog_positions[self.partition] = self.next_offset
         self.uncommitted = False
+
+
+@dataclass(slots=True)
+class ChangelogRestoration(_ChangelogProgress):
+    """One changelog partition that is being restored."""
+
+    listener: RestoreListener | None = None
+    restored: int = 0
+
+    @property
+    def remaining(self) -> int:
+        """How many offsets are left; some of them may have no record."""
+        return max(0, self.end_offset - self.next_offset)
+
+    def apply(self, records: Sequence[ChangelogRecord], uncommitted_max_bytes: int) -> None:
+        """Put records into the store, and tell the listener."""
+        self._put(records, uncommitted_max_bytes)
+        self.restored += len(records)
+        if self.listener is not None:
+            self.listener.on_batch_restored(self.partition, self.store.name, records[-1].offset, len(records))
 
     def finish(self) -> None:
         """Write the complete store to disk."""
@@ -155,51 +165,25 @@ class ChangelogRestoration:
 
 
 @dataclass(slots=True)
-class StandbyUpdate:
+class StandbyUpdate(_ChangelogProgress):
     """One changelog partition from which a standby is kept up to date; it has no end."""
 
-    task: StreamTask
-    partition: TopicPartition
-    store: StateStore
-    next_offset: int
-    end_offset: int
-    """Where reading stops for now: at the committed offset of a source topic, or else `NO_LIMIT`."""
     log_end: int
     """Where the changelog ended when it was last read."""
     listener: StandbyUpdateListener | None = None
-    uncommitted: bool = False
-    """Whether something was applied that is not yet on disk."""
 
     @property
     def remaining(self) -> int:
         """How many offsets the store is behind what it may apply now."""
         return max(0, min(self.end_offset, self.log_end) - self.next_offset)
 
-    @property
-    def progressed(self) -> bool:
-        """Whether the offset reached is not yet noted with the store; there may be no record between the two."""
-        return self.uncommitted or self.next_offset > (self.task.changelog_positions[self.partition] or 0)
-
-    def skip_to(self, offset: int) -> None:
-        """Note that no record is left below an offset, of those before the end."""
-        self.next_offset = max(self.next_offset, min(offset, self.end_offset))
-
     def apply(self, records: Sequence[ChangelogRecord], uncommitted_max_bytes: int) -> None:
-        """Put records into the store, and commit it once it holds more than `uncommitted_max_bytes` in memory."""
-        self.task.restore(self.partition, records)
-        self.uncommitted = True
-        if self.store.uncommitted_bytes() > uncommitted_max_bytes:
-            self.commit()
+        """Put records into the store, and tell the listener."""
+        self._put(records, uncommitted_max_bytes)
         if self.listener is not None:
             self.listener.on_batch_loaded(
                 self.partition, self.store.name, self.task.task_id, records[-1].offset, len(records), self.log_end
             )
-
-    def commit(self) -> None:
-        """Write what was applied to disk, with the offset reached, from which a restart continues."""
-        self.store.commit({self.partition: self.next_offset - 1})
-        self.task.changelog_positions[self.partition] = self.next_offset
-        self.uncommitted = False
 
     def suspend(self, reason: SuspendReason) -> None:
         """Tell the listener that the store is no longer updated."""
