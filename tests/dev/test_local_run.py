@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +13,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 from confluent_kafka import Consumer, Producer
 from tests.waiting import wait_until
 
 from millrace.dev._process import is_running
+from millrace.dev.local_directory import LocalDirectory
 from millrace.dev.local_host import HostOptions, LocalHost
 from millrace.serdes import Serdes
 
@@ -109,6 +112,32 @@ def test_manifest_runs_survives_a_kill_and_resumes(tmp_path):
         write(host.bootstrap_servers, ["again"])
         counts = Counts(host.bootstrap_servers)
         counts.wait_for({**expected(LINES * 2), "again": 1}, meanwhile=host.poll)
+        counts.close()
+
+
+def test_group_of_the_streams_protocol_gets_the_manifests_standbys(tmp_path):
+    """Where brokers assign the tasks, the number of standbys is a setting of the group, which the host sets."""
+    manifest = yaml.safe_load(EXAMPLE.read_text())
+    manifest["spec"] |= {"standby": {"replicas": 1}}
+    manifest["spec"]["kafka"] |= {"groupProtocol": "streams"}
+    (tmp_path / "streamsapp.yaml").write_text(yaml.safe_dump(manifest))
+    shutil.copy(EXAMPLE.with_name("wordcount.py"), tmp_path)
+    said: list[str] = []
+    directory = LocalDirectory.of("wordcount", tmp_path / "data")
+    with LocalHost(HostOptions(tmp_path / "streamsapp.yaml", directory=tmp_path / "data"), report=said.append) as host:
+        host.start_kafka()
+        host.provide_topics()
+        host.start_replicas()
+        assert "Set streams.num.standby.replicas of group wordcount-v1 to 1" in said
+        write(host.bootstrap_servers, LINES)
+        counts = Counts(host.bootstrap_servers)
+        counts.wait_for(expected(LINES), meanwhile=host.poll)
+
+        def standbys() -> list[int]:
+            files = [directory.status(replica.name) for replica in host.replicas]
+            return [json.loads(file.read_text())["task_counts"]["standby"] for file in files if file.exists()]
+
+        wait_until(lambda: sum(standbys()) == 4, lambda: str(standbys()), PATIENCE_S, meanwhile=host.poll)
         counts.close()
 
 

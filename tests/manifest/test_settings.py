@@ -11,8 +11,9 @@ from tests.manifest import wrong
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
+from millrace.instance.preflight import check_supported
 from millrace.kafka.client_settings import ClientSettings
-from millrace.manifest import StreamsApp, check, replica_name, to_streams_config
+from millrace.manifest import StreamsApp, check, replica_name, to_group_settings, to_streams_config
 from millrace.manifest.fields import duration_ms, quantity_value
 
 SMALL = wrong.good("minimal")["StreamsApp"]
@@ -447,3 +448,24 @@ def test_a_plan_needs_no_binding():
     """Without secrets, as in a plan Job, the addresses are left out."""
     assert "bootstrap.servers" not in to_streams_config(app(kafka=BOUND))
     assert to_streams_config(app(kafka=BOUND), bootstrap_servers=["k:1"])["bootstrap.servers"] == "k:1"
+
+
+def test_with_the_streams_protocol_standbys_and_timeouts_are_the_groups():
+    """Members refuse num.standby.replicas then; what the manifest leaves open has the brokers' default."""
+    kafka = {"bootstrapServers": ["k:9092"], "groupProtocol": "streams", "config": {"heartbeat.interval.ms": 6000}}
+    model = app(kafka=kafka, standby={"replicas": 2}, membership={"sessionTimeout": "50s"})
+    config = StreamsConfig.of(to_streams_config(model, 0, state_dir=Path("/state")))
+    assert (config.num_standby_replicas, config.group_instance_id) == (0, None)
+    check_supported(config, ClientSettings(config, "client"))
+    assert to_group_settings(model.spec) == {
+        "streams.num.standby.replicas": "2",
+        "streams.session.timeout.ms": "50000",
+        "streams.heartbeat.interval.ms": "6000",
+    }
+    plain = app(kafka={"bootstrapServers": ["k:9092"], "groupProtocol": "streams"})
+    assert to_group_settings(plain.spec) == {
+        "streams.num.standby.replicas": "0",
+        "streams.session.timeout.ms": None,
+        "streams.heartbeat.interval.ms": None,
+    }
+    assert to_group_settings(app(standby={"replicas": 2}).spec) == {}

@@ -8,125 +8,12 @@ decided.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Final, NamedTuple
 
 from millrace.manifest.status import ConditionType
+from millrace_operator.reconcile.condition_reason import ConditionReason
 
-
-class ConditionReason(StrEnum):
-    """Why a condition is as it is, in one word."""
-
-    ALL_TASKS_RUN = "AllTasksRun"
-    SCALED_TO_ZERO = "ScaledToZero"
-    NOTHING_RUNS = "NothingRuns"
-    PODS_NOT_READY = "PodsNotReady"
-    PODS_FAILING = "PodsFailing"
-    SUSPENDED = "Suspended"
-    DELETING = "Deleting"
-
-    UP_TO_DATE = "UpToDate"
-    HELD_BACK = "HeldBack"
-    PLANNING = "Planning"
-    PROVISIONING_TOPICS = "ProvisioningTopics"
-    WAITING_FOR_BROKERS = "WaitingForBrokers"
-    WAITING_FOR_TOPICS = "WaitingForTopics"
-    STARTING_PODS = "StartingPods"
-    REPLACING_PODS = "ReplacingPods"
-    WAITING_FOR_GATE = "WaitingForGate"
-    RENEWING_CREDENTIALS = "RenewingCredentials"
-    RENEWING_PODS = "RenewingPods"
-    ROLLING_BACK = "RollingBack"
-    SCALING_OUT = "ScalingOut"
-    DRAINING = "Draining"
-    SUSPENDING = "Suspending"
-    RESIZING_VOLUMES = "ResizingVolumes"
-    RECREATING_STATEFUL_SET = "RecreatingStatefulSet"
-    WAITING_FOR_HANDOVER = "WaitingForHandover"
-    DELETING_CHILDREN = "DeletingChildren"
-    DELETING_FROM_KAFKA = "DeletingFromKafka"
-
-    NOT_STALLED = "NotStalled"
-    INVALID_SPEC = "InvalidSpec"
-    NAME_TAKEN = "NameTaken"
-    PLAN_FAILED = "PlanFailed"
-    PLAN_IMAGE_UNAVAILABLE = "PlanImageUnavailable"
-    TOPOLOGY_HELD_BACK = "TopologyHeldBack"
-    TOPICS_UNFIT = "TopicsUnfit"
-    START_FAILED = "StartFailed"
-    UPGRADE_FAILED = "UpgradeFailed"
-    RENEWAL_FAILED = "RenewalFailed"
-    APPLICATION_ID_IN_USE = "ApplicationIdInUse"
-    REFUSED_BY_API_SERVER = "RefusedByApiServer"
-    REFUSED_BY_KAFKA = "RefusedByKafka"
-    ACTION_FAILED = "ActionFailed"
-    OPERATOR_ERROR = "OperatorError"
-
-    BROKERS_ANSWER = "BrokersAnswer"
-    BROKERS_NOT_ASKED = "NotAsked"
-    UNREACHABLE = "Unreachable"
-    AUTHENTICATION_FAILED = "AuthenticationFailed"
-    NOT_AUTHORIZED = "NotAuthorized"
-    BAD_CONFIGURATION = "BadConfiguration"
-    SECRET_MISSING = "SecretMissing"  # noqa: S105 (the name of a reason)
-    TOKEN_ENDPOINT_NOT_ALLOWED = "TokenEndpointNotAllowed"  # noqa: S105 (the name of a reason)
-
-    TOPICS_FIT = "TopicsFit"
-    TOPICS_UNKNOWN = "TopicsUnknown"
-    INPUT_TOPIC_MISSING = "InputTopicMissing"
-    PARTITIONS_DISAGREE = "PartitionsDisagree"
-    INTERNAL_TOPIC_MISSING = "InternalTopicMissing"
-    TOPICS_BEING_CREATED = "TopicsBeingCreated"
-    TOO_FEW_BROKERS = "TooFewBrokers"
-    TOPIC_MISCONFIGURED = "TopicMisconfigured"
-    DEAD_LETTER_TOPIC_MISSING = "DeadLetterTopicMissing"
-    TOPIC_DIFFERS = "TopicDiffers"
-    CHANGELOG_LOST = "ChangelogLost"
-    REPARTITION_TOPIC_LOST = "RepartitionTopicLost"
-
-    COMPATIBLE = "Compatible"
-    PLAN_PENDING = "PlanPending"
-    NEEDS_RESET = "NeedsReset"
-    NEEDS_RESET_IGNORED = "NeedsResetIgnored"
-
-    RESTORED = "Restored"
-    RESTORING = "Restoring"
-    RESTORATION_UNKNOWN = "RestorationUnknown"
-
-    SCALING_POSSIBLE = "ScalingPossible"
-    NOT_RUNNING = "NotRunning"
-    TASKS_MOVE = "TasksMove"
-    STATE_IS_RESTORED = "StateIsRestored"
-    UPGRADE_IN_PROGRESS = "UpgradeInProgress"
-    SCALING_IN_PROGRESS = "ScalingInProgress"
-    BROKERS_AWAY = "BrokersAway"
-
-    VOLUMES_FIT = "VolumesFit"
-    VOLUME_NEARLY_FULL = "VolumeNearlyFull"
-    EXPANSION_UNSUPPORTED = "ExpansionUnsupported"
-    SHRINKING_REFUSED = "ShrinkingRefused"
-    VOLUME_PENDING = "VolumePending"
-
-    NOT_ROLLED_BACK = "NotRolledBack"
-    POD_CRASHED = "PodCrashed"
-    IMAGE_UNAVAILABLE = "ImageUnavailable"
-    READY_TIMEOUT = "ReadyTimeout"
-    UPGRADE_NOT_BEGUN = "UpgradeNotBegun"
-
-    TEMPLATE_IN_USE = "TemplateInUse"
-    TEMPLATE_OUTDATED = "TemplateOutdated"
-    RENEWAL_UNDER_WAY = "RenewalUnderWay"
-
-    NOT_PAUSED = "NotPaused"
-    PAUSED_BY_ANNOTATION = "PausedByAnnotation"
-
-    UNIQUE = "Unique"
-    MEMBERS_UNKNOWN = "MembersUnknown"
-    DUPLICATE_APPLICATION_ID = "DuplicateApplicationId"
-    HANDED_OVER = "HandedOver"
-    GROUP_IN_USE = "GroupInUse"
-    MEMBERS_LEFT = "MembersLeft"
-    HANDOVER_PENDING = "HandoverPending"
+__all__ = ["NO_ACTION", "REASONS", "ConditionReason", "ReasonMeaning"]
 
 
 class ReasonMeaning(NamedTuple):

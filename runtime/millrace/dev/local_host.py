@@ -33,8 +33,9 @@ from millrace.instance.activity import RateMeter
 from millrace.kafka.admin import TopicToCreate, create_topics, topic_partitions
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection_check import check_connection
+from millrace.kafka.group_settings import correct_group_settings
 from millrace.kafka.internal_topics import provision
-from millrace.manifest import StreamsApp, load, replica_name, to_streams_config
+from millrace.manifest import StreamsApp, load, replica_name, to_group_settings, to_streams_config
 from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
 
 STOP_TIMEOUT_S = 60.0
@@ -162,7 +163,12 @@ class LocalHost:
             self._report(f"Created internal topic {name}, partitions: {count}")
 
     def start_replicas(self) -> None:
-        """Start a process for each replica of the manifest."""
+        """Give the group its settings, and start a process for each replica of the manifest.
+
+        Raises:
+            StreamsError: The brokers do not accept the group's settings.
+        """
+        self._set_up_group()
         self.replicas = tuple(self._replica(number) for number in range(self.app.spec.replicas))
         self.poll()
         self.publish()
@@ -215,6 +221,17 @@ class LocalHost:
         """Kill the replicas, without a commit."""
         for replica in self.replicas:
             replica.kill()
+
+    def _set_up_group(self) -> None:
+        """Give the consumer group the manifest's settings, if its brokers assign the tasks.
+
+        Raises:
+            StreamsError: The brokers do not accept them.
+        """
+        group, admin = self.app.spec.application_id, quiet_admin(self.bootstrap_servers)
+        changed = correct_group_settings(admin, group, to_group_settings(self.app.spec))
+        for name, value in sorted(changed.items()):
+            self._report(f"Set {name} of group {group} to {'the default' if value is None else value}")
 
     def _replica(self, number: int) -> Replica:
         name = replica_name(self.app, number)

@@ -19,6 +19,7 @@ from kafka.admin import KafkaAdminClient, MemberToRemove
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as ClientTopicPartition
 
+from millrace.config import GroupProtocol
 from millrace.deadline import Deadline
 from millrace.errors import AuthorizationError, BrokerUnreachableError, StreamsError
 from millrace.kafka.admin_requests import pause
@@ -39,11 +40,7 @@ _ALREADY_REMOVED: Final = (
     kafka_errors.GroupIdNotFoundError,
     kafka_errors.FencedInstanceIdError,
 )
-_NO_STREAMS_GROUP: Final = (
-    kafka_errors.GroupIdNotFoundError,
-    kafka_errors.UnsupportedVersionError,
-    kafka_errors.IncompatibleBrokerVersion,
-)
+_NOT_SERVED: Final = (kafka_errors.UnsupportedVersionError, kafka_errors.IncompatibleBrokerVersion)
 _CODE: Final = re.compile(r"\[Error (-?\d+)\]")
 _Answer = TypeVar("_Answer")
 _Item = TypeVar("_Item")
@@ -57,6 +54,8 @@ class DescribedGroup:
     """Stable, PreparingRebalance, CompletingRebalance, Empty, or Dead if there is no such group. With the streams protocol also
     NotReady (topics are missing), Assigning or Reconciling."""
     members: tuple[ActiveMember, ...] = ()
+    protocol: GroupProtocol = GroupProtocol.CLASSIC
+    """Who assigns its tasks; meaningless if there is no such group."""
 
 
 class GroupAdmin:
@@ -129,18 +128,43 @@ class GroupAdmin:
 
     async def _describe_streams_group(self) -> DescribedGroup:
         """Describe a group with the streams protocol, which DescribeGroups does not know; Dead if there is none."""
-        (node,) = (await self._client._find_coordinator_ids([self.group_id])).values()  # noqa: SLF001
-        request = StreamsGroupDescribeRequest(group_ids=[self.group_id], include_authorized_operations=False)
         try:
-            (found,) = (await self._client._manager.send(request, node_id=node)).groups  # noqa: SLF001
-            if found.error_code:
-                raise kafka_errors.for_code(found.error_code)
-        except _NO_STREAMS_GROUP:
+            found = await self._request_streams_group()
+        except (kafka_errors.GroupIdNotFoundError, *_NOT_SERVED):
             return DescribedGroup("Dead")
         members = (
             ActiveMember(item.member_id, item.instance_id, item.client_id, item.client_host) for item in found.members
         )
-        return DescribedGroup(found.group_state, tuple(members))
+        return DescribedGroup(found.group_state, tuple(members), GroupProtocol.STREAMS)
+
+    async def _request_streams_group(self) -> Any:
+        (node,) = (await self._client._find_coordinator_ids([self.group_id])).values()  # noqa: SLF001
+        request = StreamsGroupDescribeRequest(group_ids=[self.group_id], include_authorized_operations=False)
+        (found,) = (await self._client._manager.send(request, node_id=node)).groups  # noqa: SLF001
+        if found.error_code:
+            raise kafka_errors.for_code(found.error_code)
+        return found
+
+    def brokers_assign(self) -> bool:
+        """Return whether the group's coordinator serves the streams group protocol (KIP-1071).
+
+        Raises:
+            AuthorizationError: The group may not be described.
+            StreamsTimeoutError: Its coordinator did not answer in time.
+        """
+
+        async def request() -> bool:
+            try:
+                await self._request_streams_group()
+            except kafka_errors.GroupIdNotFoundError:
+                return True
+            except _NOT_SERVED:
+                return False
+            return True
+
+        run = self._client._manager.run  # noqa: SLF001
+        served: bool = self._ask("describe", lambda: run(request))
+        return served
 
     def members(self) -> tuple[ActiveMember, ...]:
         """Return the group's active members; empty if there is no such group.

@@ -28,6 +28,8 @@ from millrace.manifest.streamsapp import Standby, StreamsApp, StreamsAppSpec
 
 _HEARTBEAT_WITH_STANDBYS_MS = 500
 """Members learn from the answer to a heartbeat that standbys are to take over; Kafka's default is 3 s."""
+_HEARTBEAT_INTERVAL = tuple(f"{client}heartbeat.interval.ms" for client in ("main.consumer.", "consumer.", ""))
+"""The keys for it; the first that is set has precedence."""
 SECRETS_DIR = Path("/etc/millrace/secrets")
 """Where a pod finds its secrets: a directory for each Secret, with a file for each key."""
 
@@ -100,18 +102,37 @@ def to_streams_config(
     return settings
 
 
+def to_group_settings(spec: StreamsAppSpec) -> dict[str, str | None]:
+    """Return the settings of the group in the brokers that a manifest stands for; None stands for the brokers' default.
+
+    Empty with the classic group protocol, where each member has its own.
+    """
+    if spec.kafka.group_protocol is GroupProtocol.CLASSIC:
+        return {}
+    timeout, config = spec.membership.session_timeout, spec.kafka.config
+    heartbeat = next((config[key] for key in _HEARTBEAT_INTERVAL if key in config), None)
+    return {
+        "streams.num.standby.replicas": str(spec.standby.replicas),
+        "streams.session.timeout.ms": None if timeout is None else str(duration_ms(timeout)),
+        "streams.heartbeat.interval.ms": None if heartbeat is None else str(heartbeat),
+    }
+
+
 def _non_default_settings(spec: StreamsAppSpec) -> Iterator[tuple[str, object]]:
     """Yield the settings that differ from Kafka Streams' defaults, so that a pod's settings show what is special about it."""
     processing, standby, membership = spec.processing, spec.standby, spec.membership
     usual, policy, metrics = Standby(), processing.error_policy, spec.observability.metrics
     interval, timeout = processing.commit_interval, membership.session_timeout
+    by_brokers = (
+        spec.kafka.group_protocol is GroupProtocol.STREAMS
+    )  # then `to_group_settings` has the number of standbys
     registry = spec.kafka.schema_registry
     for key, value, default in (
         ("group.protocol", spec.kafka.group_protocol.value, Kafka.model_fields["group_protocol"].default.value),
         ("schema.registry.url", None if registry is None else registry.url, None),
         ("commit.interval.ms", None if interval is None else duration_ms(interval), None),
         ("errors.dead.letter.queue.topic.name", processing.dead_letter_topic, None),
-        ("num.standby.replicas", standby.replicas, usual.replicas),
+        ("num.standby.replicas", usual.replicas if by_brokers else standby.replicas, usual.replicas),
         ("max.warmup.replicas", standby.max_warmups, usual.max_warmups),
         ("acceptable.recovery.lag", standby.acceptable_recovery_lag, usual.acceptable_recovery_lag),
         ("session.timeout.ms", None if timeout is None else duration_ms(timeout), None),
