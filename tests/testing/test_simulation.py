@@ -64,6 +64,23 @@ def test_counts_are_right_whatever_happens(config):
     simulate(counting(), {"in": words}, config, seeds=100)
 
 
+@pytest.mark.parametrize(
+    ("config", "seed"),
+    [
+        ({}, 112_366),  # a run that ended before a frozen instance knew that its tasks were others'
+        ({}, 114_858),
+        (ALO, 209_290),
+        (ALO, 200_555),  # a frozen instance wrote to a changelog after its successor
+        (ALO, 203_393),
+        ({}, 117_200),  # an instance crashed while it waited long, after it was to be started again
+        ({}, 307_910),
+    ],
+)
+def test_nothing_is_reported_that_is_allowed(config, seed):
+    """Seeds in which nothing is wrong, but something unusual happens."""
+    simulate(counting(), {"in": words}, config, first_seed=seed, seeds=1)
+
+
 def test_a_seed_determines_everything():
     """Two processes with different hash seeds do the same, event by event; so does a run on real disks."""
     program = (

@@ -54,7 +54,7 @@ class ModelCluster:
     def is_down(self, _partition):
         return False
 
-    def wake_readers(self, _partition):
+    def written(self, _host, _partition, _sent_s):
         pass
 
     def end_transaction(self, _host, *args):

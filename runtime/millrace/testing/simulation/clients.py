@@ -32,6 +32,8 @@ from millrace.testing.simulation.instance import Host
 __all__ = ["SimulatedConsumer", "SimulatedMessage", "SimulatedProducer", "lost"]
 
 _RETRY_S: Final = 0.05
+_LINGER_S: Final = 0.5
+"""How long a record may wait to be sent, unless it is flushed."""
 _UNKNOWN_OFFSET: Final = -1001
 
 
@@ -224,6 +226,8 @@ class SimulatedProducer:
         """The broker's side of the current transaction, once something was sent in it."""
         self._fatal: KafkaError | None = None
         self._abortable: KafkaError | None = None
+        self._sends_later = False
+        """Whether it will send by itself."""
 
     # Transactions
 
@@ -371,6 +375,9 @@ class SimulatedProducer:
         where = TopicPartition(topic, partition)
         row = (key, value, timestamp or int(world.scheduler.now_s * 1000), tuple(headers))
         self._queue.append(_Record(where, row, on_delivery or self._on_delivery, world.scheduler.now_s))
+        if not self._sends_later:
+            self._sends_later = True
+            world.scheduler.later(world.scheduler.rng.random() * _LINGER_S, self._send_later)
 
     def poll(self, timeout: float = -1) -> int:
         """Send some of the records, perhaps; wait only if there is nothing else to do."""
@@ -385,6 +392,22 @@ class SimulatedProducer:
         if self._fatal is not None:
             raise KafkaException(self._fatal)
         return 0
+
+    def _send_later(self) -> None:
+        """Send what is left of what was given to it, as its own thread would."""
+        scheduler = self._world.scheduler
+        self._sends_later = False
+        if not self._host.alive or self._fatal is not None:
+            return
+        wait_s = self._host.frozen_until_s - scheduler.now_s
+        if wait_s <= 0:
+            for partition in dict.fromkeys(record.partition for record in self._queue):
+                if not self._world.is_down(partition):  # only `poll` and `flush` report that a record is given up
+                    self._send(partition, len(self._queue))
+            wait_s = _RETRY_S
+        if self._queue:
+            self._sends_later = True
+            scheduler.later(wait_s, self._send_later)
 
     def flush(self, timeout: float = -1) -> int:
         """Send all records; return how many are left."""
@@ -427,7 +450,8 @@ class SimulatedProducer:
             self._begun = world.broker.transaction_of(self._id)
         sent = set(map(id, records))
         self._queue = [record for record in self._queue if id(record) not in sent]
-        world.wake_readers(partition)
+        first = world.broker.log(partition).end - len(records)
+        world.written(self._host, partition, {first + number: record.at_s for number, record in enumerate(records)})
 
     def _give_up(self, records: list[_Record]) -> None:
         error = KafkaError(KafkaError._MSG_TIMED_OUT, "delivery.timeout.ms", False, False, True)  # noqa: SLF001

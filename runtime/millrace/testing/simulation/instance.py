@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from millrace.config import StreamsConfig
+from millrace.engine.task import StreamTask
 from millrace.instance.membership import MembershipFactory
 from millrace.instance.resources import ThreadContext
 from millrace.instance.state_directory import PROCESS_FILE, StateDirectory
@@ -83,15 +84,16 @@ class Host:
             self.require_alive()
             return answer
         if fault.kind == "crash before":
-            self.world.crash(self.number)
+            self.world.crash(fault)
         elif fault.kind in {"pause before", "freeze before"}:
             self._pause(fault)
         self.require_alive()
         if fault.kind == "lost request" and lost is not None:
             raise lost()
         answer = request()
+        self.require_alive()
         if fault.kind == "crash after":
-            self.world.crash(self.number)
+            self.world.crash(fault)
         elif fault.kind in {"pause after", "freeze after"}:
             self._pause(fault)
         self.require_alive()
@@ -168,6 +170,8 @@ class Instance:
         self._directory: StateDirectory | None = None
         self._next: Event | None = None
         self._updating = False
+        self._restoring: dict[TaskId, StreamTask] = {}
+        """The tasks that were being restored after the last round."""
         self._busy = False
         self.deaths: list[BaseException] = []
         """What has ended its thread."""
@@ -184,11 +188,18 @@ class Instance:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all its tasks run, and nothing waits to be committed."""
+        """Whether all its tasks run, nothing waits to be committed, and it knows the group's generation."""
         tasks = self.tasks
-        if self._busy or tasks is None or self._loop is None or self._loop.resources.member.rebalancing:
+        if self._busy or tasks is None or self._loop is None or self._is_frozen:
+            return False
+        member = self._loop.resources.member
+        if member.rebalancing or member.generation != self._world.group.generation:
             return False
         return tasks.all_running and not any(task.commit_needed for task in tasks.running.values())
+
+    @property
+    def _is_frozen(self) -> bool:
+        return self._host is not None and self._host.frozen_until_s > self._world.scheduler.now_s
 
     def reads(self, partition: TopicPartition) -> bool:
         """Whether it has read a partition since it was started."""
@@ -260,7 +271,7 @@ class Instance:
 
     def wake(self) -> None:
         """Have the next round soon, if the thread waits."""
-        if self._next is not None and not self._busy:
+        if self._next is not None and not self._busy and not self._is_frozen:
             self._next.cancel()
             self._next = self._world.scheduler.later(self._world.rng.random() * 0.003, self._round)
 
@@ -291,10 +302,20 @@ class Instance:
     def _round(self) -> None:
         assert self._host is not None
         assert self._loop is not None
+        if self._is_frozen:
+            self._next = self._world.scheduler.later(
+                self._host.frozen_until_s - self._world.scheduler.now_s, self._round
+            )
+            return
         self._next = None
         self._host.idle_s = 0.0
         self._step(self._loop.round)
         tasks = self.tasks
+        if tasks is not None:
+            for task_id, task in tasks.restoring.items():
+                if self._restoring.get(task_id) is not task:
+                    self._world.took_over(self._host, task.changelogs)
+            self._restoring = tasks.restoring.copy()
         if tasks is not None and tasks.restoring and not self._updating:
             self._updating = True
             host = self._host
@@ -304,6 +325,10 @@ class Instance:
         """Take a step of the state updater."""
         self._updating = False
         if host is not self._host or not host.alive or self._loop is None:
+            return
+        if self._is_frozen:
+            self._updating = True
+            self._world.scheduler.later(host.frozen_until_s - self._world.scheduler.now_s, lambda: self._update(host))
             return
         try:
             more = self._loop.resources.updater.step()
@@ -349,6 +374,7 @@ class Instance:
                     task.close_dirty()
         self._loop = self._thread = None
         self._updating = False
+        self._restoring = {}
         if self._directory is not None:
             self._directory.unlock()
             self._directory = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,6 +113,12 @@ class World:
         """What was processed and committed, per task and in order."""
         self.covered: dict[TopicPartition, int] = {}
         """Up to where inputs have been committed."""
+        self.late: defaultdict[TopicPartition, set[int]] = defaultdict(set)
+        """Offsets in changelogs of what was sent by a task that another, or a new one in the same process, had replaced."""
+        self._taken_over: dict[TopicPartition, tuple[Host, float]] = {}
+        """Who took over the task of a changelog last, and when."""
+        self._settled_in: int | None = None
+        """The group's generation at the last probe, if all was settled."""
         self._calls: Counter[tuple[int, str]] = Counter()
         self._faults = {(fault.instance, fault.call, fault.nth): fault for fault in plan.faults if fault.call}
         self._outage_until_s = 0.0
@@ -186,7 +192,10 @@ class World:
         self.scheduler.later(1.0, self._expire)
 
     def _probe(self) -> None:
-        self._done = self._unfinished() is None
+        """End the run once nothing is left to be done twice in a row, for a member may be about to start a rebalance."""
+        settled_in = self.group.generation if self._unfinished() is None else None
+        self._done = settled_in is not None and settled_in == self._settled_in
+        self._settled_in = settled_in
         if not self._done:
             self.scheduler.later(_PROBE_S, self._probe)
 
@@ -215,14 +224,13 @@ class World:
         nth = self._calls[instance, call]
         self._calls[instance, call] = nth + 1
         self.scheduler.note(instance, call)
-        fault = self._faults.pop((instance, call, nth), None)
-        if fault is not None and fault.kind.startswith("crash"):
-            self.scheduler.later(fault.seconds, self.instances[instance].start)
-        return fault
+        return self._faults.pop((instance, call, nth), None)
 
-    def crash(self, number: int) -> None:
-        """Let an instance crash; it has been planned when it starts again."""
-        self.instances[number].crash()
+    def crash(self, fault: Fault) -> None:
+        """Let an instance crash, and start again after a while."""
+        instance = self.instances[fault.instance]
+        instance.crash()
+        self.scheduler.later(fault.seconds, instance.start)
 
     def _happen(self, fault: Fault) -> None:
         instance = self.instances[fault.instance]
@@ -236,9 +244,9 @@ class World:
             return
         if fault.kind == "disk lost":
             instance.lose_disk()
+            self.scheduler.later(fault.seconds, instance.start)
         else:
-            instance.crash()
-        self.scheduler.later(fault.seconds, instance.start)
+            self.crash(fault)
 
     def is_down(self, partition: TopicPartition) -> bool:
         """Whether the broker that leads a partition is away."""
@@ -319,6 +327,22 @@ class World:
         """Write a marker that a client waits for."""
         for transaction in self.broker.completing():
             self._write_marker(transaction)
+
+    def took_over(self, host: Host, partitions: Iterable[TopicPartition]) -> None:
+        """Note that a process is about to restore a task from these changelogs, in order to run it."""
+        self._taken_over.update(dict.fromkeys(partitions, (host, self.scheduler.now_s)))
+
+    def written(self, host: Host, partition: TopicPartition, sent_s: Mapping[int, float]) -> None:
+        """Note who wrote to a log, and let others read it.
+
+        Args:
+            host: whose producer.
+            partition: the log.
+            sent_s: when the record at each new offset was given to the producer.
+        """
+        owner, since_s = self._taken_over.get(partition, (host, 0.0))
+        self.late[partition].update(offset for offset, at_s in sent_s.items() if owner is not host or at_s <= since_s)
+        self.wake_readers(partition)
 
     def wake_readers(self, partition: TopicPartition) -> None:
         """Let threads that read a partition look for records."""
