@@ -12,7 +12,6 @@ from millrace.records import OffsetAndMetadata
 def main(bootstrap_servers, application_id, topic):
     """Join, commit every 50 ms until that is refused, then rejoin and end."""
     group = Group(bootstrap_servers, topic, 4, **{"application.id": application_id, "session.timeout.ms": 5000})
-    group.application_id = application_id
     member = group.join("stopped")
     group.until(lambda: member.assignment)
     sys.stdout.write("owns\n")

@@ -1,6 +1,7 @@
-"""A small group for membership tests: members that are polled in turn, and a leader that assigns partitions by name."""
+"""Small groups for membership tests, one per protocol: members that are polled in turn by the test's own thread."""
 
 import secrets
+import uuid
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.waiting import wait_until
@@ -9,30 +10,77 @@ from millrace.assignment.protocol import Assigned, Lost, MemberAssignment, Revok
 from millrace.config import StreamsConfig
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.membership.member import GroupMember
+from millrace.kafka.membership.streams_heartbeat import StreamsMemberInfo
+from millrace.kafka.membership.streams_member import StreamsGroupMember
+from millrace.plan.model import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
 from millrace.records import TopicPartition
 
 
-class Group:
-    """Members of one application that reads one topic, polled by the test's own thread."""
+class PolledGroup:
+    """Members of one application that reads one topic; subclasses create them."""
 
     def __init__(self, bootstrap_servers, topic, partitions, **settings):
         self.topic, self.partitions = topic, partitions
-        self.application_id = f"app-{secrets.token_hex(4)}"
         self.settings = {
-            "application.id": self.application_id,
+            "application.id": f"app-{secrets.token_hex(4)}",
             "bootstrap.servers": bootstrap_servers,
-            "heartbeat.interval.ms": 100,
-            "session.timeout.ms": 45_000,
             "reconnect.backoff.max.ms": 500,
             **settings,
         }
+        self.application_id = self.settings["application.id"]
         self.members = {}
         self.events = {}
-        self.rebalances = 0
 
     def tp(self, number):
         """Return a partition of the topic."""
         return TopicPartition(self.topic, number)
+
+    def join(self, name, *arguments, **settings):
+        """Add a member, which joins while the group is polled."""
+        member = self.member(name, *arguments, **settings)
+        member.start()
+        self.members[name] = member
+        self.events.setdefault(name, [])
+        return member
+
+    def poll(self, *names):
+        """Poll the named members, or all, once and keep their events."""
+        for name in names or list(self.members):
+            self.events[name] += self.members[name].poll(0.02)
+
+    def until(self, condition, *names, timeout_s=60.0):
+        """Poll until a condition holds."""
+        wait_until(
+            condition, lambda: f"events: {self.events}", timeout_s, meanwhile=lambda: self.poll(*names), poll_s=0
+        )
+
+    def balanced(self):
+        """Return whether all members are in the same generation, or epoch, and share all partitions evenly."""
+        counts = [len(member.assignment) for member in self.members.values()]
+        generations = {member.generation for member in self.members.values()}
+        return len(generations) == 1 and sum(counts) == self.partitions and max(counts) - min(counts) <= 1
+
+    def settle(self, timeout_s=60.0):
+        """Poll until the group is balanced."""
+        self.until(self.balanced, timeout_s=timeout_s)
+
+    def of(self, name, kind):
+        """Return a member's events of one kind."""
+        return [event for event in self.events[name] if isinstance(event, kind)]
+
+    def close(self):
+        """Close every member."""
+        for member in self.members.values():
+            member.close(leave_group=True, timeout_s=30)
+
+
+class Group(PolledGroup):
+    """A group with the classic protocol, whose leader assigns partitions by the members' names."""
+
+    def __init__(self, bootstrap_servers, topic, partitions, **settings):
+        own = {"heartbeat.interval.ms": 100, "session.timeout.ms": 45_000, **settings}
+        super().__init__(bootstrap_servers, topic, partitions, **own)
+        self.rebalances = 0
 
     def assign(self, members):
         """Assign partitions round-robin in order of user data; those that another member owns have to wait (KIP-429)."""
@@ -61,39 +109,9 @@ class Group:
             assign=self.assign,
         )
 
-    def join(self, name, *, patterns=(), **settings):
-        """Add a member, which joins while the group is polled."""
-        member = self.member(name, patterns=patterns, **settings)
-        member.start()
-        self.members[name] = member
-        self.events.setdefault(name, [])
-        return member
-
-    def poll(self, *names):
-        """Poll the named members, or all, once and keep their events."""
-        for name in names or list(self.members):
-            self.events[name] += self.members[name].poll(0.02)
-
-    def until(self, condition, *names, timeout_s=60.0):
-        """Poll until a condition holds."""
-        wait_until(
-            condition, lambda: f"events: {self.events}", timeout_s, meanwhile=lambda: self.poll(*names), poll_s=0
-        )
-
     def balanced(self):
         """Return whether all members are stable and share all partitions evenly."""
-        counts = [len(member.assignment) for member in self.members.values()]
-        stable = not any(member.rebalancing for member in self.members.values())
-        generations = {member.generation for member in self.members.values()}
-        return stable and len(generations) == 1 and sum(counts) == self.partitions and max(counts) - min(counts) <= 1
-
-    def settle(self, timeout_s=60.0):
-        """Poll until the group is balanced."""
-        self.until(self.balanced, timeout_s=timeout_s)
-
-    def of(self, name, kind):
-        """Return a member's events of one kind."""
-        return [event for event in self.events[name] if isinstance(event, kind)]
+        return super().balanced() and not any(member.rebalancing for member in self.members.values())
 
     def revoked(self, name):
         """Return all partitions ever revoked from or lost by a member."""
@@ -103,10 +121,25 @@ class Group:
         """Return a member's last assignment."""
         return self.of(name, Assigned)[-1]
 
-    def close(self):
-        """Close every member."""
-        for member in self.members.values():
-            member.close(leave_group=True, timeout_s=30)
+
+class StreamsGroup(PolledGroup):
+    """A group with the streams protocol, of an application with one store."""
+
+    def plan(self, store="counts", **subtopology):
+        """Return the application's plan."""
+        changelog = PlannedChangelogTopic(
+            name=f"{self.application_id}-{store}-changelog", config={"cleanup.policy": "compact"}
+        )
+        given = {"source_topics": (self.topic,), "changelog_topics": (changelog,), **subtopology}
+        return TopologyPlan(
+            application_id=self.application_id, hash="", subtopologies=(PlannedSubtopology(id=0, **given),)
+        )
+
+    def member(self, name, plan=None, end_point=None, **settings):
+        """Return a new member, not yet started."""
+        config = StreamsConfig.of({**self.settings, **settings})
+        info = StreamsMemberInfo(plan or self.plan(), uuid.uuid4(), end_point, {"zone": "a"})
+        return StreamsGroupMember(ClientSettings(config, name), 1, info)
 
 
 def committed(member, partitions, timeout_s=60.0):

@@ -166,7 +166,6 @@ def secured():
 def test_members_log_in(secured):
     """A member joins through a SASL listener, and its clients share the credentials."""
     group = Group(secured.sasl_bootstrap_servers, "in", 4, **sasl(secured.sasl_bootstrap_servers))
-    group.application_id = "app"
     group.join("a")
     group.settle()
     group.close()

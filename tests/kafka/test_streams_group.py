@@ -2,13 +2,12 @@
 
 import secrets
 import threading
-import uuid
 
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from kafka.errors import KafkaTimeoutError
-from tests.kafka.support import Group, committed, set_group
+from tests.kafka.support import Group, StreamsGroup, committed, set_group
 from tests.waiting import wait_until
 
 from millrace.assignment.model import HostInfo
@@ -23,83 +22,13 @@ from millrace.errors import (
 )
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
-from millrace.kafka.membership.streams_heartbeat import StreamsMemberInfo
-from millrace.kafka.membership.streams_member import StreamsGroupMember
 from millrace.kafka.membership.streams_topology import describe_topology
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.kafka.streams_messages import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
 from millrace.plan.model import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
-from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
+from millrace.records import OffsetAndMetadata, TaskId
 
 pytestmark = pytest.mark.broker
-
-
-class StreamsGroup:
-    """Members of one application that reads one topic and has one store, polled by the test's own thread."""
-
-    def __init__(self, bootstrap_servers, topic, partitions):
-        self.topic, self.partitions = topic, partitions
-        self.application_id = f"app-{secrets.token_hex(4)}"
-        self.settings = {
-            "application.id": self.application_id,
-            "bootstrap.servers": bootstrap_servers,
-            "reconnect.backoff.max.ms": 500,
-        }
-        self.members, self.events = {}, {}
-
-    def tp(self, number):
-        """Return a partition of the topic."""
-        return TopicPartition(self.topic, number)
-
-    def plan(self, store="counts", **subtopology):
-        """Return the application's plan."""
-        changelog = PlannedChangelogTopic(
-            name=f"{self.application_id}-{store}-changelog", config={"cleanup.policy": "compact"}
-        )
-        given = {"source_topics": (self.topic,), "changelog_topics": (changelog,), **subtopology}
-        return TopologyPlan(
-            application_id=self.application_id, hash="", subtopologies=(PlannedSubtopology(id=0, **given),)
-        )
-
-    def join(self, name, plan=None, end_point=None, **settings):
-        """Add a member, which joins while the group is polled."""
-        config = StreamsConfig.of({**self.settings, **settings})
-        info = StreamsMemberInfo(plan or self.plan(), uuid.uuid4(), end_point, {"zone": "a"})
-        member = StreamsGroupMember(ClientSettings(config, name), 1, info)
-        member.start()
-        self.members[name] = member
-        self.events.setdefault(name, [])
-        return member
-
-    def poll(self, *names):
-        """Poll the named members, or all, once and keep their events."""
-        for name in names or list(self.members):
-            self.events[name] += self.members[name].poll(0.02)
-
-    def until(self, condition, *names, timeout_s=30.0):
-        """Poll until a condition holds."""
-        wait_until(
-            condition, lambda: f"events: {self.events}", timeout_s, meanwhile=lambda: self.poll(*names), poll_s=0
-        )
-
-    def balanced(self):
-        """Return whether the members share all partitions evenly, and the coordinator knows."""
-        counts = [len(member.assignment) for member in self.members.values()]
-        epochs = {member.generation for member in self.members.values()}
-        return len(epochs) == 1 and sum(counts) == self.partitions and max(counts) - min(counts) <= 1
-
-    def settle(self):
-        """Poll until the group is balanced."""
-        self.until(self.balanced)
-
-    def of(self, name, kind):
-        """Return a member's events of one kind."""
-        return [event for event in self.events[name] if isinstance(event, kind)]
-
-    def close(self):
-        """Close every member."""
-        for member in self.members.values():
-            member.close()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 
 import pytest
@@ -75,7 +76,7 @@ def test_uncommitted_expiry_is_undone_by_a_restart(task):
     assert task.open(windows()).fetch("a", 0) == "1"
 
 
-@pytest.mark.parametrize("segment", [150, 2 * SEGMENT])
+@pytest.mark.parametrize("segment", [150, 2 * SEGMENT, SEGMENT // 2])
 def test_state_is_restored_if_a_changed_retention_divides_it_differently(task, segment):
     """Windows would not be found in segments of another length, and their offsets would prevent a restoration."""
     store = task.open(windows())
@@ -89,6 +90,23 @@ def test_state_is_restored_if_a_changed_retention_divides_it_differently(task, s
     restored = task.open(windows(retention=1000, segment=segment))
     restored.restore(task.log("w"))
     assert [value for _, value in restored.fetch("a", 0, 300)] == [str(start) for start in range(0, 300, 50)]
+
+
+def test_versions_are_restored_if_a_changed_retention_divides_them_differently(task):
+    """As of a past time, versions would not be found in segments of another length."""
+
+    def versions(segment):
+        supplier = Stores.persistent_versioned_key_value_store("v", 1000, segment)
+        return Stores.versioned_key_value_store_builder(supplier, S, S)
+
+    store = task.open(versions(200))
+    for time in range(0, 600, 100):
+        store.put("a", str(time), time)
+    task.commit(store)
+    store.close()
+    with pytest.raises(TaskCorruptedError, match="retention was changed"):
+        task.open(versions(100))
+    assert task.open(versions(200)).get("a", 250).value == "200"
 
 
 def test_deletion_that_was_cut_short_is_finished(task):
@@ -109,3 +127,26 @@ def test_null_among_duplicates_counts_in_the_changelog_only(task):
     (segment,) = store._bytes_store.databases()
     assert [decode_window_key(row).seq for row, _ in segment.scan(None, None)] == [1, 2]
     assert [decode_window_key(record.key).seq for record in task.log("w")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("supplier", "builder"),
+    [
+        (Stores.persistent_key_value_store("s"), Stores.key_value_store_builder),
+        (Stores.persistent_timestamped_key_value_store("s"), Stores.timestamped_key_value_store_builder),
+        (
+            Stores.persistent_timestamped_key_value_store_with_headers("s"),
+            Stores.timestamped_key_value_store_with_headers_builder,
+        ),
+        (Stores.in_memory_key_value_store("s"), Stores.key_value_store_builder),
+        (Stores.lru_map("s", 10), Stores.key_value_store_builder),
+        (Stores.persistent_window_store("s", RETENTION, 10), Stores.window_store_builder),
+        (Stores.persistent_session_store("s", RETENTION), Stores.session_store_builder),
+        (Stores.persistent_versioned_key_value_store("s", RETENTION), Stores.versioned_key_value_store_builder),
+    ],
+)
+def test_suppliers_can_be_sent_to_other_processes(task, supplier, builder):
+    """A pickled supplier makes stores with the same layout."""
+    copy = pickle.loads(pickle.dumps(supplier))
+    store = task.open(builder(copy, S, S))
+    assert type(store._bytes_store) is type(supplier.get())

@@ -14,7 +14,9 @@ from __future__ import annotations
 import shutil
 from calendar import timegm
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
+from pathlib import Path
 from time import strptime
 
 from sortedcontainers import SortedDict
@@ -35,6 +37,37 @@ _TRASH = ".deleted"
 def default_segment_interval_ms(retention_ms: int) -> int:
     """Return Java's default for window and session stores: half the retention, at least a minute."""
     return max(retention_ms // 2, MIN_SEGMENT_INTERVAL_MS)
+
+
+def require_segment_interval(context: StoreContext, store: str, interval_ms: int) -> None:
+    """Check that a store on disk has segments of this length, as rows are found by it.
+
+    Raises:
+        TaskCorruptedError: the length has changed with the retention, so some rows would not be found.
+    """
+    path = _interval_file(context, store)
+    try:
+        recorded = path.read_text()
+    except OSError:  # written by Java or an old version
+        record_segment_interval(context, store, interval_ms)
+        return
+    if recorded != str(interval_ms) and context.task_id.subtopology >= 0:
+        raise TaskCorruptedError(
+            frozenset({context.task_id}),
+            f"State store {store} in {context.state_dir} has segments of {recorded} ms instead of {interval_ms} ms: the store's "
+            "retention was changed; its task's state is wiped and restored",
+        )
+
+
+def record_segment_interval(context: StoreContext, store: str, interval_ms: int) -> None:
+    """Store the length of a store's segments beside it; a failure is ignored, as the store itself reports it."""
+    with suppress(OSError):
+        context.state_dir.mkdir(parents=True, exist_ok=True)
+        _interval_file(context, store).write_text(str(interval_ms))
+
+
+def _interval_file(context: StoreContext, store: str) -> Path:
+    return context.state_dir / f"millrace-segments-{store}"
 
 
 class SegmentedDatabase:
@@ -76,6 +109,8 @@ class SegmentedDatabase:
             start = self._start_of(path.name)
             if start is None or not path.is_dir():
                 continue
+            if not self._segments:
+                require_segment_interval(context, self.name, self.segment_interval_ms)
             if start % self.segment_interval_ms and context.task_id.subtopology >= 0:
                 raise TaskCorruptedError(
                     frozenset({context.task_id}),
@@ -173,6 +208,8 @@ class SegmentedDatabase:
         """Commit every segment; new ones first, flushed, so that no recorded offset is ahead of the data."""
         assert self._context is not None
         created = self._new
+        if created and len(created) == len(self._segments):
+            record_segment_interval(self._context, self.name, self.segment_interval_ms)
         for segment in created:
             segment.open(self._context)
             segment.commit(offsets)

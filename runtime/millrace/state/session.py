@@ -232,7 +232,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
             return
         old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))
         new = None if cached is None else self._bare(cached if self._shareable else self._join(cached))
-        headers = NO_HEADERS if self._format is SESSION_HEADERS else entry.headers
+        headers = NO_HEADERS if self._format == SESSION_HEADERS else entry.headers
         listener(self._windowed(session), (new, old, True), entry.timestamp, headers)
 
 

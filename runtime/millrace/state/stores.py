@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from millrace.serdes.base import AnySerde
 from millrace.state.builders import (
     LayeredStoreBuilder,
@@ -54,27 +56,27 @@ class Stores:
     @staticmethod
     def persistent_key_value_store(name: str) -> KeyValueSupplier:
         """Return a supplier of plain values in RocksDB."""
-        return KeyValueSupplier(name, PLAIN, persistent=True, get=lambda: RocksKeyValueStore(name, PLAIN))
+        return KeyValueSupplier(name, PLAIN, persistent=True, get=partial(RocksKeyValueStore, name, PLAIN))
 
     @staticmethod
     def persistent_timestamped_key_value_store(name: str) -> KeyValueSupplier:
         """Return a supplier of timestamped values in RocksDB."""
-        return KeyValueSupplier(name, TIMESTAMPED, persistent=True, get=lambda: RocksKeyValueStore(name, TIMESTAMPED))
+        return KeyValueSupplier(name, TIMESTAMPED, persistent=True, get=partial(RocksKeyValueStore, name, TIMESTAMPED))
 
     @staticmethod
     def persistent_timestamped_key_value_store_with_headers(name: str) -> KeyValueSupplier:
         """Return a supplier of values with timestamp and headers in RocksDB (KIP-1271)."""
-        return KeyValueSupplier(name, HEADERS, persistent=True, get=lambda: RocksKeyValueStore(name, HEADERS))
+        return KeyValueSupplier(name, HEADERS, persistent=True, get=partial(RocksKeyValueStore, name, HEADERS))
 
     @staticmethod
     def in_memory_key_value_store(name: str) -> KeyValueSupplier:
         """Return a supplier of a store in memory."""
-        return KeyValueSupplier(name, None, persistent=False, get=lambda: MemoryKeyValueStore(name))
+        return KeyValueSupplier(name, None, persistent=False, get=partial(MemoryKeyValueStore, name))
 
     @staticmethod
     def lru_map(name: str, max_cache_size: int) -> KeyValueSupplier:
         """Return a supplier of a store in memory that keeps only the `max_cache_size` most recently used keys."""
-        return KeyValueSupplier(name, None, persistent=False, get=lambda: LruKeyValueStore(name, max_cache_size))
+        return KeyValueSupplier(name, None, persistent=False, get=partial(LruKeyValueStore, name, max_cache_size))
 
     @staticmethod
     def persistent_window_store(

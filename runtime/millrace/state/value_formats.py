@@ -67,6 +67,22 @@ class StoredValue(NamedTuple):
     headers: Headers
 
 
+def _plain_to_disk(value: bytes, _timestamp: int, _headers: Headers) -> bytes:
+    return value
+
+
+def _plain_from_disk(data: bytes) -> StoredValue:
+    return StoredValue(data, UNKNOWN_TIMESTAMP, NO_HEADERS)
+
+
+def _timestamped_to_disk(value: bytes, timestamp: int, _headers: Headers) -> bytes:
+    return pack_long(timestamp) + value
+
+
+def _timestamped_from_disk(data: bytes) -> StoredValue:
+    return StoredValue(data[8:], unpack_long(data), NO_HEADERS)
+
+
 def _headers_to_disk(value: bytes, timestamp: int, headers: Headers) -> bytes:
     if not headers:
         return b"\0" + pack_long(timestamp) + value
@@ -108,14 +124,14 @@ class ValueFormat:
 PLAIN = ValueFormat(
     "plain",
     "default",
-    lambda value, _timestamp, _headers: value,
-    lambda data: StoredValue(data, UNKNOWN_TIMESTAMP, NO_HEADERS),
+    _plain_to_disk,
+    _plain_from_disk,
 )
 TIMESTAMPED = ValueFormat(
     "timestamped",
     "keyValueWithTimestamp",
-    lambda value, timestamp, _headers: pack_long(timestamp) + value,
-    lambda data: StoredValue(data[8:], unpack_long(data), NO_HEADERS),
+    _timestamped_to_disk,
+    _timestamped_from_disk,
     ("default",),
 )
 HEADERS = ValueFormat(
@@ -139,6 +155,6 @@ def convert_from_family(family: str, target: ValueFormat) -> Callable[[bytes], b
     """Return how a row of an older column family becomes a row of `target` (timestamp -1 if there was none)."""
     if family == "default" and target.family in {"sessionKeyValueWithHeaders", "keyValueWithTimestamp"}:
         return lambda data: target.to_disk(data, UNKNOWN_TIMESTAMP, NO_HEADERS)
-    if family == "default" and target is HEADERS:
+    if family == "default" and target == HEADERS:
         return lambda data: target.to_disk(data, UNKNOWN_TIMESTAMP, NO_HEADERS)
     return lambda data: b"\0" + data  # timestamped → headers: only the empty block of headers is missing

@@ -30,6 +30,7 @@ from millrace.state.api import StoreContext
 from millrace.state.keys import encode_segment_key
 from millrace.state.ordered_map import prefix_upper_bound
 from millrace.state.rocksdb import RocksKeyValueStore
+from millrace.state.segments import require_segment_interval
 from millrace.state.value_formats import pack_long, unpack_long
 
 _TWO_LONGS = Struct(">qq")
@@ -154,8 +155,13 @@ class RocksVersionedStore(RocksKeyValueStore):
         self._segments: SortedSet[int] = SortedSet()
 
     def open(self, context: StoreContext) -> None:
-        """Open the database and find its segments."""
+        """Open the database and find its segments.
+
+        Raises:
+            TaskCorruptedError: their length has changed with the retention, so some rows would not be found.
+        """
         super().open(context)
+        require_segment_interval(context, self.name, self.segment_interval_ms)
         self.observed_stream_time = -1
         self._segments.clear()
         lower = pack_long(0)

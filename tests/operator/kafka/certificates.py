@@ -42,6 +42,22 @@ class Authority:
         text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
         return _pem(certificate), text.decode()
 
+    def broker_settings(self, plain, controller, tls, host="127.0.0.1"):
+        """Return settings of a broker with a mutual TLS listener in addition to the open one, given their ports."""
+        certificate, key = self.issue("broker")
+        prefix = "listener.name.tls."
+        return {
+            "listeners": f"PLAINTEXT://{host}:{plain},CONTROLLER://{host}:{controller},TLS://{host}:{tls}",
+            "controller.quorum.voters": f"1@{host}:{controller}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL",
+            f"{prefix}ssl.client.auth": "required",
+            f"{prefix}ssl.keystore.type": "PEM",
+            f"{prefix}ssl.keystore.certificate.chain": certificate,
+            f"{prefix}ssl.keystore.key": key,
+            f"{prefix}ssl.truststore.type": "PEM",
+            f"{prefix}ssl.truststore.certificates": self.pem,
+        }
+
 
 def _name(text):
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])

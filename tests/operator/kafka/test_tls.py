@@ -34,20 +34,7 @@ def brokers(authority):
     from millrace.dev.kafka import EmbeddedKafka
 
     plain, controller, tls = free_ports(3, HOST)
-    certificate, key = authority.issue("broker")
-    prefix = "listener.name.tls."
-    config = {
-        "listeners": f"PLAINTEXT://{HOST}:{plain},CONTROLLER://{HOST}:{controller},TLS://{HOST}:{tls}",
-        "controller.quorum.voters": f"1@{HOST}:{controller}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL",
-        f"{prefix}ssl.client.auth": "required",
-        f"{prefix}ssl.keystore.type": "PEM",
-        f"{prefix}ssl.keystore.certificate.chain": certificate,
-        f"{prefix}ssl.keystore.key": key,
-        f"{prefix}ssl.truststore.type": "PEM",
-        f"{prefix}ssl.truststore.certificates": authority.pem,
-    }
-    with EmbeddedKafka(ports=[plain], config=config) as kafka:
+    with EmbeddedKafka(ports=[plain], config=authority.broker_settings(plain, controller, tls)) as kafka:
         yield kafka, f"{HOST}:{tls}"
 
 

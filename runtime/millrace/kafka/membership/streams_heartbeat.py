@@ -14,6 +14,7 @@ after a failure it has all, because nobody knows what the coordinator has seen.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,6 +63,8 @@ _LEAVE_EPOCH: Final = -1
 _TICK_S: Final = 0.5
 _SOON_S: Final = 1.0
 """How long to wait if the coordinator is creating topics or about to assign tasks: less than a heartbeat interval."""
+_CREATED_WITHIN_S: Final = 5.0
+"""How long the coordinator usually needs at most to create internal topics."""
 _UNKNOWN_SERVER_ERROR: Final = -1
 _REMOVED: Final = {25: "the group has removed this member", 110: "the group has another epoch of this member"}
 _PASSING: Final = {MISSING_INTERNAL_TOPICS, ASSIGNMENT_DELAYED}
@@ -123,6 +126,8 @@ class StreamsHeartbeats:
         self._joins_without_endpoint = False
         self._ids: tuple[_Ids, _Ids, _Ids] = (frozenset(), frozenset(), frozenset())
         self._resolved: tuple[_Ids, _Ids, _Ids] | None = None
+        self._warn_at_s = math.inf
+        """When to warn that internal topics are still missing (monotonic)."""
         self._missed_answer = False
         """Whether an answer that was lost may have changed the assignment."""
         self._last_poll_s = time.monotonic()
@@ -324,7 +329,13 @@ class StreamsHeartbeats:
             self._again = True
 
     def _note(self, statuses: Mapping[int, str]) -> None:
-        member = self._member
+        member, now = self._member, time.monotonic()
+        if (MISSING_INTERNAL_TOPICS in statuses) != (MISSING_INTERNAL_TOPICS in member.statuses):
+            self._warn_at_s = now + _CREATED_WITHIN_S
+        if MISSING_INTERNAL_TOPICS in statuses and now >= self._warn_at_s:
+            self._warn_at_s = math.inf
+            detail = statuses[MISSING_INTERNAL_TOPICS]
+            log.warning("Group %s has no tasks until its internal topics exist: %s", self._settings.group_id, detail)
         if statuses != member.statuses:
             problems = "; ".join(f"{detail} ({code})" for code, detail in sorted(statuses.items()))
             level = logging.INFO if statuses.keys() <= _PASSING else logging.WARNING
@@ -333,7 +344,7 @@ class StreamsHeartbeats:
         if MISSING_SOURCE_TOPICS not in statuses:
             member.topics_missing_since_s = None
         elif member.topics_missing_since_s is None:
-            member.topics_missing_since_s = time.monotonic()
+            member.topics_missing_since_s = now
         member.changed.set()
 
     async def _resolve(self) -> None:
