@@ -3,12 +3,13 @@
     python -m benchmarks.failover [--session-timeouts 45,6] [--guarantees at_least_once] [--removal-delay 0]
 
 Two instances of a stateful application with four partitions, one stream thread each, whose input changes all the time. One is
-killed. The time is that until the *other* instance's first output in each partition of the killed one; the last of them counts. So
-it includes the detection, the rebalance, what is left to restore, reading committed offsets, and reprocessing.
+killed. The time is that until the *other* instance's first output in each partition of the killed one; the last of them counts.
+So it includes the detection, the rebalance, what is left to restore, reading committed offsets, and reprocessing.
 
-Instances are members of a classic group, Java's and Millrace's defaults otherwise, without a cache, so that every change is written
-to the output. Rows named *removed* are those of Millrace with its operator, which notices that a pod's process is dead and removes
-that member from the group: here this program does so `--removal-delay` seconds after the kill.
+Instances are dynamic members of a classic group with default settings, but without a cache, so that every change is written to
+the output. Rows *with operator* are those of Millrace in Kubernetes: static members, with standbys a short heartbeat interval, and
+the operator removes a member from the group when it notices that its process is dead. Here this program does so,
+`--removal-delay` seconds after the kill.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.instances import LANGUAGES, Instance
+from benchmarks.instances import HEARTBEAT_WITH_STANDBYS_MS, LANGUAGES, Instance
 from benchmarks.records import Changes, Outputs, create_topics, topics, write_state
 from benchmarks.report import Report, add_options, announce
 from tests.waiting import wait_until
@@ -47,22 +48,22 @@ class Case:
     guarantee: str
     session_timeout_s: int
     standbys: int
-    removed: bool = False
-    """Whether the killed member is removed from the group, as by the operator."""
+    operator: bool = False
+    """Whether it is as with the operator, which removes the killed member from the group."""
 
     @property
     def seconds(self) -> int:
         """An estimate of how long it takes."""
-        return START_S + (0 if self.removed else self.session_timeout_s)
+        return START_S + (0 if self.operator else self.session_timeout_s)
 
 
 def cases(languages: list[str], guarantees: list[str], session_timeouts_s: list[int]) -> list[Case]:
-    """Return all cases, the languages by turns; with removal only for the longest session timeout."""
+    """Return all cases, the languages by turns; those with the operator only for the longest session timeout."""
     found = []
     for guarantee, timeout_s, standbys in itertools.product(guarantees, session_timeouts_s, (0, 1)):
         found += [Case(language, guarantee, timeout_s, standbys) for language in languages]
         if timeout_s == max(session_timeouts_s) and "python" in languages:
-            found.append(Case("python", guarantee, timeout_s, standbys, removed=True))
+            found.append(Case("python", guarantee, timeout_s, standbys, operator=True))
     return found
 
 
@@ -75,7 +76,7 @@ def main() -> None:
     parser.add_argument(
         "--session-timeouts", default="45,6", metavar="SECONDS", help="separated by commas (default: %(default)s)"
     )
-    parser.add_argument("--guarantees", default="at_least_once,exactly_once_v2", help="default: %(default)s")
+    parser.add_argument("--guarantees", default="at_least_once", help="separated by commas (default: %(default)s)")
     parser.add_argument("--languages", default=",".join(LANGUAGES), help="default: %(default)s")
     parser.add_argument("--keys", type=int, default=200_000, help="how many the state has (default: %(default)s)")
     parser.add_argument("--changes", type=int, default=500, help="changes per second (default: %(default)s)")
@@ -102,7 +103,7 @@ def main() -> None:
                 measured[case].append(measure(case, kafka.bootstrap_servers, options))
         for case, runs in measured.items():
             seconds = sorted(runs, key=max)[len(runs) // 2]
-            who = f"{case.language}{', removed' if case.removed else ''}, {case.guarantee}"
+            who = f"{case.language}{' with operator' if case.operator else ''}, {case.guarantee}"
             standby = "yes" if case.standbys else "no"
             row = (who, f"{case.session_timeout_s} s", standby, f"{min(seconds):.2f}", f"{max(seconds):.2f}")
             report.add(row, **asdict(case), seconds=runs)
@@ -129,10 +130,19 @@ def measure(case: Case, servers: str, options: argparse.Namespace) -> list[float
         "statestore.cache.max.bytes": 0,
         "acceptable.recovery.lag": options.keys + 1,  # both are given tasks at once, however much they have to restore
     }
+    if case.operator and case.standbys:
+        settings["heartbeat.interval.ms"] = HEARTBEAT_WITH_STANDBYS_MS
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         group = stack.enter_context(GroupAdmin(ClientSettings(StreamsConfig.of(settings_of(settings)), "failover")))
-        pair = [stack.enter_context(Instance(case.language, name, settings, directory)) for name in "ab"]
+        pair = [
+            stack.enter_context(
+                Instance(
+                    case.language, name, settings | ({"group.instance.id": name} if case.operator else {}), directory
+                )
+            )
+            for name in "ab"
+        ]
         stack.enter_context(Changes(servers, application, options.keys, VALUE_BYTES, options.changes, PARTITIONS))
         outputs = stack.enter_context(Outputs(servers, application, PARTITIONS))
         wait_until(
@@ -142,7 +152,7 @@ def measure(case: Case, servers: str, options: argparse.Namespace) -> list[float
         partitions = killed.active()
         began = time.monotonic()
         killed.kill()
-        if case.removed:
+        if case.operator:
             time.sleep(max(0.0, options.removal_delay - (time.monotonic() - began)))
             group.remove([member for member in group.members() if member.client_id.startswith(f"{killed.name}-")])
         first: dict[int, float] = {}

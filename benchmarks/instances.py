@@ -25,6 +25,8 @@ from millrace.dev.java import find_java, join_class_path
 
 HERE = Path(__file__).parent
 LANGUAGES = ("java", "python")
+HEARTBEAT_WITH_STANDBYS_MS = 500
+"""`heartbeat.interval.ms` as a manifest with standbys sets it: members learn of a rebalance from the answer to a heartbeat."""
 
 
 @functools.cache

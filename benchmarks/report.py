@@ -65,7 +65,7 @@ class Report:
     """
 
     def __init__(self, name: str, title: str, columns: Row, options: argparse.Namespace) -> None:
-        self._name, self._title, self._columns, self._options = name, title, columns, options
+        self._name, self.title, self._columns, self._options = name, title, columns, options
         self._rows: list[Row] = []
         self._figures: list[dict[str, Any]] = []
         self._notes: list[str] = []
@@ -84,7 +84,7 @@ class Report:
     def show(self) -> None:
         """Print the table, and write the files that are asked for."""
         console = Console(width=None if sys.stdout.isatty() else 130)
-        table = Table(title=self._title)
+        table = Table(title=self.title)
         for number, column in enumerate(self._columns):
             table.add_column(column, justify="left" if number == 0 else "right")
         for row in self._rows:

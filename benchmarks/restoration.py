@@ -3,8 +3,8 @@
     python -m benchmarks.restoration [--keys 1000000,10000000] [--partitions 1,4] [--repeat 1]
 
 Each run is one instance with one stream thread and an empty disk: Java and Python by turns, in reverse order every second time.
-The time is that between the start of the first restoration and the end of the last, as a restore listener sees them, so starting the
-process does not count; CPU is that of the process in the same time. Afterwards the number of keys in the store and their
+The time is that between the start of the first restoration and the end of the last, as a restore listener sees them, so starting
+the process does not count; CPU is that of the process in the same time. Afterwards the number of keys in the store and their
 checksum must be those of the changelog.
 """
 
