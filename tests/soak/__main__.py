@@ -20,20 +20,25 @@ from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from tests.soak.administration import BROKERS
 from tests.soak.network import Network
 from tests.soak.phase import Phase, Result
+from tests.soak.replicas import SAMPLES
+from tests.soak.resources import picture, read_samples, write_csv
 
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.errors import DevKafkaError
 
 APPLICATIONS = {
-    "eos-static": (True, True),
-    "alo-dynamic": (False, False),
-    "eos-dynamic": (True, False),
-    "alo-static": (False, True),
+    "eos-static": ("classic", True, True),
+    "alo-streams": ("streams", False, False),
+    "eos-dynamic": ("classic", True, False),
+    "alo-static": ("classic", False, True),
+    "eos-streams": ("streams", True, False),
+    "alo-dynamic": ("classic", False, False),
 }
-"""Whether it is exactly-once, and whether members are static; the order alternates both."""
-_LONGEST_PHASE_S = 180.0
+"""The group protocol, whether it is exactly-once, and whether members are static, which the streams protocol does not have."""
+_LONGEST_PHASE_S = 300.0
 _SHORTEST_PHASE_S = 10.0
 _LINE_EVERY_S = 10.0
 _TABLE_WIDTH = 190
@@ -53,6 +58,7 @@ _FIGURES = {
     "lost": "lost",
     "repeated": "repeated",
     "wrong": "wrong",
+    "stores compared": "stores",
 }
 """In display order, with titles for a narrow column."""
 
@@ -75,7 +81,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--rate", type=int, default=80, help="events per second; all inputs together get about twice as many records"
     )
-    parser.add_argument("--brokers", type=int, default=3, help="brokers; one of three is restarted in each phase")
+    parser.add_argument("--brokers", type=int, default=3, help="brokers; with three, they are restarted and killed too")
     parser.add_argument(
         "--patience",
         type=float,
@@ -100,7 +106,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
     results: list[Result] = []
     display = Display(console, results)
     network = Network(options.brokers)
-    with network, EmbeddedKafka(options.brokers, advertised_ports=network.ports) as kafka, display:
+    with (
+        network,
+        EmbeddedKafka(options.brokers, advertised_ports=network.ports, config=BROKERS) as kafka,
+        display,
+    ):
         network.upstream = kafka.proxied_ports
         interrupted = False
         try:
@@ -110,7 +120,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
                 if (left_s < phase_s / 2 and number >= len(chosen)) or (failed and not options.keep_going):
                     break
                 name = chosen[number % len(chosen)]
-                exactly_once, static = APPLICATIONS[name]
+                protocol, exactly_once, static = APPLICATIONS[name]
                 nth = int(first or 1) + number
                 application = f"{name}-{nth}"
                 phase = Phase(
@@ -118,6 +128,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
                     network,
                     directory / application,
                     application,
+                    protocol=protocol,
                     exactly_once=exactly_once,
                     static=static,
                     seconds=phase_s,
@@ -170,10 +181,9 @@ class Display:
 
     def tell(self, result: Result) -> None:
         """Report how a phase ended."""
-        faults = sum(number for name, number in result.figures.items() if name.startswith("fault: "))
         self._console.print(
             f"{result.application}: {result.verdict} ({result.name}): {result.figures['records in']:,} records in, "
-            f"{result.figures['records out']:,} out, {faults} faults, settled in {result.settled_s} s"
+            f"{result.figures['records out']:,} out, {total_faults(result.figures)} faults, settled in {result.settled_s} s"
         )
         for problem in result.problems:
             self._console.print(f"  {problem}", markup=False)
@@ -193,6 +203,11 @@ def _table(phase: Phase) -> Table:
     return table
 
 
+def total_faults(figures: Counter[str]) -> int:
+    """Return how many faults there were."""
+    return sum(number for name, number in figures.items() if name.startswith("fault: "))
+
+
 def conclude(results: Sequence[Result], seed: str, directory: Path, console: Console) -> int:
     """Write and print the summary and the verdict; return the exit code."""
     verdicts = {result.verdict for result in results}
@@ -210,7 +225,7 @@ def conclude(results: Sequence[Result], seed: str, directory: Path, console: Con
     longest = str(max((result.longest_gap_s for result in results), default=0.0))
     table.add_row("total", verdict, *(f"{total[name]:,}" for name in _FIGURES), longest, "")
     faults = {name.removeprefix("fault: "): total[name] for name in sorted(total) if name.startswith("fault: ")}
-    lines = [f"Faults: {', '.join(f'{name} {number}' for name, number in faults.items())}"]
+    lines = [f"{total_faults(total)} faults: {', '.join(f'{name} {number}' for name, number in faults.items())}"]
     for result in results:
         found = (*result.problems, *(f"allowed: {note}" for note in result.notes))
         lines += [f"{result.application} (seed {result.seed}): {text}" for text in found]
@@ -218,6 +233,12 @@ def conclude(results: Sequence[Result], seed: str, directory: Path, console: Con
     phases = [{field.name: getattr(result, field.name) for field in fields(result)} for result in results]
     summary = {"verdict": verdict, "seed": seed, "total": total, "phases": phases}
     (directory / "summary.json").write_text(json.dumps(summary, indent=2))
+    samples = [sample for path in sorted(directory.glob(f"*/{SAMPLES}")) for sample in read_samples(path)]
+    samples.sort(key=lambda sample: sample.time_s)
+    if samples:
+        write_csv(samples, directory / "resources.csv")
+        title = f"Seed {seed}: {total_faults(total)} faults in {len(results)} phases, {verdict}"
+        (directory / "resources.svg").write_text(picture(samples, title))
     with (directory / "summary.txt").open("w") as file:
         for output in (file, console.file):
             each = Console(file=output, width=_TABLE_WIDTH, highlight=False)

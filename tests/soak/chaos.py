@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import logging
 import random
+import re
 import signal
 import threading
 import time
@@ -17,16 +18,18 @@ from dataclasses import dataclass
 from itertools import count
 
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AclOperation, AlterConfigOpType, ResourceType
+from tests.soak import administration, damage
 from tests.soak.network import Network, Rule
 from tests.soak.replicas import Replica
-from tests.soak.topology import OUTPUTS, topic
+from tests.soak.topology import CLOSED_STORE, INPUTS, OUTPUTS, PARTITIONS, topic
 
 from millrace.dev.kafka import EmbeddedKafka
 
 _log = logging.getLogger("soak")
 
 SESSION_TIMEOUT_S = 6.0
+TRANSACTION_TIMEOUT_S = 15.0
 DELIVERY_TIMEOUT_S = 8.0
 _GAP_S = (1.0, 6.0)
 """How long after one fault the next usually begins."""
@@ -41,16 +44,33 @@ _SMALL_BATCH = "80"
 """A batch of two records is refused, but the marker that ends a transaction (78 bytes) still fits. If it does not, the
 coordinator gives up, and the transaction never ends (seen with Kafka 4.3.1)."""
 
+WIPED_DAMAGED = re.compile(r"wiped.*is damaged|is damaged.*wiped|wiped.*(Corruption|corrupt)")
+WIPED_TRUNCATED = re.compile(r"(no longer has offset|only: its state) .*wiped|only: its state is wiped")
+DIED_FULL = re.compile(r"died .*(is full|File too large|No space|read-only)")
+DIED_DENIED = re.compile(r"died .*([Aa]uthoriz|AUTHORIZ|[Dd]enied|allow READ|Grant)")
+"""What a fault may lead to in the log of an instance, from the fault to the end of the phase."""
+
 _KINDS: dict[str, tuple[int, float, float]] = {
     # kind: weight, minimum and maximum duration
     "kill": (4, 0.2, 4.0),
     "stop": (3, 0.2, 3.0),
     "freeze": (3, 0.5, 0.6 * SESSION_TIMEOUT_S),
-    "freeze for long": (2, 1.4 * SESSION_TIMEOUT_S, 2.2 * SESSION_TIMEOUT_S),
+    "freeze for long": (2, 1.4 * SESSION_TIMEOUT_S, 1.3 * TRANSACTION_TIMEOUT_S),
+    "delete state": (2, 0.2, 2.0),
+    "corrupt state": (2, 0.2, 2.0),
+    "full disk": (2, 3.0, 10.0),
+    "add instance": (2, 8.0, 25.0),
+    "remove instance": (1, 1.2 * SESSION_TIMEOUT_S, 2.5 * SESSION_TIMEOUT_S),
     "add thread": (1, 0.0, 0.0),
     "remove thread": (1, 0.0, 0.0),
     "fence": (2, 0.0, 0.0),
     "refuse": (1, 0.5, 3.0),
+    "deny": (2, 2.0, 8.0),
+    "truncate": (2, 8.0, 16.0),
+    "restart broker": (1, 0.0, 0.0),
+    "crash broker": (1, 0.5, 5.0),
+    "roll brokers": (1, 0.0, 0.0),
+    "move leaders": (2, 0.0, 0.0),
     "cut": (3, 0.0, 0.0),
     "silent broker": (1, 2.0, 10.0),
     "silent producer": (2, 1.2 * DELIVERY_TIMEOUT_S, 1.8 * DELIVERY_TIMEOUT_S),
@@ -69,9 +89,19 @@ _OF_ONE_REPLICA = {
     "fence",
     "silent producer",
     "silent link",
+    "delete state",
+    "corrupt state",
+    "full disk",
+    "remove instance",
+    "truncate",
 }
+ENDS_PROCESS = {"kill", "stop", "delete state", "corrupt state", "remove instance"}
+"""These spare the first instance, so that its process is as old as the phase, and leaks can be seen."""
+_OF_SEVERAL_BROKERS = {"restart broker", "crash broker", "roll brokers", "move leaders"}
+_TAKES_BROKER_AWAY = {"restart broker", "crash broker", "roll brokers"}
+"""One at a time: with two of three brokers away nothing can be committed."""
 
-_TRANSACTIONS_FAIL = ("silent link", "silent producer", "refuse", "fence")
+_TRANSACTIONS_FAIL = ("silent link", "silent producer", "refuse", "fence", "full disk")
 _REBALANCES = ("kill", "stop", "add thread", "freeze for long")
 _UPSET_AFTER_S = (0.0, 6.0)
 """Each of the former is followed by one of the latter, at another instance: partitions are revoked while transactions fail."""
@@ -93,7 +123,9 @@ class Fault:
 def plan(seed: str, seconds: float, *, replicas: int, brokers: int, exactly_once: bool) -> list[Fault]:
     """Return the faults of a phase in order; the same for the same arguments."""
     chance = random.Random(seed)
-    weights = {kind: weight for kind, (weight, _, _) in _KINDS.items() if exactly_once or kind != "fence"}
+    excluded = (set() if exactly_once else {"fence"}) | (set() if brokers > 2 else _OF_SEVERAL_BROKERS)
+    # A single broker's restart leaves transactions without markers: docs/operations.md
+    weights = {kind: weight for kind, (weight, _, _) in _KINDS.items() if kind not in excluded}
     faults: list[Fault] = []
 
     def add(at_s: float, kind: str, target: int) -> None:
@@ -106,15 +138,15 @@ def plan(seed: str, seconds: float, *, replicas: int, brokers: int, exactly_once
             break
         [kind] = chance.choices(list(weights), list(weights.values()))
         target = chance.randrange(replicas if kind in _OF_ONE_REPLICA else brokers)
+        if kind in ENDS_PROCESS:
+            target = chance.randrange(1, replicas)
         add(at_s, kind, target)
         if kind in _TRANSACTIONS_FAIL:
-            add(at_s + chance.uniform(*_UPSET_AFTER_S), chance.choice(_REBALANCES), (target + 1) % replicas)
+            upset = chance.choice(_REBALANCES)
+            other = (target + 1) % replicas
+            add(at_s + chance.uniform(*_UPSET_AFTER_S), upset, max(1, other) if upset in ENDS_PROCESS else other)
         at_s += chance.uniform(*(_BURST_GAP_S if chance.random() < _BURSTS else _GAP_S))
         at_s += _QUIET_S if number % _QUIET_EVERY == 0 else 0.0
-    if (
-        brokers > 2 and seconds >= 30
-    ):  # a single broker's restart leaves transactions without markers: docs/operations.md
-        faults.append(Fault(chance.uniform(0.1, 0.6) * seconds, "restart broker", chance.randrange(brokers), 0.0, 0.0))
     return sorted(faults)
 
 
@@ -126,11 +158,20 @@ class Chaos:
         kafka: the brokers.
         network: the proxies in front of them.
         replicas: the instances.
+        spare: another instance, which is only added for a while.
+        closed: returns the start of a window of an input partition, in ms, before which all are closed.
         faults: the plan.
     """
 
     def __init__(
-        self, application: str, kafka: EmbeddedKafka, network: Network, replicas: Sequence[Replica], faults: list[Fault]
+        self,
+        application: str,
+        kafka: EmbeddedKafka,
+        network: Network,
+        replicas: Sequence[Replica],
+        spare: Replica,
+        closed: Callable[[int], int],
+        faults: list[Fault],
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.errors: list[str] = []
@@ -139,6 +180,9 @@ class Chaos:
         self._kafka = kafka
         self._network = network
         self._replicas = replicas
+        self._spare = spare
+        self._closed = closed
+        self._broker_away = threading.Lock()
         self._faults = faults
         self._undo: list[tuple[float, int, Callable[[], object]]] = []
         self._helpers: list[threading.Thread] = []
@@ -182,6 +226,8 @@ class Chaos:
     def _begin(self, fault: Fault, now_s: float) -> None:
         replica = self._replicas[fault.target % len(self._replicas)]
         if fault.kind in _OF_ONE_REPLICA and not replica.works:
+            return
+        if fault.kind in _TAKES_BROKER_AWAY and not self._broker_away.acquire(blocking=False):
             return
         begin: Callable[[Fault, Replica], Callable[[], object] | None] = getattr(
             self, "_" + fault.kind.replace(" ", "_")
@@ -260,17 +306,7 @@ class Chaos:
         name = topic(self._application, OUTPUTS[int(fault.lot * len(OUTPUTS))])
 
         def limit(operation: AlterConfigOpType) -> None:
-            entry = ConfigEntry("max.message.bytes", _SMALL_BATCH, incremental_operation=operation)
-            resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-            admin = self._kafka.admin()
-            for tries_left in reversed(range(5)):
-                try:
-                    [future] = admin.incremental_alter_configs([resource]).values()
-                    future.result(30)
-                    return
-                except (KafkaException, TimeoutError):  # a broker may be down, but the limit must not stay
-                    if not tries_left:
-                        raise
+            administration.set_topic(self._kafka.admin(), name, "max.message.bytes", _SMALL_BATCH, operation)
 
         limit(AlterConfigOpType.SET)
         return lambda: limit(AlterConfigOpType.DELETE)
@@ -302,9 +338,105 @@ class Chaos:
     def _reorder(self, fault: Fault, _: Replica) -> Callable[[], object]:
         return self._ruled(Rule(lots=_part(fault), jitter_s=1.0, answers_only=True))
 
+    def _with_brokers_away(self, fault: Fault, change: Callable[[], object]) -> None:
+        def carry_out() -> None:
+            try:
+                change()
+            finally:
+                self._broker_away.release()
+
+        self._aside(fault.kind, carry_out)
+
     def _restart_broker(self, fault: Fault, _: Replica) -> None:
         broker = self._kafka.broker_ids[fault.target]
-        self._aside("restart broker", lambda: self._kafka.restart_broker(broker))
+        self._with_brokers_away(fault, lambda: self._kafka.restart_broker(broker))
+
+    def _crash_broker(self, fault: Fault, _: Replica) -> None:
+        broker = self._kafka.broker_ids[fault.target]
+
+        def crash() -> None:
+            self._kafka.kill(broker)
+            self._over.wait(fault.lasts_s)
+            self._kafka.restart_broker(broker)
+
+        self._with_brokers_away(fault, crash)
+
+    def _roll_brokers(self, fault: Fault, _: Replica) -> None:
+        def roll() -> None:
+            for broker in self._kafka.broker_ids:
+                self._kafka.restart_broker(broker)
+
+        self._with_brokers_away(fault, roll)
+
+    def _move_leaders(self, fault: Fault, _: Replica) -> None:
+        chance = random.Random(fault.lot)
+        self._aside("move leaders", lambda: administration.move_leaders(self._kafka, self._application, chance))
+
+    def _add_instance(self, fault: Fault, _: Replica) -> None:
+        self._aside_for_a_while(fault, self._spare.start, self._spare.stop)
+
+    def _remove_instance(self, fault: Fault, replica: Replica) -> None:
+        self._aside_for_a_while(fault, replica.stop, replica.start)
+
+    def _aside_for_a_while(self, fault: Fault, begin: Callable[[], object], end: Callable[[], object]) -> None:
+        def change() -> None:
+            begin()
+            self._over.wait(fault.lasts_s)
+            end()
+
+        self._aside(fault.kind, change)
+
+    def _delete_state(self, fault: Fault, replica: Replica) -> Callable[[], object]:
+        replica.kill()
+        what = damage.delete(replica.state_directory / self._application, random.Random(fault.lot))
+        _log.info("Deleted the state of %s: %s", replica.name, what)
+        return replica.start
+
+    def _corrupt_state(self, fault: Fault, replica: Replica) -> Callable[[], object]:
+        replica.kill()
+        what = damage.corrupt(replica.state_directory / self._application, random.Random(fault.lot))
+        _log.info("Damaged the state of %s: %s", replica.name, what)
+        replica.excuse(WIPED_DAMAGED)
+        return replica.start
+
+    def _full_disk(self, _: Fault, replica: Replica) -> Callable[[], object]:
+        replica.excuse(DIED_FULL)
+        return replica.fill_disk()
+
+    def _deny(self, fault: Fault, _: Replica) -> Callable[[], object]:
+        chance = random.Random(fault.lot)
+        changelog = f"{self._application}-{CLOSED_STORE}-changelog"
+        kind, name, operation = chance.choice(
+            (
+                (ResourceType.TOPIC, topic(self._application, chance.choice(OUTPUTS)), AclOperation.WRITE),
+                (ResourceType.TOPIC, topic(self._application, chance.choice(INPUTS)), AclOperation.READ),
+                (ResourceType.TOPIC, changelog, AclOperation.WRITE),
+                (ResourceType.TOPIC, changelog, AclOperation.READ),
+                (ResourceType.GROUP, self._application, AclOperation.READ),
+            )
+        )
+        _log.info("Denied: %s of %s", operation.name, name)
+        for replica in (*self._replicas, self._spare):
+            replica.excuse(DIED_DENIED)
+        return administration.deny(self._kafka, kind, name, operation)
+
+    def _truncate(self, fault: Fault, replica: Replica) -> Callable[[], object]:
+        # The standbys of one instance get no changelog records for a while, and then these are gone.
+        partition = int(fault.lot * PARTITIONS)
+        changelog = f"{self._application}-{CLOSED_STORE}-changelog"
+        replica.excuse(WIPED_TRUNCATED)
+        let_through = self._ruled(Rule(client=f"{replica.name}-*-restore-consumer", silent=True))
+
+        def truncate() -> None:
+            try:
+                offset = administration.truncate(self._kafka, changelog, partition, self._closed(partition))
+                _log.info("Truncated %s-%d at %d", changelog, partition, offset)
+            except (KafkaException, TimeoutError) as error:  # the leader is also busy or down
+                _log.info("Not truncated: %s", error)
+            finally:
+                let_through()
+
+        return truncate
 
 
 def _part(fault: Fault) -> tuple[float, float]:

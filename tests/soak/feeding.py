@@ -13,6 +13,7 @@ from tests.soak.model import Event, Inputs
 from tests.soak.topology import PARTITIONS, topic
 
 KEYS = 30
+ORDERS = 20
 _TICK_S = 0.05
 _UNREADABLE, _POISON = 0.02, 0.03
 _LATER_MS = 600_000
@@ -52,12 +53,14 @@ class Feeder:
         )
 
     def load_tables(self) -> None:
-        """Write version 0 of every key in both tables."""
+        """Write version 0 of every key in the tables."""
         for number in range(KEYS):
             key = f"k{number}"
             self.inputs.versions[key] = [0, 0]
             for table in ("first", "second"):
                 self._send(table, key, 0)
+        for number in range(ORDERS):
+            self._feed_order(f"o{number}")
         self._flush()
 
     def start(self) -> None:
@@ -104,8 +107,15 @@ class Feeder:
             versions = self.inputs.versions[key]
             versions[table] += 1
             self._send(("first", "second")[table], key, versions[table])
+        if event.number % 10 == 5:
+            self._feed_order(f"o{chance.randrange(ORDERS)}")
         if event.number % 2 == 0:
             self._feed_pairs(event.number)
+
+    def _feed_order(self, key: str) -> None:
+        customers = self.inputs.orders.setdefault(key, [])
+        customers.append(f"k{self._chance.randrange(KEYS)}")
+        self._send("orders", key, {"version": len(customers) - 1, "customer": customers[-1]})
 
     def _feed_pairs(self, number: int) -> None:
         # One left record with one or two right ones, in either order.

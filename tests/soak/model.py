@@ -9,6 +9,7 @@ once; duplicates are only counted.
 from __future__ import annotations
 
 import json
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ class Inputs:
     """The ids in `left` and `right` that match."""
     versions: dict[str, list[int]] = field(default_factory=dict)
     """The last versions of a key in `first` and `second`."""
+    orders: dict[str, list[str]] = field(default_factory=dict)
+    """The customer that each version of an order names, a key of `second`."""
     markers: set[int] = field(default_factory=set)
     """Events that close the windows of all earlier ones; their own windows never close."""
     records: int = 0
@@ -76,6 +79,28 @@ def compare(inputs: Inputs, outputs: Mapping[str, Iterable[Output]], *, exactly_
         findings.repeated += [fact for fact in (have - must).elements() if fact in must]
         findings.wrong += [fact for fact in have if fact not in must]
     return found
+
+
+def expected_states(inputs: Inputs) -> dict[str, dict[bytes, Any]]:
+    """Return what stores must contain at the end, by the bytes of their keys; the ids in windows are sorted."""
+    totals: dict[bytes, list[int]] = defaultdict(list)
+    for event in _alive(inputs):
+        totals[group_of(event.number).encode() + struct.pack(">qi", event.window, 0)].append(event.number)
+    versions = {key.encode(): each for key, each in inputs.versions.items()}
+    orders = {key.encode(): customers for key, customers in inputs.orders.items()}
+    return {
+        "first": {key: first for key, (first, _) in versions.items()},
+        "second": {key: second for key, (_, second) in versions.items()},
+        "versions": versions,
+        "orders": {
+            key: {"version": len(customers) - 1, "customer": customers[-1]} for key, customers in orders.items()
+        },
+        "matched": {
+            key: [len(customers) - 1, customers[-1], inputs.versions[customers[-1]][1]]
+            for key, customers in orders.items()
+        },
+        "totals": dict(totals),
+    }
 
 
 def _alive(inputs: Inputs) -> list[Event]:
@@ -170,6 +195,27 @@ def _read_pairs(outputs: list[Output], _: bool, __: Findings) -> Iterable[Any]:
     return [tuple(json.loads(value)) for _, value in outputs]
 
 
+def _expected_matched(inputs: Inputs, exactly_once: bool) -> Iterable[Any]:
+    for key, customers in inputs.orders.items():
+        last = len(customers) - 1
+        yield (key, last, customers[-1], inputs.versions[customers[-1]][1]) if exactly_once else (key, last)
+
+
+def _read_matched(outputs: list[Output], exactly_once: bool, findings: Findings) -> Iterable[Any]:
+    """Return the last result of each order: those between may be skipped, as both sides change independently."""
+    last: dict[str, list[Any]] = {}
+    for key, value in outputs:
+        result = json.loads(value)
+        before = last.get(key, [-1, "", -1])
+        newer = (result[0], result[2]) > (before[0], before[2])
+        if exactly_once and not newer:
+            findings.wrong.append((key, f"{before} became {result}"))
+        if exactly_once or newer:
+            last[key] = result
+    for key, (version, customer, of_customer) in last.items():
+        yield (key, version, customer, of_customer) if exactly_once else (key, version)
+
+
 def _expected_dead(inputs: Inputs, _: bool) -> Iterable[Any]:
     return [(event.key, event.number) for event in inputs.events if event.dead]
 
@@ -186,5 +232,6 @@ _FACTS: dict[str, tuple[Callable[[Inputs, bool], Iterable[Any]], Callable[..., I
     "totals": (_expected_totals, _read_totals),
     "versions": (_expected_versions, _read_versions),
     "pairs": (_expected_pairs, _read_pairs),
+    "matched": (_expected_matched, _read_matched),
     "dead-letters": (_expected_dead, _read_dead),
 }

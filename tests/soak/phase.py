@@ -11,12 +11,16 @@ from pathlib import Path
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from tests.instance.support import settings
-from tests.soak.chaos import DELIVERY_TIMEOUT_S, SESSION_TIMEOUT_S, Chaos, plan
+from tests.kafka.support import set_group
+from tests.soak import administration
+from tests.soak.chaos import DELIVERY_TIMEOUT_S, SESSION_TIMEOUT_S, TRANSACTION_TIMEOUT_S, Chaos, plan
 from tests.soak.feeding import KEYS, Feeder
 from tests.soak.model import compare
 from tests.soak.network import Network
 from tests.soak.reading import Reader, end_offsets
-from tests.soak.replicas import Replica
+from tests.soak.replicas import SAMPLES, Replica
+from tests.soak.resources import grown, read_samples
+from tests.soak.states import compare_states, read_changelogs
 from tests.soak.topology import INPUTS, OUTPUTS, PARTITIONS, topic
 
 from millrace.dev.kafka import EmbeddedKafka
@@ -24,6 +28,18 @@ from millrace.dev.kafka import EmbeddedKafka
 _log = logging.getLogger("soak")
 
 _NAMES = ("one", "two", "three")
+_SPARE = "four"
+_STANDBYS = {
+    "num.standby.replicas": 1,
+    "acceptable.recovery.lag": 100,
+    "probing.rebalance.interval.ms": 60_000,
+}
+_GROUP = {
+    "streams.num.standby.replicas": "1",
+    "streams.session.timeout.ms": str(int(SESSION_TIMEOUT_S * 1000)),
+    "streams.heartbeat.interval.ms": "500",
+}
+"""Settings of the group, which take the place of the instances' with `group.protocol=streams`."""
 _LOOK_EVERY_S = 1.0
 _QUIET_S = 3.0
 """How long to listen at the end for anything more: duplicates would arrive then."""
@@ -63,6 +79,7 @@ class Phase:
         network: the proxies in front of them.
         directory: for the instances' state and logs.
         application: the application's id, which its topics' names start with.
+        protocol: classic or streams.
         exactly_once: the guarantee; otherwise at-least-once.
         static: whether the instances are static members.
         seconds: how long things go wrong.
@@ -79,6 +96,7 @@ class Phase:
         directory: Path,
         application: str,
         *,
+        protocol: str,
         exactly_once: bool,
         static: bool,
         seconds: float,
@@ -88,7 +106,7 @@ class Phase:
         show: Callable[[Phase], None],
     ) -> None:
         guarantee = "exactly_once_v2" if exactly_once else "at_least_once"
-        name = f"{guarantee}, {'static' if static else 'dynamic'} members"
+        name = f"{guarantee}, {'static' if static else 'dynamic'} members, group.protocol={protocol}"
         self.result = Result(name, application, seed)
         self.doing = "starting"
         self.left_s = seconds
@@ -108,16 +126,24 @@ class Phase:
             processing_guarantee=guarantee,
             session_timeout_ms=int(SESSION_TIMEOUT_S * 1000),
             producer_delivery_timeout_ms=int(DELIVERY_TIMEOUT_S * 1000),
+            group_protocol=protocol,
         )
+        config |= administration.CLIENTS
         if exactly_once:
-            config["producer.transaction.timeout.ms"] = 15_000
+            config["producer.transaction.timeout.ms"] = int(TRANSACTION_TIMEOUT_S * 1000)
+        if protocol == "streams":
+            set_group({"application.id": application, "bootstrap.servers": kafka.bootstrap_servers}, _GROUP)
+        else:
+            config |= _STANDBYS
+        self._directory = directory
         self.replicas = [Replica(each, application, config, directory, static=static) for each in _NAMES]
+        self._spare = Replica(_SPARE, application, config, directory, static=static)
         topics = [topic(application, each) for each in INPUTS + OUTPUTS]
         kafka.create_topics(*topics, partitions=PARTITIONS)
         self.reader = Reader(kafka, application)
         self.feeder = Feeder(kafka.bootstrap_servers, application, rate, seed)
         faults = plan(seed, seconds, replicas=len(_NAMES), brokers=len(kafka.broker_ids), exactly_once=exactly_once)
-        self.chaos = Chaos(application, kafka, network, self.replicas, faults)
+        self.chaos = Chaos(application, kafka, network, self.replicas, self._spare, self.reader.closed_ms, faults)
 
     def run(self) -> Result:
         """Run it, and return the result; topics of a phase that passed are deleted."""
@@ -140,7 +166,7 @@ class Phase:
             self.feeder.stop()
             self.chaos.stop()
             self._network.rules = set()
-            for replica in self.replicas:
+            for replica in self._all:
                 replica.kill()
             self.reader.close()
             self._count()
@@ -148,16 +174,20 @@ class Phase:
             self._delete_topics()
         return result
 
+    @property
+    def _all(self) -> list[Replica]:
+        return [*self.replicas, self._spare]
+
     def figures(self) -> Counter[str]:
         """Return the counts so far."""
         figures: Counter[str] = Counter()
-        for replica in self.replicas:
+        for replica in self._all:
             figures.update(replica.figures())
         figures.update({f"fault: {kind}": count for kind, count in self.chaos.counts.items()})
         figures["records in"] = self.feeder.inputs.records
         figures["records out"] = self.reader.records
         figures["connections cut"] = self._network.cut - self._cuts_before
-        figures["processes started"] = sum(replica.starts for replica in self.replicas)
+        figures["processes started"] = sum(replica.starts for replica in self._all)
         return figures
 
     def _start(self) -> None:
@@ -197,6 +227,8 @@ class Phase:
             time.sleep(_LOOK_EVERY_S)
             if self.reader.records != seen:
                 seen, quiet_since = self.reader.records, time.monotonic()
+        self.doing = "waiting for standbys"
+        self._wait(lambda: not self._without_standby(), lambda: f"every task has a standby: {self._without_standby()}")
         self.doing = "stopping"
         for replica in self.replicas:
             replica.stop()
@@ -237,7 +269,7 @@ class Phase:
         return "".join(lines)
 
     def _look(self) -> None:
-        for replica in self.replicas:
+        for replica in self._all:
             replica.check()
         self._show(self)
 
@@ -249,6 +281,23 @@ class Phase:
         if not behind and self.reader.gap_s > _NO_MORE_S and all(replica.idle for replica in self.replicas):
             return ""  # what is missing now will not arrive any more
         return f"lost so far {lost}, not committed {behind}" if lost or behind else ""
+
+    def _without_standby(self) -> str:
+        """Return the tasks without exactly one running active task and a standby that has caught up, or nothing."""
+        active: dict[str, str] = {}
+        standbys: dict[str, str] = {}
+        for replica in self.replicas:
+            for task in replica.status().get("tasks", ()):
+                if task["stores"] or task["state"] != "RUNNING":
+                    at_rest = task["role"] == "standby" or task["state"] == "RUNNING"
+                    kept = standbys if task["role"] == "standby" else active
+                    kept[task["id"]] = replica.name if at_rest and task["remaining"] == 0 else ""
+        wrong = {
+            task: f"active on {active.get(task) or 'none'}, standby on {standbys.get(task) or 'none'}"
+            for task in {*active, *standbys}
+            if not active.get(task) or not standbys.get(task) or active[task] == standbys[task]
+        }
+        return str(wrong or "" if active else "no task at all")
 
     def _uncommitted(self) -> dict[str, int]:
         """Return how far committed offsets are from the ends of the inputs."""
@@ -266,6 +315,9 @@ class Phase:
 
     def _judge(self) -> None:
         self._judge_outputs()
+        if self._exactly_once:
+            self._judge_states()
+        self._judge_resources()
         self.result.problems += self.feeder.errors + self.chaos.errors
 
     def _judge_outputs(self) -> None:
@@ -281,11 +333,32 @@ class Phase:
                 each.lost = []
             result.problems += [f"{name}: {problem}" for problem in each.problems(exactly_once=self._exactly_once)]
 
+    def _judge_states(self) -> None:
+        self.doing = "comparing states"
+        changes = read_changelogs(self._kafka, self._application)
+        directories = {replica.name: replica.state_directory for replica in self._all}
+        found = compare_states(self._application, changes, directories, self.feeder.inputs)
+        self.result.problems += found.problems
+        self.result.figures.update(
+            {
+                "stores compared": found.stores,
+                "rows compared": found.rows,
+                "stores behind": found.behind,
+                "stores damaged": found.damaged,
+            }
+        )
+
+    def _judge_resources(self) -> None:
+        samples = read_samples(self._directory / SAMPLES)
+        problems, notes = grown(samples)
+        self.result.problems += problems
+        self.result.figures["resources compared"] = len(problems) + len(notes)
+
     def _count(self) -> None:
         result = self.result
         result.figures.update(self.figures())
         result.longest_gap_s = round(self.reader.longest_gap_s, 1)
-        for replica in self.replicas:
+        for replica in self._all:
             result.problems += replica.problems
         if result.verdict == "passed" and result.problems:
             result.verdict = "failed"

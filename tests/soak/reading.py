@@ -12,6 +12,7 @@ from tests.soak.model import Output
 from tests.soak.topology import OUTPUTS, PARTITIONS, topic
 
 from millrace.dev.kafka import EmbeddedKafka
+from millrace.engine.partitioner import partition_for_key
 from millrace.processor.handlers import HEADER_EXCEPTION
 
 
@@ -22,6 +23,7 @@ class Reader:
         self.outputs: dict[str, list[Output]] = {name: [] for name in OUTPUTS}
         """The records read, in order for each partition."""
         self.records = 0
+        self._closed_ms: dict[int, int] = {}
         self.longest_gap_s = 0.0
         self._kafka = kafka
         self._application = application
@@ -64,6 +66,10 @@ class Reader:
             self.longest_gap_s = max(self.longest_gap_s, self.gap_s)
         self._last_at = time.monotonic() if on else None
 
+    def closed_ms(self, partition: int) -> int:
+        """Return the start of the last window that an input partition has closed, as far as its result was read; 0 for none."""
+        return self._closed_ms.get(partition, 0)
+
     def behind(self) -> list[str]:
         """Return the partitions whose end, including uncommitted records and markers, was not reached."""
         ends = end_offsets(self._kafka, self._partitions)
@@ -85,6 +91,10 @@ class Reader:
             if b"ProductionError" not in dict(message.headers() or ()).get(HEADER_EXCEPTION, b""):
                 name = where[0].removeprefix(f"{self._application}.")
                 self.outputs[name].append((message.key().decode(), message.value()))
+                if name == "closed":
+                    key, _, start = message.key().decode().partition("@")
+                    partition = partition_for_key(key.encode(), PARTITIONS)
+                    self._closed_ms[partition] = max(int(start), self.closed_ms(partition))
             self.records += 1
             self._ends[where] = message.offset() + 1
             if self._last_at is not None:

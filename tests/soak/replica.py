@@ -9,13 +9,17 @@ import json
 import logging
 import signal
 import sys
+import time
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from tests.soak.resources import Sampler
 from tests.soak.topology import build, settings
 
 from millrace.instance import KafkaStreams, UncaughtExceptionResponse
 
 _log = logging.getLogger("soak")
+_SAMPLE_EVERY_S = 2.0
 
 
 def main(spec: str) -> int:
@@ -29,7 +33,14 @@ def main(spec: str) -> int:
     streams.set_uncaught_exception_handler(lambda _: UncaughtExceptionResponse.REPLACE_THREAD)
     streams.start()
     told = False
+    sampler = Sampler(Path(given["samples"]), given["config"]["client.id"])
+    sample_at = 0.0
     while not streams.wait(0.1):
+        if time.monotonic() >= sample_at:
+            sample_at = time.monotonic() + _SAMPLE_EVERY_S
+            threads = streams.metadata_for_local_threads()
+            tasks = sum(len(thread.active_tasks) + len(thread.standby_tasks) for thread in threads)
+            sampler.sample(len(threads), tasks)
         try:
             number = signals.get_nowait()
         except Empty:

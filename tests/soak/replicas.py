@@ -6,18 +6,21 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 150.0
+SAMPLES = "samples.csv"
+"""The file in a phase's directory to which all its instances write what they use."""
 _OUR_ENDS = {0, -signal.SIGKILL, -signal.SIGTERM}
 """The last of them: it was told to stop before it could handle signals."""
 _LINES = {
@@ -50,15 +53,18 @@ class Replica:
         self.frozen = False
         self.problems: list[str] = []
         self.starts = 0
+        self.state_directory = directory / name
         self._start_lock = threading.Lock()
+        self._excuses: set[re.Pattern[str]] = set()
         self._stopping = False
         self._status_path = directory / f"{name}.status"
         self.log_path = directory / f"{name}.log"
         self._spec = {
             "application": application,
+            "samples": str(directory / SAMPLES),
             "config": {
                 **config,
-                "state.dir": str(directory / name),
+                "state.dir": str(self.state_directory),
                 "client.id": name,
                 "__status.file__": str(self._status_path),
                 **({"group.instance.id": name} if static else {}),
@@ -93,14 +99,38 @@ class Replica:
     def _start(self) -> None:
         self.starts += 1
         self._stopping = False
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.soak.replica", json.dumps(self._spec)],
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": f"{ROOT / 'runtime'}:{ROOT}"},
-            )
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.soak.replica", json.dumps(self._spec)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'runtime'}:{ROOT}"},
+        )
+        threading.Thread(target=self._keep_log, args=(self.process.stdout,), name="log", daemon=True).start()
+
+    def _keep_log(self, output: IO[bytes]) -> None:
+        # Not written by the process itself, so that its log continues when its disk is full.
+        with output, self.log_path.open("ab") as log:
+            for line in output:
+                log.write(line)
+                log.flush()
+
+    def excuse(self, lines: re.Pattern[str]) -> None:
+        """Do not report lines of the log that match: they are consequences of a fault."""
+        self._excuses.add(lines)
+
+    def fill_disk(self) -> Callable[[], None]:
+        """Let every write to a file fail in its process, as with a full disk, and return a function that ends that."""
+        assert self.process is not None
+        pid = self.process.pid
+        before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
+
+        def free() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+        return free
 
     def signal(self, number: int) -> None:
         """Send a signal, if there is a process."""
@@ -183,6 +213,8 @@ class Replica:
         self._log_read += complete
         for line in data[:complete].decode(errors="replace").splitlines():
             self.counts.update(name for name, pattern in _LINES.items() if pattern.search(line))
+            if any(excuse.search(line) for excuse in self._excuses):
+                continue
             if "died (to do: " in line and not _REFUSED.search(line):
                 self.problems.append(f"A thread of {self.name} died: {line}")
             elif "wiped" in line:

@@ -83,6 +83,8 @@ def test_undisturbed_run_agrees_with_the_model(fed, exactly_once):
 def test_lost_record_is_found(fed, name):
     """One missing record in any output breaks exactly-once."""
     outputs = fed[1][name]
+    if name == "matched":  # all but the last result of a key may be skipped
+        outputs = list(dict(outputs).items())
     for missing in (0, len(outputs) // 2, len(outputs) - 1):
         kept = outputs[:missing] + outputs[missing + 1 :]
         assert "lost" in found(fed, True, **{name: kept})[name]
@@ -106,6 +108,7 @@ def test_repeated_record_is_found(fed, name):
         ("totals", [999_999]),
         ("versions", [77, 77]),
         ("pairs", [1, 999_999]),
+        ("matched", [999_999, "k1", 0]),
         ("dead-letters", {"id": 999_999}),
     ],
 )
@@ -168,7 +171,7 @@ def test_instance_that_ends_by_itself_is_a_problem(tmp_path):
 
 
 @pytest.mark.parametrize("error", [None, StreamsError("no")], ids=["without an error", "with an error"])
-def test_replica_returns_one_when_nobody_told_it_to_stop(monkeypatch, error):
+def test_replica_returns_one_when_nobody_told_it_to_stop(monkeypatch, tmp_path, error):
     """An unrequested end is a failure, even if the instance cannot say why."""
 
     def end(streams):
@@ -178,8 +181,8 @@ def test_replica_returns_one_when_nobody_told_it_to_stop(monkeypatch, error):
     monkeypatch.setattr(KafkaStreams, "start", end)
     previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)}
     try:
-        config = {"application.id": "app", "bootstrap.servers": "127.0.0.1:1"}
-        assert main(json.dumps({"application": "app", "config": config})) == 1
+        config = {"application.id": "app", "bootstrap.servers": "127.0.0.1:1", "client.id": "one"}
+        assert main(json.dumps({"application": "app", "config": config, "samples": str(tmp_path / "samples")})) == 1
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -9,6 +9,7 @@ Each output shows which input records led to it, so that one lost record is foun
   makes a record late; every update adds one id;
 * `versions`: the versions in the tables `first` and `second`; every update raises one of the two;
 * `pairs`: the ids of two streams;
+* `matched`: the version of an order with the version in `second` of the customer that it names, joined by foreign key;
 * `dead-letters`: events that cannot be read, and those that a node fails on.
 """
 
@@ -39,8 +40,10 @@ from millrace.topology import Topology
 PARTITIONS: Final = 3
 WINDOW_MS: Final = 2_000
 GROUPS: Final = 8
-INPUTS: Final = ("events", "left", "right", "first", "second")
-OUTPUTS: Final = ("joined", "closed", "totals", "versions", "pairs", "dead-letters")
+CLOSED_STORE: Final = "windows"
+"""The store of the windows that `closed` sends; it forgets them one window later."""
+INPUTS: Final = ("events", "left", "right", "first", "second", "orders")
+OUTPUTS: Final = ("joined", "closed", "totals", "versions", "pairs", "matched", "dead-letters")
 
 _TEXT = Serdes.string()
 _JSON: JsonSerde[Any] = JsonSerde()
@@ -83,12 +86,13 @@ def build(application: str) -> Topology:
         return builder.stream(topic(application, name), read)
 
     def table(name: str) -> Any:
-        return builder.table(topic(application, name), Materialized.with_(_TEXT, _JSON), consumed=read)
+        return builder.table(topic(application, name), _kept(name), consumed=read)
 
-    def ids(grouped: Any, grace: timedelta) -> Any:
+    def ids(grouped: Any, grace: timedelta, store: str) -> Any:
         windows = TimeWindows.of_size_and_grace(_WINDOW, grace)
-        kept = Materialized.with_(_TEXT, _JSON)
-        return grouped.windowed_by(windows).aggregate(list, lambda _, event, so_far: [*so_far, event["id"]], kept)
+        return grouped.windowed_by(windows).aggregate(
+            list, lambda _, event, so_far: [*so_far, event["id"]], _kept(store)
+        )
 
     def send(table: Any, name: str) -> None:
         windowed = table.to_stream(lambda key, _: window_of(key.key, key.window.start))
@@ -100,14 +104,14 @@ def build(application: str) -> Topology:
     joined = events.join(first, lambda event, version: [event["id"], version], joined=Joined.with_(_TEXT, _JSON, _JSON))
     joined.to(topic(application, "joined"), written)
 
-    closed = ids(events.group_by_key(Grouped.with_(_TEXT, _JSON)), timedelta(0))
+    closed = ids(events.group_by_key(Grouped.with_(_TEXT, _JSON)), timedelta(0), CLOSED_STORE)
     send(closed.suppress(Suppressed.until_window_closes(BufferConfig.unbounded())), "closed")
 
     by_group = events.select_key(lambda _, event: group_of(event["id"]))
     moved = by_group.repartition(Repartitioned.with_(_TEXT, _JSON).with_name("groups"))
-    send(ids(moved.group_by_key(Grouped.with_(_TEXT, _JSON)), _DAY), "totals")
+    send(ids(moved.group_by_key(Grouped.with_(_TEXT, _JSON)), _DAY, "totals"), "totals")
 
-    versions = first.join(second, lambda one, other: [one, other], Materialized.with_(_TEXT, _JSON))
+    versions = first.join(second, lambda one, other: [one, other], _kept("versions"))
     versions.to_stream().to(topic(application, "versions"), written)
 
     windows = JoinWindows.of_time_difference_and_grace(timedelta(hours=1), _DAY)
@@ -115,7 +119,19 @@ def build(application: str) -> Topology:
         stream("right"), lambda one, other: [one, other], windows, StreamJoined.with_(_TEXT, _JSON, _JSON)
     )
     pairs.to(topic(application, "pairs"), written)
+
+    matched = table("orders").join(
+        second,
+        lambda order, version: [order["version"], order["customer"], version],
+        _kept("matched"),
+        foreign_key=lambda order: order["customer"],
+    )
+    matched.to_stream().to(topic(application, "matched"), written)
     return builder.build()
+
+
+def _kept(store: str) -> Any:
+    return Materialized.as_(store).with_key_serde(_TEXT).with_value_serde(_JSON)
 
 
 def _refuse_poison(event: dict[str, Any]) -> dict[str, Any]:
