@@ -15,16 +15,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from tests.waiting import wait_until
 
 from millrace.deadline import Deadline
 from millrace.instance.kafka_streams import KafkaStreams
+from millrace.instance.state_directory import PROCESS_FILE
 from millrace.instance.states import State
 from millrace.processor.api import Processor, ProcessorContext
-from millrace.records import Record
+from millrace.records import Record, TaskId
 from millrace.serdes import LongSerde, StringSerde
 from millrace.state import Stores
 from millrace.topology import Topology
@@ -313,3 +316,113 @@ class Replica:
     def log(self) -> str:
         """Return what it has logged."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+
+GUARANTEES = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+
+
+class Restored:
+    """Counts restored records, by store."""
+
+    def __init__(self):
+        self.records = Counter()
+        self.ended = []
+
+    def on_restore_start(self, partition, store, start_offset, end_offset):
+        """Ignore it."""
+
+    def on_batch_restored(self, partition, store, batch_end_offset, restored):
+        """Count."""
+        self.records[partition] += restored
+
+    def on_restore_end(self, partition, store, total_restored):
+        """Note the partition."""
+        self.ended.append(partition)
+
+    def on_restore_suspended(self, partition, store, total_restored):
+        """Ignore it."""
+
+
+class Updated:
+    """Notes what a standby listener is told."""
+
+    def __init__(self):
+        self.starts = []
+        self.batches = []
+        self.suspended = []
+
+    def on_update_start(self, partition, store, starting_offset):
+        """Note it."""
+        self.starts.append((partition, store, starting_offset))
+
+    def on_batch_loaded(self, partition, store, task_id, batch_end_offset, batch_size, current_end_offset):
+        """Note it."""
+        self.batches.append((partition, store, task_id, batch_end_offset, batch_size, current_end_offset))
+
+    def on_update_suspended(self, partition, store, store_offset, current_end_offset, reason):
+        """Note it."""
+        self.suspended.append((partition, store_offset, current_end_offset, reason))
+
+
+class Instance:
+    """An instance with both listeners, and its client id as its name."""
+
+    def __init__(self, stack, topology, config):
+        self.restored, self.updated = Restored(), Updated()
+        self.streams = KafkaStreams(topology, config)
+        self.streams.set_restore_listener(self.restored)
+        self.streams.set_standby_update_listener(self.updated)
+        self.streams.start()
+        stack.callback(self.streams.close, 60)
+
+    def running(self):
+        """Return the instance once it is RUNNING."""
+        wait_until(lambda: self.streams.state is State.RUNNING or self.streams.error, "RUNNING")
+        assert self.streams.error is None
+        return self
+
+    @property
+    def manager(self):
+        """The tasks of its first thread."""
+        return self.streams.threads[0].tasks
+
+    def tasks(self, role):
+        """Return the ids of the open tasks with a role."""
+        return {
+            str(TaskId.parse(each.id))
+            for each in self.streams.status().tasks
+            if each.role == role and each.state == "RUNNING"
+        }
+
+    def position(self, partition):
+        """Return the offset that a standby's store has reached."""
+        task = self.manager.standby.get(TaskId(0, partition.partition))
+        return None if task is None else task.changelog_positions[partition]
+
+    def counts(self, task):
+        """Return the counts in the store of a standby, or of a task that does not process anything now."""
+        held = {**self.manager.running, **self.manager.standby}.get(TaskId.parse(task))
+        return {} if held is None else {pair.key: pair.value for pair in held.stores["counts"].all()}
+
+
+def same_counts(one, other, task):
+    """Return whether two instances have the same counts in a task's store, if any."""
+    return one.counts(task) == other.counts(task) != {}
+
+
+def words(count, *, of=10):
+    """Return lines of one word."""
+    return [f"w{number % of}" for number in range(count)]
+
+
+def replicated(kafka, app, directory, **others):
+    """Return settings with one standby; see `own_settings`."""
+    return own_settings(kafka, app, directory, num_standby_replicas=1, **others)
+
+
+def own_settings(kafka, app, directory, **others):
+    """Return settings for an instance in a directory `a` or `b`: if there is one task, it goes to `a`."""
+    path = directory / app
+    path.mkdir(parents=True, exist_ok=True)
+    (path / PROCESS_FILE).write_text(json.dumps({"processId": str(UUID(int=ord(directory.name)))}))
+    return settings(kafka, app, directory, **others)

@@ -93,6 +93,53 @@ def test_lookups_find_what_was_there_and_what_comes(kafka, topic_factory, tmp_pa
         assert found()["k7"] == "v7"
 
 
+class FillingNoted:
+    """Notes what a restore listener is told."""
+
+    def __init__(self):
+        self.started, self.restored, self.ended = {}, {}, {}
+
+    def on_restore_start(self, partition, store, start_offset, end_offset):
+        """Note where."""
+        self.started[partition.partition] = (store, start_offset, end_offset)
+
+    def on_batch_restored(self, partition, store, batch_end_offset, restored):
+        """Add up the records, and note the last offset."""
+        _, _, so_far = self.restored.get(partition.partition, (store, 0, 0))
+        self.restored[partition.partition] = (store, batch_end_offset, so_far + restored)
+
+    def on_restore_end(self, partition, store, total_restored):
+        """Note how many."""
+        self.ended[partition.partition] = (store, total_restored)
+
+    def on_restore_suspended(self, partition, store, total_restored):
+        """Fail: it is not called for global stores."""
+        raise AssertionError
+
+
+def test_the_restore_listener_is_told_of_global_stores(kafka, topic_factory, tmp_path):
+    """For each partition: what is to be read, every batch, and the end; after a restart nothing is left."""
+    names, source, sink = topic_factory("names", partitions=3), topic_factory("in"), topic_factory("out")
+    config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
+    put(kafka, names, {f"k{n}": f"v{n}" for n in range(200)}, partitions=2)
+
+    def filled():
+        noted = FillingNoted()
+        streams = KafkaStreams(lookup(names, source, sink), config)
+        streams.set_restore_listener(noted)
+        streams.start()
+        assert streams.close(60)
+        return noted
+
+    first, again = filled(), filled()
+    assert first.started == {0: ("names", 0, 100), 1: ("names", 0, 100), 2: ("names", 0, 0)}
+    assert first.restored == {0: ("names", 99, 100), 1: ("names", 99, 100)}
+    assert first.ended == {0: ("names", 100), 1: ("names", 100), 2: ("names", 0)}
+    assert again.started == {0: ("names", 100, 100), 1: ("names", 100, 100), 2: ("names", 0, 0)}
+    assert again.restored == {}
+    assert again.ended == {0: ("names", 0), 1: ("names", 0), 2: ("names", 0)}
+
+
 def test_missing_topic_of_a_global_store_is_named(kafka, topic_factory, tmp_path):
     """Starting without a global store's topic fails, and the error names the topic."""
     source, sink = topic_factory("in"), topic_factory("out")

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from contextlib import ExitStack
 from functools import partial
-from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
 from tests.instance.support import (
+    GUARANTEES,
+    Instance,
     Replica,
+    Restored,
+    Updated,
     expected_counts,
     last_counts,
+    own_settings,
     produce,
+    replicated,
+    same_counts,
     settings,
     word_count,
+    words,
 )
 from tests.waiting import wait_until
 
@@ -25,10 +30,9 @@ from millrace.config import StreamsConfig
 from millrace.dsl import Consumed
 from millrace.engine.task import StreamTask
 from millrace.errors import TaskMigratedError
-from millrace.instance import KafkaStreams, State, SuspendReason
+from millrace.instance import SuspendReason
 from millrace.instance.changelog_reader import AddedTask, ChangelogReader
 from millrace.instance.offset_sums import stored_offset_sum
-from millrace.instance.state_directory import PROCESS_FILE
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin, open_consumer
 from millrace.records import TaskId, TopicPartition
@@ -37,51 +41,6 @@ from millrace.testing.collector import CapturingCollector
 
 pytestmark = pytest.mark.broker
 
-GUARANTEES = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-
-
-class Restored:
-    """Counts restored records, by store."""
-
-    def __init__(self):
-        self.records = Counter()
-        self.ended = []
-
-    def on_restore_start(self, partition, store, start_offset, end_offset):
-        """Ignore it."""
-
-    def on_batch_restored(self, partition, store, batch_end_offset, restored):
-        """Count."""
-        self.records[partition] += restored
-
-    def on_restore_end(self, partition, store, total_restored):
-        """Note the partition."""
-        self.ended.append(partition)
-
-    def on_restore_suspended(self, partition, store, total_restored):
-        """Ignore it."""
-
-
-class Updated:
-    """Notes what a standby listener is told."""
-
-    def __init__(self):
-        self.starts = []
-        self.batches = []
-        self.suspended = []
-
-    def on_update_start(self, partition, store, starting_offset):
-        """Note it."""
-        self.starts.append((partition, store, starting_offset))
-
-    def on_batch_loaded(self, partition, store, task_id, batch_end_offset, batch_size, current_end_offset):
-        """Note it."""
-        self.batches.append((partition, store, task_id, batch_end_offset, batch_size, current_end_offset))
-
-    def on_update_suspended(self, partition, store, store_offset, current_end_offset, reason):
-        """Note it."""
-        self.suspended.append((partition, store_offset, current_end_offset, reason))
-
 
 def committed_at_ms(replica):
     """Return when everything that a replica had processed was last committed."""
@@ -89,74 +48,10 @@ def committed_at_ms(replica):
     return status["time_ms"] - status["threads"][0]["commit_age_ms"]
 
 
-class Instance:
-    """An instance with both listeners, and its client id as its name."""
-
-    def __init__(self, stack, topology, config):
-        self.restored, self.updated = Restored(), Updated()
-        self.streams = KafkaStreams(topology, config)
-        self.streams.set_restore_listener(self.restored)
-        self.streams.set_standby_update_listener(self.updated)
-        self.streams.start()
-        stack.callback(self.streams.close, 60)
-
-    def running(self):
-        """Return the instance once it is RUNNING."""
-        wait_until(lambda: self.streams.state is State.RUNNING or self.streams.error, "RUNNING")
-        assert self.streams.error is None
-        return self
-
-    @property
-    def manager(self):
-        """The tasks of its first thread."""
-        return self.streams.threads[0].tasks
-
-    def tasks(self, role):
-        """Return the ids of the open tasks with a role."""
-        return {
-            str(TaskId.parse(each.id))
-            for each in self.streams.status().tasks
-            if each.role == role and each.state == "RUNNING"
-        }
-
-    def position(self, partition):
-        """Return the offset that a standby's store has reached."""
-        task = self.manager.standby.get(TaskId(0, partition.partition))
-        return None if task is None else task.changelog_positions[partition]
-
-    def counts(self, task):
-        """Return the counts in the store of a standby, or of a task that does not process anything now."""
-        held = {**self.manager.running, **self.manager.standby}.get(TaskId.parse(task))
-        return {} if held is None else {pair.key: pair.value for pair in held.stores["counts"].all()}
-
-
-def same_counts(one, other, task):
-    """Return whether two instances have the same counts in a task's store, if any."""
-    return one.counts(task) == other.counts(task) != {}
-
-
 def no_lag(instance, store):
     """Return whether both partitions of a store have reached the ends of their changelogs."""
     lags = instance.streams.all_local_store_partition_lags()[store]
     return [lags[number].offset_lag for number in (0, 1)] == [0, 0]
-
-
-def words(count, *, of=10):
-    """Return lines of one word."""
-    return [f"w{number % of}" for number in range(count)]
-
-
-def replicated(kafka, app, directory, **others):
-    """Return settings with one standby; see `own_settings`."""
-    return own_settings(kafka, app, directory, num_standby_replicas=1, **others)
-
-
-def own_settings(kafka, app, directory, **others):
-    """Return settings for an instance in a directory `a` or `b`: if there is one task, it goes to `a`."""
-    path = directory / app
-    path.mkdir(parents=True, exist_ok=True)
-    (path / PROCESS_FILE).write_text(json.dumps({"processId": str(UUID(int=ord(directory.name)))}))
-    return settings(kafka, app, directory, **others)
 
 
 @GUARANTEES
@@ -365,31 +260,6 @@ def test_a_paused_instance_does_not_update_its_standbys(kafka, topic_factory, tm
         standby.streams.resume()
         wait_until(lambda: same_counts(active, standby, "0_0"), "caught up")
         assert sum(each[4] for each in standby.updated.batches) == 50
-
-
-def test_a_static_member_returns_to_its_standby_without_a_rebalance(kafka, topic_factory, tmp_path, app):
-    """It has its old assignment, and reads on from what it has on disk."""
-    source, sink = topic_factory("in"), topic_factory("out")
-    topology, lines = word_count(source, sink), words(50)
-
-    def config(name):
-        return replicated(kafka, app, tmp_path / name, group_instance_id=name)
-
-    with ExitStack() as stack:
-        active = Instance(stack, topology, config("a")).running()
-        with ExitStack() as inner:
-            standby = Instance(inner, topology, config("b"))
-            wait_until(lambda: standby.tasks("standby"), "a standby")
-            produce(kafka, source, lines)
-            wait_until(lambda: active.counts("0_0") == expected_counts(lines), "counted")
-            wait_until(lambda: same_counts(active, standby, "0_0"), "caught up")
-        generation = active.streams.status().group.generation
-        again = Instance(stack, topology, config("b"))
-        wait_until(lambda: again.tasks("standby") and again.updated.starts, "it has its task")
-        wait_until(lambda: same_counts(active, again, "0_0"), "a standby again")
-        [(_, _, start)] = again.updated.starts
-        assert start == 50
-        assert active.streams.status().group.generation == generation
 
 
 def test_hosts_are_known_with_their_active_and_standby_stores(kafka, topic_factory, tmp_path, app):

@@ -264,6 +264,31 @@ def test_a_stale_member_cannot_commit_in_a_transaction(group, kafka, stale):
     assert committed(member, [group.tp(0)])[group.tp(0)].offset == 5
 
 
+def test_a_transaction_survives_a_new_epoch_that_the_member_does_not_know_yet(group, kafka):
+    """Brokers accept the epoch in which a partition was assigned, and any later one; what came back since is refused."""
+    member = group.join("a")
+    group.settle()
+    epoch = member.generation
+    group.join("b")
+    group.settle()
+    kept = member.assignment
+    group.members.pop("b").close()
+    group.settle()
+    (back, *_) = group.of("a", Assigned)[-1].added
+    assert member.generation > epoch
+    stale = encode_group_metadata(group.application_id, epoch, member.member_id)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": group.application_id})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction([ClientTopicPartition(*kept[0], 5)], stale, 60)
+    producer.commit_transaction(60)
+    assert committed(member, kept)[kept[0]].offset == 5
+    producer.begin_transaction()
+    with pytest.raises(KafkaException, match="ILLEGAL_GENERATION"):
+        producer.send_offsets_to_transaction([ClientTopicPartition(*back, 5)], stale, 60)
+    producer.abort_transaction(60)
+
+
 def test_a_missing_source_topic_is_an_error_after_two_heartbeats(group):
     """As in Java: the group waits for two heartbeat intervals, then every member ends and names the topic."""
     group.join("a", group.plan(source_topics=(group.topic, "nowhere")), end_point=HostInfo("h", 1))

@@ -16,7 +16,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka.admin import AdminClient
 
@@ -25,12 +25,13 @@ from millrace.deadline import Deadline
 from millrace.engine.global_task import GlobalStateTask
 from millrace.errors import MissingSourceTopicError, ProcessorStateError, StreamsError, StreamsTimeoutError, of_thread
 from millrace.instance.input_consumer import InputConsumer
+from millrace.instance.restoration import RestoreListener
 from millrace.instance.state_directory import StateDirectory
 from millrace.kafka.admin import DescribedTopic, describe_topics
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.client_supplier import client_supplier
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
-from millrace.records import TopicPartition
+from millrace.records import ConsumedRecord, TopicPartition
 from millrace.state.api import StateStore
 from millrace.topology.model import Subtopology
 
@@ -53,6 +54,7 @@ class GlobalStreamThread:
         directory: the instance's, locked.
         admin: asked for partitions and offsets.
         on_failure: called, in this thread, when it cannot continue.
+        listener: notified, in the thread that calls `start`, while the stores are filled.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class GlobalStreamThread:
         directory: StateDirectory,
         admin: AdminClient,
         on_failure: Callable[[Exception], None],
+        listener: RestoreListener | None = None,
     ) -> None:
         self._task = GlobalStateTask(
             subtopology, config, state_dir=directory.global_path, clock=lambda: time.time_ns() // 1_000_000
@@ -74,6 +77,8 @@ class GlobalStreamThread:
         self._timeout_s = config.task_timeout_ms / 1000
         self._poll_s = config.poll_ms / 1000
         self._on_failure = on_failure
+        self._listener = listener
+        self._store_of = {topic: store for store, topic in subtopology.changelog_topics.items()}
         self._topics: Mapping[str, DescribedTopic] = {}
         self._beginnings: Mapping[TopicPartition, int] = {}
         self._ends: Mapping[TopicPartition, int] = {}
@@ -217,9 +222,22 @@ class GlobalStreamThread:
     def _fill(self) -> None:
         assert self._consumer is not None
         positions = self._consumer.positions
+        left, restored = dict(self._readable_ends), dict.fromkeys(self._readable_ends, 0)
+        if self._listener is not None:
+            for partition, end in left.items():
+                store = self._store_of[partition.topic]
+                self._listener.on_restore_start(partition, store, positions[partition], end)
         deadline = Deadline(self._timeout_s)
-        while any(positions[tp] < end for tp, end in self._readable_ends.items()) and not self._stop.is_set():
-            if self._poll_once():
+        self._end_complete(left, restored)
+        while left and not self._stop.is_set():
+            batches = self._poll_once()
+            if self._listener is not None:
+                for partition, records in batches.items():
+                    restored[partition] += len(records)
+                    store = self._store_of[partition.topic]
+                    self._listener.on_batch_restored(partition, store, records[-1].offset, len(records))
+            self._end_complete(left, restored)
+            if batches:
                 deadline = Deadline(self._timeout_s)
             elif deadline.passed:
                 raise StreamsTimeoutError(
@@ -229,7 +247,15 @@ class GlobalStreamThread:
         if self._stop.is_set():
             raise StreamsError("The application was closed while its global stores were filled")
 
-    def _poll_once(self) -> int:
+    def _end_complete(self, left: dict[TopicPartition, int], restored: Mapping[TopicPartition, int]) -> None:
+        """Remove the partitions that are read to their ends, and tell the listener."""
+        assert self._consumer is not None
+        for partition in [partition for partition, end in left.items() if self._consumer.positions[partition] >= end]:
+            del left[partition]
+            if self._listener is not None:
+                self._listener.on_restore_end(partition, self._store_of[partition.topic], restored[partition])
+
+    def _poll_once(self) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
         assert self._consumer is not None
         batches = self._consumer.poll(_BATCH, self._poll_s)
         for partition, records in batches.items():
@@ -238,7 +264,7 @@ class GlobalStreamThread:
         if due or self._task.uncommitted_bytes() >= self._config.uncommitted_max_bytes:
             self._committed = time.monotonic()
             self._task.commit()
-        return len(batches)
+        return batches
 
     def _run(self) -> None:
         try:

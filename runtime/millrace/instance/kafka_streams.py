@@ -151,7 +151,7 @@ class KafkaStreams:
         self._exception_handler = handler
 
     def set_restore_listener(self, listener: RestoreListener | None) -> None:
-        """Set the object that is notified of restoration progress (Java: setGlobalStateRestoreListener)."""
+        """Set the object that is notified of restoration, also of global stores (Java: setGlobalStateRestoreListener)."""
         self._require_created("set a restore listener")
         self._restore_listener = listener
 
@@ -291,14 +291,11 @@ class KafkaStreams:
 
         One of the client's own threads does not wait, since the client waits for it.
         """
-        if self._is_own_thread():
-            return self.state.has_ended
-        return self._lifecycle.wait_for_end(timeout_s)
+        return self.state.has_ended if self._is_own_thread() else self._lifecycle.wait_for_end(timeout_s)
 
     def _is_own_thread(self) -> bool:
         """Whether the caller runs in a thread that closing waits for."""
-        global_thread = self._global_thread
-        of_global_stores = global_thread is not None and global_thread.is_current
+        of_global_stores = self._global_thread is not None and self._global_thread.is_current
         return self._startup.is_current or of_global_stores or any(thread.is_current for thread in self._pool.threads)
 
     def clean_up(self) -> None:
@@ -397,7 +394,9 @@ class KafkaStreams:
     def _start_global_thread(self, settings: ClientSettings, admin: AdminClient) -> None:
         subtopology = self.topology.global_subtopology
         if subtopology is not None:
-            thread = GlobalStreamThread(subtopology, self.config, settings, self._directory, admin, self._on_fatal)
+            thread = GlobalStreamThread(
+                subtopology, self.config, settings, self._directory, admin, self._on_fatal, self._restore_listener
+            )
             self._startup.call(thread.look_up_topics)
             self._global_thread = thread  # from here on, closing stops it
             self._startup.require_not_closed()

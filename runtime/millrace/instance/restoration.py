@@ -38,7 +38,10 @@ NO_LIMIT: Final = 2**63 - 1
 
 
 class RestoreListener(Protocol):
-    """Notified of restoration progress (Kafka Streams' StateRestoreListener); called in the updater's thread."""
+    """Notified of restoration progress (Kafka Streams' StateRestoreListener).
+
+    Called in the updaters' threads; for global stores in the thread that calls `KafkaStreams.start`.
+    """
 
     def on_restore_start(self, partition: TopicPartition, store: str, start_offset: int, end_offset: int) -> None:
         """Restoration of a store begins at `start_offset` and will end before `end_offset`."""
