@@ -69,6 +69,18 @@ bench: $(READY) ## Measure the engine's CPU per record
 bench-fetching: $(READY) ## Measure how fast a backlog is fetched from a real broker
 	@$(BIN)/python benchmarks/fetching.py
 
+.PHONY: bench-failover
+bench-failover: $(READY) ## Measure how soon a killed instance is replaced, beside Java (BENCH=--help for each of these)
+	@$(BIN)/python -m benchmarks.failover $(BENCH)
+
+.PHONY: bench-restoration
+bench-restoration: $(READY) ## Measure how fast state is restored, beside Java
+	@$(BIN)/python -m benchmarks.restoration $(BENCH)
+
+.PHONY: bench-scaling
+bench-scaling: $(READY) ## Measure and plot output while instances are added and removed, with 10 GB of state
+	@$(BIN)/python -m benchmarks.scaling $(BENCH)
+
 MINUTES ?= 4
 .PHONY: soak
 soak: $(READY) ## Inject faults for MINUTES=4 on real brokers, and check every record (SOAK_ARGS=--help)
