@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 
 .PHONY: help
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  \033[36m%-15s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  \033[36m%-17s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(READY) ## Create the environment with the locked dependencies
@@ -68,6 +68,18 @@ bench: $(READY) ## Measure the engine's CPU per record
 .PHONY: bench-fetching
 bench-fetching: $(READY) ## Measure how fast a backlog is fetched from a real broker
 	@$(BIN)/python benchmarks/fetching.py
+
+.PHONY: bench-failover
+bench-failover: $(READY) ## Measure how soon a killed instance is replaced, beside Java (BENCH=--help for each of these)
+	@$(BIN)/python -m benchmarks.failover $(BENCH)
+
+.PHONY: bench-restoration
+bench-restoration: $(READY) ## Measure how fast state is restored, beside Java
+	@$(BIN)/python -m benchmarks.restoration $(BENCH)
+
+.PHONY: bench-scaling
+bench-scaling: $(READY) ## Measure and plot output while instances are added and removed, with 10 GB of state
+	@$(BIN)/python -m benchmarks.scaling $(BENCH)
 
 MINUTES ?= 4
 .PHONY: soak

@@ -7,8 +7,8 @@ killed. The time is that until the *other* instance's first output in each parti
 So it includes the detection, the rebalance, what is left to restore, reading committed offsets, and reprocessing.
 
 Instances are dynamic members of a classic group with default settings, but without a cache, so that every change is written to
-the output. Rows *with operator* are those of Millrace in Kubernetes: static members, with standbys a short heartbeat interval, and
-the operator removes a member from the group when it notices that its process is dead. Here this program does so,
+the output. Rows *with operator* are those of Millrace in Kubernetes: static members, with standbys a short heartbeat interval.
+The operator removes a member from the group when it notices that its process is dead; here this program does so,
 `--removal-delay` seconds after the kill.
 """
 

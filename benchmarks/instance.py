@@ -17,6 +17,7 @@ from millrace.serdes import Serdes
 from millrace.topology import Topology
 
 _WATCH_S = 0.05
+_saying = threading.Lock()
 
 
 def topology(settings: dict[str, Any], source: str, sink: str, name: bytes) -> Topology:
@@ -36,7 +37,8 @@ def topology(settings: dict[str, Any], source: str, sink: str, name: bytes) -> T
 
 def say(**report: object) -> None:
     """Report something."""
-    print(json.dumps(report), flush=True)
+    with _saying:
+        print(json.dumps(report), flush=True)
 
 
 class Progress:
