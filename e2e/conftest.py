@@ -111,10 +111,14 @@ def images(request: pytest.FixtureRequest, cluster: Cluster, loudly) -> Images:
 @pytest.fixture(scope="session")
 def kafka_options(cluster: Cluster) -> Mapping[str, Any]:
     """Let the session's Kafka listen where pods can reach it; `kafka` itself comes with Millrace's pytest plugin."""
-    steady = {
-        "broker.session.timeout.ms": "60000"
-    }  # no test stops it, and a pause of the machine must not abort a transaction
-    return {"host": cluster.host_address, "config": steady}
+    config = {
+        # No test stops it, and a pause of the machine must not abort a transaction.
+        "broker.session.timeout.ms": "60000",
+        # What manifests may ask for: groups that rebalance soon, and that wait long for members that have died.
+        "group.streams.min.heartbeat.interval.ms": "500",
+        "group.streams.max.session.timeout.ms": "1800000",
+    }
+    return {"host": cluster.host_address, "config": config}
 
 
 @pytest.fixture

@@ -107,7 +107,8 @@ class ConsumerGroup:
     """The application's consumer group."""
 
     state: str
-    """Kafka's: Stable, PreparingRebalance, CompletingRebalance, Empty, Dead."""
+    """Kafka's: Stable, PreparingRebalance, CompletingRebalance, Empty, Dead; with the streams protocol also NotReady, Assigning,
+    Reconciling."""
     protocol: str = "classic"
     members: tuple[ConsumerGroupMember, ...] = ()
 
@@ -133,6 +134,12 @@ class KafkaState:
     group: ConsumerGroup | None = None
     lag: int | None = None
     """Records of the input and repartition topics that are not yet committed; None if not known."""
+    brokers_assign: bool | None = None
+    """Whether the brokers serve the streams group protocol; None unless the manifest asks for it."""
+    wrong_group_settings: Mapping[str, str | None] = field(default_factory=dict)
+    """The settings that the manifest wants the group to have in the brokers and that it does not have; None for their default."""
+    group_settings_error: str | None = None
+    """Why the brokers do not tell the group's settings, although the manifest wants some."""
 
     @property
     def members(self) -> tuple[ConsumerGroupMember, ...]:
@@ -308,6 +315,14 @@ class RemoveMembers:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigureGroup:
+    """Change settings of the group in the brokers."""
+
+    settings: Mapping[str, str | None]
+    """The new values; None for the brokers' default."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteGroup:
     """Delete the consumer group with its offsets."""
 
@@ -340,10 +355,11 @@ Action = (
     | ProvisionTopics
     | DeleteTopics
     | RemoveMembers
+    | ConfigureGroup
     | DeleteGroup
     | DrainPod
 )
-KafkaAction = ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup | SetOffsets
+KafkaAction = ProvisionTopics | DeleteTopics | RemoveMembers | ConfigureGroup | DeleteGroup | SetOffsets
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCa
 from millrace_operator.model import (
     Action,
     Apply,
+    ConfigureGroup,
     Decision,
     Delete,
     DeleteGroup,
@@ -260,7 +261,7 @@ class AppController:
         return True
 
     def _do(self, desired: DesiredApp, app: Object, action: Action) -> None:
-        if isinstance(action, ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup):
+        if isinstance(action, ProvisionTopics | DeleteTopics | RemoveMembers | ConfigureGroup | DeleteGroup):
             act_on_kafka(self.context, self.kafka_states, desired, action)
             return
         if action == SetFinalizer(present=False):

@@ -2,7 +2,7 @@
 
 A pass always ends in a status that is true for this generation: what was observed, and in `Stalled` what was refused and why. A
 refused action that others depend on stops those after it. One that nothing depends on (a PodDisruptionBudget, or telling a pod to
-drain) stops none: pods are rolled, scaled and brought back without it.
+drain, or the group's settings) stops none: pods are rolled, scaled and brought back without it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from millrace.manifest.status import Condition, ConditionType, StreamsAppStatus
 from millrace_operator.model import (
     Action,
     Apply,
+    ConfigureGroup,
     Decision,
     Delete,
     DeleteGroup,
@@ -61,7 +62,7 @@ class Refusal:
                 return obj["kind"] not in {*_SUPPORTING, "Job"}
             case Delete(key):
                 return key.kind == "StatefulSet"
-            case ResizeClaim() | DrainPod():
+            case ResizeClaim() | DrainPod() | ConfigureGroup():
                 return False
         return True
 
@@ -73,7 +74,7 @@ class Refusal:
                 return obj["kind"] in _SUPPORTING
             case Delete(key):
                 return key.kind in _SUPPORTING | _GARBAGE
-            case DrainPod():
+            case DrainPod() | ConfigureGroup():
                 return True
         return False
 
@@ -127,7 +128,7 @@ def with_refusals(desired: DesiredApp, decision: Decision, refusals: Sequence[Re
     return replace(decision, status=reported, events=(*(own if minor else ()), *transitions(desired.status, reported)))
 
 
-def description_of(action: Action) -> str:
+def description_of(action: Action) -> str:  # noqa: C901 - a line for each kind
     """Return an action in a few words, without its content."""
     match action:
         case Apply(obj):
@@ -146,6 +147,8 @@ def description_of(action: Action) -> str:
             return f"Delete topics {', '.join(names)}"
         case RemoveMembers(names):
             return f"Remove members {', '.join(names)}"
+        case ConfigureGroup(settings):
+            return f"Set {', '.join(sorted(settings))} of the consumer group"
         case DeleteGroup():
             return "Delete the consumer group"
 

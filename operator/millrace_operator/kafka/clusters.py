@@ -23,9 +23,10 @@ from millrace.errors import (
 from millrace.kafka import resetter
 from millrace.kafka.admin import delete_group, delete_topics
 from millrace.kafka.admin_requests import given_up
+from millrace.kafka.group_settings import set_group_settings
 from millrace.kafka.internal_topics import provision
 from millrace.kafka.resetter import set_offsets
-from millrace.manifest import StreamsApp
+from millrace.manifest import StreamsApp, to_group_settings
 from millrace.plan import reset
 from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import OffsetTarget
@@ -39,6 +40,7 @@ from millrace_operator.kafka.client_config import (
 from millrace_operator.kafka.connections import AdminConnection, Connections
 from millrace_operator.kafka.observation import look
 from millrace_operator.model import (
+    ConfigureGroup,
     DeleteGroup,
     DeleteTopics,
     KafkaAction,
@@ -173,7 +175,8 @@ class KafkaClusters:
                 left = max(0.5, began + _ALL_LOOKS_S - time.monotonic())
                 try:
                     timeout_s = min(LOOK_TIMEOUT_S, left)
-                    return look(connection, config.application_id, plans, timeout_s, internal_topics)
+                    wanted_group = to_group_settings(app.spec)
+                    return look(connection, config.application_id, plans, timeout_s, internal_topics, wanted_group)
                 except AuthorizationError:
                     raise
                 except Exception as error:
@@ -216,6 +219,9 @@ def perform(connection: AdminConnection, config: StreamsConfig, action: KafkaAct
         case SetOffsets(leaving, offsets):
             set_offsets(connection.groups.of_group(config.application_id, ACTION_TIMEOUT_S), leaving, offsets)
             log.info("Set the offsets of group %s in %d partitions", config.application_id, len(offsets))
+        case ConfigureGroup(settings):
+            set_group_settings(connection.admin, config.application_id, settings, ACTION_TIMEOUT_S)
+            log.info("Set %s for group %s", dict(settings), config.application_id)
         case DeleteGroup():
             delete_group(connection.admin, config.application_id, ACTION_TIMEOUT_S)
             log.info("Deleted group %s", config.application_id)

@@ -6,9 +6,11 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from millrace.config import GroupProtocol
 from millrace.deadline import Deadline
 from millrace.errors import AuthorizationError
 from millrace.kafka.admin import DescribedTopic, all_topic_partitions, describe_cluster, describe_topics, topic_configs
+from millrace.kafka.group_settings import group_settings, wrong_group_settings
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
 from millrace.records import TopicPartition
@@ -28,6 +30,7 @@ def look(
     plans: Sequence[TopologyPlan],
     timeout_s: float,
     also: Collection[str] = (),
+    wanted_group: Mapping[str, str | None] | None = None,
 ) -> KafkaState:
     """Return what the brokers know about an application.
 
@@ -37,6 +40,7 @@ def look(
         plans: What its revisions need, as far as known; the plan that lag is counted for comes first.
         timeout_s: How long all of it may take, plus at most one request.
         also: Internal topics in addition to the plans'.
+        wanted_group: The settings that the group should have in the brokers, if these are to assign its tasks.
 
     Raises:
         AuthorizationError: The principal may not see the topics or the group.
@@ -65,6 +69,11 @@ def look(
     cluster_id, brokers = describe_cluster(admin, left())
     group = connection.groups.of_group(application_id, left())
     found = group.describe()
+    brokers_assign, settings_error = None, None
+    wrong: Mapping[str, str | None] = {}
+    if wanted_group:
+        brokers_assign = found.protocol is GroupProtocol.STREAMS or group.brokers_assign()
+        wrong, settings_error = _wrong_settings(connection, application_id, wanted_group, left())
     lag = None
     if plans:
         # Repartition topics are read and committed like inputs: records waiting there count as lag, too.
@@ -88,9 +97,22 @@ def look(
         cluster_id=cluster_id,
         group=None
         if found.state == "Dead"
-        else ConsumerGroup(found.state, members=tuple(sorted(members, key=lambda item: item.member_id))),
+        else ConsumerGroup(found.state, found.protocol.value, tuple(sorted(members, key=lambda item: item.member_id))),
         lag=lag,
+        brokers_assign=brokers_assign,
+        wrong_group_settings=wrong,
+        group_settings_error=settings_error,
     )
+
+
+def _wrong_settings(
+    connection: AdminConnection, group_id: str, wanted: Mapping[str, str | None], timeout_s: float
+) -> tuple[Mapping[str, str | None], str | None]:
+    """Return the settings that the group does not have, and why they are not known although the manifest has some."""
+    try:
+        return wrong_group_settings(wanted, group_settings(connection.admin, group_id, timeout_s)), None
+    except AuthorizationError as error:
+        return {}, str(error) if any(value not in {None, "0"} for value in wanted.values()) else None
 
 
 def pod_of(instance_id: str | None) -> str | None:

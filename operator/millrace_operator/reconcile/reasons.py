@@ -86,6 +86,10 @@ _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]]
         ),
         ConditionReason.ROLLING_BACK: ("Pods are being rolled back to the previous revision.", "Look at RolledBack."),
         ConditionReason.SCALING_OUT: ("Pods are being added.", NO_ACTION),
+        ConditionReason.SWITCHING_GROUP_PROTOCOL: (
+            "All pods are stopped and started again, because a group cannot have members with different group protocols.",
+            "Wait. If others are in the group, stop them.",
+        ),
         ConditionReason.DRAINING: ("A pod is handing over its tasks before it is removed.", NO_ACTION),
         ConditionReason.SUSPENDING: ("Pods are committing and stopping.", NO_ACTION),
         ConditionReason.RESIZING_VOLUMES: ("Volumes are being enlarged.", NO_ACTION),
@@ -147,6 +151,20 @@ _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]]
                 "operator."
             ),
         ),
+        ConditionReason.GROUP_PROTOCOL_NOT_SERVED: (
+            (
+                "The brokers do not serve the streams group protocol (KIP-1071), which `kafka.groupProtocol` asks for. The "
+                "running application is left unchanged."
+            ),
+            (
+                "Use Apache Kafka 4.2 or newer with the feature `streams.version=1`, and `streams` in "
+                "`group.coordinator.rebalance.protocols` if that is set; or set `kafka.groupProtocol: classic`."
+            ),
+        ),
+        ConditionReason.GROUP_SETTINGS_UNKNOWN: (
+            "The operator may not see the group's settings, so standbys and time-outs may differ from the manifest.",
+            "Allow the application's user DESCRIBE_CONFIGS and ALTER_CONFIGS on its group.",
+        ),
         ConditionReason.APPLICATION_ID_IN_USE: (
             "The application is not started, because its `applicationId` is already in use.",
             "Look at ApplicationIdUnique.",
@@ -160,7 +178,7 @@ _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]]
         ),
         ConditionReason.REFUSED_BY_KAFKA: (
             "The brokers refused what the message names.",
-            "Grant the application's user the permissions it needs. The operator retries automatically.",
+            "Do what the message says, or grant the application's user the permissions it needs. The operator retries.",
         ),
         ConditionReason.ACTION_FAILED: (
             "An action has failed several times, for example because something did not answer.",

@@ -26,6 +26,7 @@ from millrace_operator.reconcile import (
     conditions,
     consumer_group,
     deletion,
+    group_protocol,
     retained,
     revision_history,
     rolling,
@@ -85,6 +86,7 @@ def _run(context: ReconcileContext) -> tuple[LifecycleState, int]:
     if FINALIZER not in context.desired.finalizers:
         context.actions.append(SetFinalizer(present=True))
     consumer_group.check_application_id(context)
+    group_protocol.configure_group(context)
     _apply_auxiliary_objects(context)
     target = context.target = choose(context)
     suspended = context.spec.state == "suspended"
@@ -92,7 +94,7 @@ def _run(context: ReconcileContext) -> tuple[LifecycleState, int]:
     wanted = 0 if suspended else running
     storage.resize_claims(context)
     if target is not None:
-        _bring_to(context, target, wanted, running)
+        _bring_to(context, target, 0 if group_protocol.has_to_stop(context, target) else wanted, running)
     revision_history.collect_garbage(context)
     scaling.remove_members(context)
     conditions.set_ready(context, wanted, suspended=suspended)

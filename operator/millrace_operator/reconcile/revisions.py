@@ -12,6 +12,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from millrace.config import GroupProtocol
 from millrace.manifest import StreamsAppSpec
 from millrace_operator.children.config_maps import MANIFEST_KEY
 from millrace_operator.model import Json, Object
@@ -35,10 +36,20 @@ _NOT_OF_PODS: Final = (
 )
 
 
+_OF_THE_GROUP: Final = (("standby", "replicas"), ("membership", "sessionTimeout"))
+"""Settings that the group has in the brokers, and not the pods, if the brokers assign the tasks."""
+
+
+def _not_of_pods(spec: StreamsAppSpec) -> tuple[tuple[str, ...], ...]:
+    """Return the fields that pods do not depend on."""
+    by_brokers = spec.kafka.group_protocol is GroupProtocol.STREAMS
+    return _NOT_OF_PODS + (_OF_THE_GROUP if by_brokers else ())
+
+
 def pods_part(spec: StreamsAppSpec) -> Json:
     """Return the part of a spec that pods depend on, in the manifest's names, without defaults."""
     content = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    for path in _NOT_OF_PODS:
+    for path in _not_of_pods(spec):
         _remove(content, path)
     return content
 
@@ -79,7 +90,7 @@ def as_of_revision(revision_spec: StreamsAppSpec, newest: StreamsAppSpec) -> Str
     """
     content = pods_part(revision_spec)
     current = newest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    for path in _NOT_OF_PODS:
+    for path in _not_of_pods(revision_spec):
         _copy(current, content, path)
     return StreamsAppSpec.model_validate(content)
 

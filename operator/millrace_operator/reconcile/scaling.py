@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from millrace_operator.children.naming import DRAIN_ANNOTATION
-from millrace_operator.model import Delete, DrainPod, Key
+from millrace_operator.model import ConsumerGroupMember, Delete, DrainPod, Key
 from millrace_operator.reconcile import consumer_group
 from millrace_operator.reconcile.children_view import Pod
 from millrace_operator.reconcile.context import ReconcileContext
@@ -88,21 +88,22 @@ def _has_left(context: ReconcileContext, pod: Pod) -> bool:
     if instance is None or instance.state != "DRAINED":
         return False
     own, _ = consumer_group.members(context)
-    return context.group_is_stable and not any(_ordinal(context, item.instance_id) == pod.index for item in own)
+    return context.group_is_stable and not any(_ordinal(context, item) == pod.index for item in own)
 
 
-def _ordinal(context: ReconcileContext, instance_id: str | None) -> int | None:
-    """Return the ordinal of the pod that a static member is of."""
-    match = re.fullmatch(rf"{re.escape(context.desired.name)}-(\d+)", instance_id or "")
+def _ordinal(context: ReconcileContext, member: ConsumerGroupMember) -> int | None:
+    """Return the ordinal of the pod that one of the application's own members is of."""
+    match = re.match(rf"{re.escape(context.desired.name)}-(\d+)", member.instance_id or member.client_id)
     return None if match is None else int(match[1])
 
 
 def remove_members(context: ReconcileContext) -> None:
     """Remove members that will not come back: of higher ordinals, of earlier StreamsApps of this name, and of dead processes.
 
-    A process that dies does not leave the group, which would wait for it until its session times out. If the application has
-    standbys, these take over as soon as it is removed; otherwise it is left to its successor in the same pod, which needs no
-    rebalance. This comes last, so that brokers refusing it block nothing else.
+    A process that dies does not leave the group, which would wait for it until its session times out. A dynamic member does not
+    come back, not even when its pod does, and with standbys others can take over a static member's tasks at once; so these are
+    removed. Without standbys a static member is left to its successor in the same pod, which needs no rebalance. This comes
+    last, so that brokers refusing it block nothing else.
     """
     if not context.brokers_answer:
         return
@@ -113,11 +114,9 @@ def remove_members(context: ReconcileContext) -> None:
         gone += [
             item
             for item in own
-            if (index := _ordinal(context, item.instance_id)) is not None
-            and index >= replicas
-            and index not in context.view.pods
+            if (index := _ordinal(context, item)) is not None and index >= replicas and index not in context.view.pods
         ]
-    if context.spec.standby.replicas:
-        dead = frozenset().union(*(pod.dead_members for pod in context.view.pods.values()))
-        gone += [item for item in own if item.member_id in dead]
+    dead = frozenset().union(*(pod.dead_members for pod in context.view.pods.values()))
+    may_leave = [item for item in own if item.static_id is None or context.spec.standby.replicas]
+    gone += [item for item in may_leave if item.member_id in dead]
     context.actions.extend(consumer_group.removal_of(gone))

@@ -16,11 +16,13 @@ from typing import Final, get_args
 
 from millrace.manifest import StreamsAppStatus
 from millrace.manifest.status import (
+    MOST_PODS_LISTED,
     Condition,
     ConditionType,
     GroupStatus,
     LagStatus,
     LifecycleState,
+    PodTasksStatus,
     RestorationStatus,
     StorageStatus,
     TasksStatus,
@@ -74,6 +76,7 @@ def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: in
                 standby=sum(item.standby for item in instances),
                 warmup=sum(item.warmup for item in instances),
                 restoring=sum(item.restoring for item in instances),
+                pods=tuple(_pods_tasks(context)),
             ),
             "restoration": _restoration(instances) if context.all_ready_pods_report else old.restoration,
             "lag": _lag(context),
@@ -89,6 +92,14 @@ def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: in
             ),
         }
     )
+
+
+def _pods_tasks(context: ReconcileContext) -> Iterator[PodTasksStatus]:
+    """Yield the tasks of the pods that have reported theirs, by ordinal."""
+    for _, pod in sorted(context.view.pods.items())[:MOST_PODS_LISTED]:
+        told = context.observed.instances.get(pod.name)
+        if told is not None:
+            yield PodTasksStatus(name=pod.name, active=told.active, standby=told.standby, restoring=told.restoring)
 
 
 def _condition(context: ReconcileContext, kind: ConditionType) -> Condition:

@@ -249,7 +249,8 @@ class Kafka(ManifestModel):
     """A Secret of the Service Binding Specification, instead of `bootstrapServers`, `tls` and `auth`: it says where the
     brokers are and how to reach them. Pods pick up a changed password; anything else in it takes effect when they restart."""
     group_protocol: Annotated[GroupProtocol, Field(strict=False)] = GroupProtocol.CLASSIC
-    """Who assigns tasks: the members (`classic`) or the broker (`streams`, KIP-1071)."""
+    """Who assigns tasks: the members (`classic`) or the broker (`streams`, KIP-1071). To change it in a running application, all
+    pods are stopped and started again."""
     tls: Tls | None = None
     """Encrypted connections; unencrypted if not given."""
     auth: Auth | None = None

@@ -123,9 +123,7 @@ def _non_default_settings(spec: StreamsAppSpec) -> Iterator[tuple[str, object]]:
     processing, standby, membership = spec.processing, spec.standby, spec.membership
     usual, policy, metrics = Standby(), processing.error_policy, spec.observability.metrics
     interval, timeout = processing.commit_interval, membership.session_timeout
-    by_brokers = (
-        spec.kafka.group_protocol is GroupProtocol.STREAMS
-    )  # then `to_group_settings` has the number of standbys
+    by_brokers = spec.kafka.group_protocol is GroupProtocol.STREAMS  # then `to_group_settings` has these settings
     registry = spec.kafka.schema_registry
     for key, value, default in (
         ("group.protocol", spec.kafka.group_protocol.value, Kafka.model_fields["group_protocol"].default.value),
@@ -135,7 +133,7 @@ def _non_default_settings(spec: StreamsAppSpec) -> Iterator[tuple[str, object]]:
         ("num.standby.replicas", usual.replicas if by_brokers else standby.replicas, usual.replicas),
         ("max.warmup.replicas", standby.max_warmups, usual.max_warmups),
         ("acceptable.recovery.lag", standby.acceptable_recovery_lag, usual.acceptable_recovery_lag),
-        ("session.timeout.ms", None if timeout is None else duration_ms(timeout), None),
+        ("session.timeout.ms", None if timeout is None or by_brokers else duration_ms(timeout), None),
         ("rocksdb.memory.fraction", spec.storage.memory_fraction, None),
         ("metrics.recording.level", metrics.level, "INFO"),
         ("health.metrics", metrics.pod_monitor.enabled, False),

@@ -15,6 +15,9 @@ from millrace.manifest.model import StatusModel
 UNSEEN_GENERATION: Final = -1
 """The `observedGeneration` of a resource that the operator has not seen yet."""
 
+MOST_PODS_LISTED: Final = 100
+"""How many pods a status lists."""
+
 ObservedGeneration = Annotated[int, Field(ge=UNSEEN_GENERATION, json_schema_extra={"format": "int64"})]
 """The generation of a manifest, or -1 if none has been seen yet."""
 
@@ -104,6 +107,19 @@ class GroupStatus(StatusModel):
     """How many members it has."""
 
 
+class PodTasksStatus(StatusModel):
+    """The tasks of one pod."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    """The pod's name."""
+    active: Int32
+    """How many are active."""
+    standby: Int32
+    """How many copies of other pods' state it keeps up to date, warm-ups included."""
+    restoring: Int32
+    """How many of the active ones are restoring state."""
+
+
 class TasksStatus(StatusModel):
     """Tasks, as reported by the pods."""
 
@@ -115,6 +131,11 @@ class TasksStatus(StatusModel):
     """How many are being warmed up on another replica."""
     restoring: Int32 | None = None
     """How many of the active ones are restoring state."""
+    pods: Annotated[
+        tuple[PodTasksStatus, ...],
+        *map_list(MOST_PODS_LISTED),
+    ] = ()
+    """Which pod has how many; of many pods, only those with the lowest numbers are listed."""
 
 
 class RestorationStatus(StatusModel):

@@ -180,9 +180,11 @@ class Standby(ManifestModel):
     """Copies of the state on other replicas, which can take over without restoring."""
 
     replicas: Annotated[Int32, Field(le=16)] = 0
-    """How many copies each task's state has besides the active one."""
+    """How many copies each task's state has besides the active one. If `kafka.groupProtocol` is `streams`, the operator sets
+    this for the group in the brokers, which have a limit of their own, by default 2."""
     max_warmups: Annotated[Int32, Field(ge=1, le=10_000)] = 2
-    """How many tasks may be warmed up at a time: their state is built on the new replica before they move."""
+    """How many tasks may be warmed up at a time: their state is built on the new replica before they move. Without effect if
+    `kafka.groupProtocol` is `streams`."""
     acceptable_recovery_lag: Int64 = 10_000
     """How many records a copy may be behind and still take over at once."""
 
@@ -201,10 +203,12 @@ class Membership(ManifestModel):
     """How replicas take part in the consumer group."""
 
     static: bool = True
-    """Whether a replica keeps its place in the group, and so its tasks, while its pod restarts."""
+    """Whether a replica keeps its place in the group, and so its tasks, while its pod restarts. Without effect if
+    `kafka.groupProtocol` is `streams`: brokers do not serve static members then."""
     session_timeout: SessionTimeout | None = None
     """How long a replica may send no heartbeat before its tasks go to others; 45s by default. With static membership this is
-    also how long a pod may take to restart and keep its tasks."""
+    also how long a pod may take to restart and keep its tasks. If `kafka.groupProtocol` is `streams`, the operator sets this for
+    the group in the brokers, which have limits of their own, by default 45s to 60s."""
 
 
 class App(ManifestModel):

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from millrace.manifest import StreamsAppSpec, StreamsAppStatus
+from millrace.kafka.group_settings import GroupSetting, wrong_group_settings
+from millrace.manifest import StreamsAppSpec, StreamsAppStatus, to_group_settings
 from millrace.plan.model import (
     PlannedChangelogTopic,
     PlannedStore,
@@ -27,6 +28,7 @@ from millrace_operator import model
 from millrace_operator.app.refusals import Refusal, carry_out, with_refusals
 from millrace_operator.app.refusals import description_of as words_of
 from millrace_operator.children import naming
+from millrace_operator.children.config_maps import MANIFEST_KEY
 from millrace_operator.children.naming import (
     APP_LABEL,
     APP_UID_LABEL,
@@ -141,6 +143,16 @@ class World:
     brokers: int = 3
     members: set[str] = field(default_factory=set)
     """Pods whose instances are in the group."""
+    serves_streams: bool = True
+    """Whether the brokers serve the streams group protocol."""
+    group_settings: dict[str, str] = field(default_factory=dict)
+    """What was set for the group in the brokers."""
+    hides_group_settings: bool = False
+    """Whether the brokers do not tell them."""
+    joined_with: dict[str, str] = field(default_factory=dict)
+    """The group protocol of each member's pod."""
+    refused_members: list[str] = field(default_factory=list)
+    """Pods that could not join because of members with the other group protocol, which ends their processes."""
     strangers: list[ConsumerGroupMember] = field(default_factory=list)
     """Members of the group that do not belong to the application's pods."""
     neighbours: tuple[model.Neighbour, ...] = ()
@@ -276,10 +288,10 @@ class World:
             members = tuple(
                 ConsumerGroupMember(
                     f"m-{name}-{thread}",
-                    name,
+                    name if self.is_static(name) else None,
                     "10.0.0.1",
                     f"{known_as}-StreamThread-{thread}-consumer",
-                    f"{known_as}-{thread}",
+                    f"{known_as}-{thread}" if self.is_static(name) else None,
                 )
                 for name in sorted(self.members)
                 for known_as in [self._known_as(name)]
@@ -287,8 +299,27 @@ class World:
             )
             members += tuple(self.strangers)
             state = "PreparingRebalance" if self.rebalancing else "Stable"
-            group = ConsumerGroup(state if members else "Empty", members=members)
-        return KafkaState(topics=dict(self.topics), brokers=self.brokers, group=group, lag=self.lag)
+            protocol = next((self.joined_with.get(name, "classic") for name in sorted(self.members)), "classic")
+            group = ConsumerGroup(state if members else "Empty", protocol, members)
+        state = KafkaState(topics=dict(self.topics), brokers=self.brokers, group=group, lag=self.lag)
+        wanted = to_group_settings(self.desired().spec)
+        if not wanted:
+            return state
+        defaults = {"streams.num.standby.replicas": "0"}
+        found = {name: GroupSetting(value, is_own=False) for name, value in defaults.items()}
+        found |= {name: GroupSetting(value, is_own=True) for name, value in self.group_settings.items()}
+        return dataclasses.replace(
+            state,
+            brokers_assign=self.serves_streams,
+            wrong_group_settings={} if self.hides_group_settings else wrong_group_settings(wanted, found),
+            group_settings_error="The principal may not describe them" if self.hides_group_settings else None,
+        )
+
+    def is_static(self, pod: str) -> bool:
+        """Return whether a pod's member is static."""
+        return self.joined_with.get(pod, "classic") == "classic" and self.manifest.get("membership", {}).get(
+            "static", True
+        )
 
     def _known_as(self, pod: str) -> str:
         """Return the prefix of a pod's member ids: as it joined, or else as pods were last told."""
@@ -410,6 +441,7 @@ class World:
             model.ProvisionTopics: self._provision_topics,
             model.DeleteTopics: self._delete_topics,
             model.RemoveMembers: self._remove_members,
+            model.ConfigureGroup: self._configure_group,
             model.DeleteGroup: self._delete_group,
             model.DrainPod: self._drain_pod,
         }
@@ -510,8 +542,14 @@ class World:
 
     def _remove_members(self, action: model.RemoveMembers) -> None:
         if self.brokers_up:
-            self.members -= {name for name in action.names if f"m-{name}-1" in action.member_ids}
+            self.members -= {name for name in self.members if f"m-{name}-1" in action.member_ids}
             self.strangers = [item for item in self.strangers if item.member_id not in action.member_ids]
+
+    def _configure_group(self, action: model.ConfigureGroup) -> None:
+        for name, value in action.settings.items():
+            self.group_settings.pop(name, None)
+            if value is not None:
+                self.group_settings[name] = value
 
     def _delete_group(self, _: model.DeleteGroup) -> None:
         if self.brokers_up and not self.members:
@@ -565,6 +603,8 @@ class World:
     def end_pods(self) -> None:
         for pod in self.pods():
             if pod["metadata"].get("deletionTimestamp") and not self.stuck:
+                if not self.is_static(pod["metadata"]["name"]) and self.brokers_up:
+                    self.members.discard(pod["metadata"]["name"])
                 del self.objects[Key("Pod", pod["metadata"]["name"])]
         for key in [key for key in self.objects if key.kind == "PersistentVolumeClaim"]:
             if self.objects[key]["metadata"].get("deletionTimestamp") and not self._claimant(key.name):
@@ -621,15 +661,28 @@ class World:
                 }
             else:
                 pod["status"].setdefault("containerStatuses", [{"state": {"running": {}}}])
+                protocol = self.protocol_of(pod)
+                if any(self.joined_with.get(other, "classic") != protocol for other in self.members - {name}):
+                    self.refused_members.append(name)
+                    continue
                 if self.brokers_up:
                     self.group_exists = True
                     self.members.add(name)
+                    self.joined_with[name] = protocol
                     self.joined_as[name] = _member_in(pod).replace("$(POD_NAME)", name)
                 booted = self.now - seconds(pod["metadata"]["creationTimestamp"]) >= self.boot_seconds
                 admitted = self.taken == "both" or (self.taken == "old") == (pod["metadata"]["uid"] in self.stale)
                 set_ready(pod, program.becomes_ready and self.brokers_up and booted and admitted, self.timestamp())
 
     # Queries
+
+    def protocol_of(self, pod: Mapping[str, Any]) -> str:
+        """Return the group protocol in a pod's manifest."""
+        revision = pod["metadata"]["labels"][REVISION_LABEL]
+        manifest = json.loads(
+            self.objects[Key("ConfigMap", naming.revision_config_map(APP, revision))]["data"][MANIFEST_KEY]
+        )
+        return str(manifest["spec"]["kafka"].get("groupProtocol", "classic"))
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the pods of the running application."""
