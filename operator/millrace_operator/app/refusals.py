@@ -27,6 +27,7 @@ from millrace_operator.model import (
     RemoveMembers,
     ResizeClaim,
     SetFinalizer,
+    TellNodeLabels,
 )
 from millrace_operator.reconcile.conditions import why_nothing_runs
 from millrace_operator.reconcile.reasons import REASONS, ConditionReason
@@ -61,7 +62,7 @@ class Refusal:
                 return obj["kind"] not in {*_SUPPORTING, "Job"}
             case Delete(key):
                 return key.kind == "StatefulSet"
-            case ResizeClaim() | DrainPod():
+            case ResizeClaim() | DrainPod() | TellNodeLabels():
                 return False
         return True
 
@@ -73,7 +74,7 @@ class Refusal:
                 return obj["kind"] in _SUPPORTING
             case Delete(key):
                 return key.kind in _SUPPORTING | _GARBAGE
-            case DrainPod():
+            case DrainPod() | TellNodeLabels():
                 return True
         return False
 
@@ -134,8 +135,8 @@ def description_of(action: Action) -> str:
             return f"Apply {obj['kind']} {obj['metadata']['name']}"
         case Delete(key) | Release(key):
             return f"{type(action).__name__} {key.kind} {key.name}"
-        case DrainPod(name):
-            return f"Annotate Pod {name} so that it drains"
+        case DrainPod(name) | TellNodeLabels(name):
+            return f"Annotate Pod {name} {'so that it drains' if isinstance(action, DrainPod) else 'with labels of its node'}"
         case ResizeClaim(name, _, size):
             return f"Resize PersistentVolumeClaim {name} to {size}"
         case SetFinalizer(present):

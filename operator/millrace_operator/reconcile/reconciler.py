@@ -25,7 +25,9 @@ from millrace_operator.reconcile import (
     autoscaling,
     conditions,
     consumer_group,
+    copies,
     deletion,
+    nodes,
     retained,
     revision_history,
     rolling,
@@ -56,6 +58,7 @@ def reconcile(desired: DesiredApp, observed: ObservedApp) -> Decision:
         return Decision()
     conditions.set_brokers_reachable(context)
     conditions.set_state_restored(context)
+    copies.set_state_replicated(context)
     lifecycle: LifecycleState
     replicas = 0
     if desired.deleting:
@@ -91,6 +94,7 @@ def _run(context: ReconcileContext) -> tuple[LifecycleState, int]:
     running = autoscaling.replicas(context)
     wanted = 0 if suspended else running
     storage.resize_claims(context)
+    nodes.tell_labels(context)
     if target is not None:
         _bring_to(context, target, wanted, running)
     revision_history.collect_garbage(context)
@@ -166,7 +170,7 @@ def _apply_auxiliary_objects(context: ReconcileContext) -> None:
         (Key("NetworkPolicy", naming.plan_network_policy(name)), plan_network_policy(app)),
         (Key("NetworkPolicy", naming.former_plan_network_policy(name)), None),
         (Key("Service", name), headless_service(app)),
-        (Key("PodDisruptionBudget", name), disruption_budget(app)),
+        (Key("PodDisruptionBudget", name), disruption_budget(app, hold=copies.is_awaited(context))),
     ]
     if context.observed.pod_monitors:
         wanted.append((Key("PodMonitor", name), monitor))
