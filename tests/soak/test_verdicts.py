@@ -89,12 +89,12 @@ def logged():
         feeder = DrivenFeeder(driver)
         feeder.feed(200)
         rows = {
-            name: [(key.encode(), value) for key, value in driver.get_key_value_store(name).all()]
+            name: [(key.encode(), stored.value) for key, stored in driver.get_key_value_store(name).all()]
             for name in ("first", "second", "orders", "versions", "matched")
         }
         rows["totals"] = [
-            (windowed.key.encode() + struct.pack(">qi", windowed.window.start, 0), value)
-            for windowed, value in driver.get_window_store("totals").all()
+            (windowed.key.encode() + struct.pack(">qi", windowed.window.start, 0), stored.value)
+            for windowed, stored in driver.get_window_store("totals").all()
         ]
     changes = {
         TopicPartition(f"app-{name}-changelog", 0): [
