@@ -9,10 +9,10 @@ from tests.engine.support import Echo, Failing, Harness, pipe
 
 from millrace.config import StreamsConfig
 from millrace.engine.error_handling import resolve_handler
-from millrace.errors import ConfigError, FailedProcessingError, SerializationError
+from millrace.errors import ConfigError, FailedProcessingError, SerializationError, TaskCorruptedError
 from millrace.processor.api import Processor, PunctuationType
 from millrace.processor.handlers import HandlerResponse, LogAndContinueExceptionHandler, LogAndFailExceptionHandler
-from millrace.records import Headers, TopicPartition
+from millrace.records import Headers, TaskId, TopicPartition
 from millrace.serdes import Serdes
 from millrace.topology import Topology
 
@@ -190,3 +190,23 @@ def test_a_handler_has_a_method_handle_error():
     """An object whose attribute `handle_error` is not a method is not a handler."""
     with pytest.raises(ConfigError, match="it has no method handle_error"):
         resolve_handler(SimpleNamespace(handle_error=None), LogAndFailExceptionHandler, "some.key", CONFIG)
+
+
+class ReadsDamagedState(Processor):
+    """Fails as a store does whose files are damaged."""
+
+    def process(self, record):
+        """Fail."""
+        raise TaskCorruptedError(frozenset({TaskId(0, 0)}), "damaged")
+
+
+def test_damaged_state_is_not_a_fault_of_the_record(tmp_path):
+    """No handler is asked: the record is not skipped, but processed again once the state is restored."""
+    topology = Topology().add_source("src", "in").add_processor("p", ReadsDamagedState, "src")
+    harness = Harness(
+        topology, tmp_path, **{"processing.exception.handler": "LogAndContinueProcessingExceptionHandler"}
+    )
+    task = harness.run()
+    harness.add("in", ("k", "v", 1))
+    with pytest.raises(TaskCorruptedError):
+        task.process(0, 10)

@@ -98,6 +98,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     directory = options.directory or Path(tempfile.mkdtemp(prefix="millrace-soak-"))
     directory.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(filename=directory / "soak.log", level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
     console.print(f"Seed {options.seed}; logs in {directory}")
     chosen = options.only or list(APPLICATIONS)
     seed, _, first = options.seed.partition("/")

@@ -1,9 +1,9 @@
 """What instances use over time: memory, file descriptors, threads and open iterators, as CSV, as a picture and as a verdict.
 
 A replica appends a line about itself every two seconds. One instance is never ended by the faults, so its process is as old as
-the phase, and whatever leaks shows there. Samples of a process with the same numbers of stream threads and tasks are compared: the
-*lower* quartile in the last third of the time must not exceed the *upper* quartile in the first by more than the slack. Values that
-go up and down pass, values that only go up do not.
+the phase, and whatever leaks shows there. Samples of a process with the same numbers of stream threads and tasks are compared:
+the *lower* quartile in the last third of the time must not exceed the *upper* quartile in the first by more than the slack.
+Values that go up and down pass, values that only go up do not.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def grown(samples: Iterable[Sample]) -> tuple[list[str], list[str]]:
             upper = quantiles([getattr(sample, what) for sample in first])[2]
             lower = quantiles([getattr(sample, what) for sample in last])[0]
             text = (
-                f"{what} of {replica} (pid {pid}, {stream_threads} stream threads, {tasks} tasks): upper quartile {upper:g} in the first third, "
-                f"lower quartile {lower:g} in the last, {2 * third:.0f} s later"
+                f"{what} of {replica} (pid {pid}, {stream_threads} stream threads, {tasks} tasks): upper quartile {upper:g} "
+                f"in the first third, lower quartile {lower:g} in the last, {2 * third:.0f} s later"
             )
             (problems if lower > upper * (1 + fraction) + more else notes).append(text)
     return problems, notes

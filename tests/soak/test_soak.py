@@ -11,7 +11,7 @@ from collections import defaultdict
 import pytest
 from rich.console import Console
 from tests.soak.__main__ import parse, run
-from tests.soak.chaos import plan
+from tests.soak.chaos import _KINDS, ENDS_PROCESS, plan
 from tests.soak.feeding import Feeder
 from tests.soak.model import compare
 from tests.soak.replica import main
@@ -198,6 +198,16 @@ def test_seed_repeats_the_plan():
     assert planned("a") != planned("b")
 
 
+def test_plan_has_every_fault_and_spares_the_first_instance():
+    """An hour has about a thousand faults of every kind; none of them ends the process of the first instance."""
+    faults = plan("a", 3600, replicas=3, brokers=3, exactly_once=True)
+    assert len(faults) >= 900
+    assert {fault.kind for fault in faults} == set(_KINDS)
+    assert all(fault.target % 3 for fault in faults if fault.kind in ENDS_PROCESS)
+    alone = plan("a", 3600, replicas=3, brokers=1, exactly_once=False)
+    assert not {fault.kind for fault in alone} & {"fence", "crash broker", "move leaders"}
+
+
 @pytest.mark.broker
 @pytest.mark.slow
 def test_short_soak_passes(tmp_path):
@@ -210,4 +220,6 @@ def test_short_soak_passes(tmp_path):
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (code, summary["verdict"]) == (0, "passed"), (tmp_path / "console.txt").read_text()
     assert summary["total"]["records out"] > 0
+    assert summary["total"]["stores compared"] > 0
+    assert (tmp_path / "resources.svg").read_text().startswith("<svg")
     assert any(name.startswith("fault: ") for name in summary["total"])

@@ -79,6 +79,32 @@ def test_damaged_database_is_restored(make_task):
         task.open(plain())
 
 
+def test_database_without_its_manifest_is_restored(make_task):
+    """If the file that lists the database's files is missing, the task's state is wiped and restored."""
+    task = make_task()
+    task.open(plain()).close()
+    (task.state_dir / "rocksdb" / "s" / "CURRENT").write_bytes(b"MANIFEST-999999\n")
+    with pytest.raises(TaskCorruptedError, match="damaged"):
+        task.open(plain())
+
+
+@pytest.mark.parametrize("read", [lambda store: store.get("a"), lambda store: list(store.all())], ids=["get", "all"])
+def test_damage_found_when_reading_is_restored(make_task, read):
+    """Damage to rows is not seen until they are read: then the task's state is wiped and restored too."""
+    task = make_task()
+    store = task.open(plain())
+    store.put("a", "1" * 1000)
+    store.commit({CHANGELOG: 0})
+    store.close()
+    store = task.open(plain())
+    for file in (task.state_dir / "rocksdb" / "s").glob("*.sst"):
+        with file.open("r+b") as table:
+            table.seek(10)
+            table.write(b"damage")
+    with pytest.raises(TaskCorruptedError, match="damaged"):
+        read(store)
+
+
 @pytest.mark.parametrize(("status", "wiped"), [(0, False), (1, True), (2, False)])
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_store_of_a_java_process_that_died_is_not_trusted_under_exactly_once(make_task, status, wiped, guarantee):

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from millrace.config import StreamsConfig
 from millrace.engine.record_collector import RecordCollector
-from millrace.errors import ConfigError, FailedProcessingError, SerializationError
+from millrace.errors import ConfigError, FailedProcessingError, SerializationError, TaskCorruptedError
 from millrace.loading import implements, load_instance
 from millrace.processor import handlers
 from millrace.processor.handlers import (
@@ -165,6 +165,8 @@ class ErrorHandling:
     def _processing_failed(
         self, node: str, error: Exception, record: Record[object, object] | None, timestamp: int, headers: Headers
     ) -> None:
+        if isinstance(error, TaskCorruptedError):
+            raise error  # not a fault of the record: it is processed again once the task's state is restored
         context = self._context(node, timestamp, headers)
         response, remedy = HandlerResponse.fail(), "processing.exception.handler.global.enabled=true and "
         if self._asks_processing_handler:

@@ -17,13 +17,14 @@ import contextlib
 import heapq
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
-from millrace.errors import LockError, ProcessorStateError, StateDirectoryError, TaskCorruptedError
+from millrace.errors import LockError, ProcessorStateError, StateDirectoryError, StreamsError, TaskCorruptedError
 from millrace.records import TopicPartition
 from millrace.state.api import StoreContext
 from millrace.state.bytes_store import Position, Rows, decode_position, encode_position
@@ -98,6 +99,7 @@ class RocksDatabase:
         setattr(self._write_options, "disable_wal", True)  # noqa: B010
         self._opened_with: RocksDBOptions | None = None
         self._setter: Any = None
+        self._context: StoreContext | None = None
 
     def exists(self) -> bool:
         """Tell whether the directory holds a database."""
@@ -114,6 +116,7 @@ class RocksDatabase:
         """
         if self._db is not None:
             return
+        self._context = context
         self._setter = config_setter(context.config)
         self._opened_with = store_options(self._store_name, context.config, self._setter)
         options = self._opened_with.options
@@ -138,14 +141,20 @@ class RocksDatabase:
             raise
         except Exception as error:
             self._release()
-            if "corruption" in str(error).lower() and self._restorable(context):
-                message = f"State store {self.directory} is damaged; its task's state is wiped and restored ({error})"
-                raise TaskCorruptedError(frozenset({context.task_id}), message) from error
-            raise explain(error, self.directory) from error
+            raise self._failure(error, context, opening=True) from error
         stored = self._offsets.get(_POSITION) if self._offsets is not None else None
         if stored is not None:
             for partition, offset in decode_position(stored).items():
                 self.position.setdefault(partition, offset)
+
+    def _failure(self, error: Exception, context: StoreContext | None, *, opening: bool = False) -> StreamsError:
+        """Return what to raise: if files are damaged or, as found when opening, missing, the store has to be restored."""
+        text = str(error).lower()
+        damaged = "corruption" in text or (opening and "no such file" in text)
+        if damaged and context is not None and self._restorable(context):
+            message = f"State store {self.directory} is damaged; its task's state is wiped and restored ({error})"
+            return TaskCorruptedError(frozenset({context.task_id}), message)
+        return explain(error, self.directory)
 
     def _clear_unfinished(self) -> None:
         """Delete what a process left behind when it died while creating the database: RocksDB would refuse to create it again."""
@@ -195,8 +204,13 @@ class RocksDatabase:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, committed or pending."""
-        value = self._pending_rows.get(key, _NOT_WAITING)
-        return self._read(key) if value is _NOT_WAITING else value
+        value: bytes | None = self._pending_rows.get(key, _NOT_WAITING)
+        if value is not _NOT_WAITING:
+            return value
+        try:
+            return self._read(key)
+        except Exception as error:
+            raise self._failure(error, self._context) from error
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Keep a row for the next commit; None deletes it."""
@@ -224,13 +238,29 @@ class RocksDatabase:
         sources = []
         for source, convert in self._sources():
             rows: Any = source.items(backwards=reverse, from_key=first)  # takes the snapshot
-            sources.append(_until(rows, last, upper, reverse, upper_inclusive, convert))
+            end = partial(self._check_end, source, first, reverse=reverse)
+            sources.append(_until(rows, last, upper, reverse, upper_inclusive, convert, end))
         if not pending and len(sources) == 1:
             return sources[0]
         return _merge([iter(pending), *sources], reverse=reverse)
 
     def _sources(self) -> list[tuple[Rdict, Callable[[bytes], bytes] | None]]:
         return [] if self._data is None else [(self._data, None), *self._older]
+
+    def _check_end(self, source: Rdict, first: bytes | None, last: bytes | None, *, reverse: bool) -> None:
+        """Find out whether rows ended after `last` because the next block is damaged, which their iterator does not tell."""
+        check = source.iter()
+        start = first if last is None else last
+        try:
+            if start is None:
+                (check.seek_to_last if reverse else check.seek_to_first)()
+            else:
+                (check.seek_for_prev if reverse else check.seek)(start)
+                if check.valid():
+                    (check.prev if reverse else check.next)()
+            check.status()
+        except Exception as error:
+            raise self._failure(error, self._context) from error
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write all pending rows, the offsets and the position in one batch.
@@ -276,7 +306,7 @@ class RocksDatabase:
         try:
             db.write(batch, self._write_options)
         except Exception as error:
-            raise explain(error, self.directory) from error
+            raise self._failure(error, self._context) from error
 
     def _write_status(self, status: bytes) -> None:
         assert self._db is not None
@@ -300,7 +330,7 @@ class RocksDatabase:
                 rows.flush(True)
             self._offsets.flush(True)
         except Exception as error:
-            raise explain(error, self.directory) from error
+            raise self._failure(error, self._context) from error
 
     def uncommitted_bytes(self) -> int:
         """Return the memory held by pending rows."""
@@ -365,7 +395,9 @@ def _until(
     reverse: bool,  # noqa: FBT001 (a generator's plain parameters)
     upper_inclusive: bool,  # noqa: FBT001
     convert: Callable[[bytes], bytes] | None,
+    check_end: Callable[[bytes | None], None],
 ) -> Rows:
+    key = None
     for key, value in rows:
         if last is not None and (key < last if reverse else key > last):
             return
@@ -374,6 +406,7 @@ def _until(
                 continue
             return
         yield key, (value if convert is None else convert(value))
+    check_end(key)
 
 
 def _merge(sources: list[Iterator[tuple[bytes, Any]]], *, reverse: bool) -> Rows:
