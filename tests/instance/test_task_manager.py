@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import ExitStack
 
 import pytest
+from kafka.protocol.consumer import JoinGroupRequest
 from tests.instance.support import (
     GUARANTEES,
     NUMBER,
@@ -475,6 +476,47 @@ def test_state_is_deleted_before_another_thread_can_have_it(
         wait_until(lambda: running_tasks(streams) == {"0_0"}, "the task again")
         produce(kafka, source, ["a"])
         wait_until(lambda: last_counts(kafka, sink) == {"a": 2, "b": 1}, "counted on")
+
+
+def test_a_transaction_refused_between_generations_does_not_cost_the_tasks(kafka, topic_factory, tmp_path, app, caplog):
+    """If the member has yet to read that the group has a new generation, its transaction is aborted, and it stays a member."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
+
+    def config(name):
+        return settings(
+            kafka,
+            app,
+            tmp_path / name,
+            processing_guarantee="exactly_once_v2",
+            producer_transaction_timeout_ms=4000,  # so that a rebalancing member commits every second
+        )
+
+    with ExitStack() as stack:
+        first = stack.enter_context(running(word_count(source, sink), config("a")))
+        wait_until(lambda: running_tasks(first) == {"0_0", "0_1"}, "both tasks")
+        client = first.threads[0].resources.member.client
+        send, joined, go_on = client._coordinator.send, threading.Event(), threading.Event()
+        stack.callback(go_on.set)
+
+        async def late(request, *arguments, **named):
+            answer = await send(request, *arguments, **named)
+            if isinstance(request, JoinGroupRequest) and not answer.error_code:
+                joined.set()
+                while not go_on.is_set():
+                    await client._connection.sleep(0.02)
+            return answer
+
+        client._coordinator.send = late
+        second = KafkaStreams(word_count(source, sink), config("b"))
+        second.start()
+        stack.callback(second.close, 60)
+        assert joined.wait(60)
+        produce(kafka, source, ["a b", "c"] * 10, partitions=2)
+        wait_until(lambda: "has begun its next generation" in caplog.text, lambda: caplog.text)
+        go_on.set()
+        wait_until(lambda: len(running_tasks(first)) == len(running_tasks(second)) == 1, "a task each")
+        wait_until(lambda: last_counts(kafka, sink, partitions=2) == {"a": 10, "b": 10, "c": 10}, "counted")
+        assert "is no longer in generation" not in caplog.text
 
 
 class FailAtClose(CountWords):

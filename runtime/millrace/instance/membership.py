@@ -36,6 +36,7 @@ from millrace.kafka.internal_topics import LeaderCluster
 from millrace.kafka.membership.base import BaseMember
 from millrace.kafka.membership.member import GroupMember
 from millrace.kafka.membership.offsets import CommittedOffsets
+from millrace.kafka.membership.state import NO_GENERATION, MemberState
 from millrace.kafka.membership.streams_heartbeat import StreamsMemberInfo
 from millrace.kafka.membership.streams_member import StreamsGroupMember
 from millrace.plan.model import TopologyPlan
@@ -83,6 +84,16 @@ class GroupMembership(ABC):
     def generation(self) -> int:
         """The group's generation that this member is in, -1 for none."""
         return self.client.generation
+
+    def moves_on_from(self, generation: int) -> bool:
+        """Whether a generation that the group has just refused is over, but not this membership.
+
+        It takes a moment until the member reads that it is in the next generation. As long as it is a member, nobody else is
+        given its partitions before it has given them up.
+        """
+        client = self.client
+        known = client.generation
+        return known != NO_GENERATION and (client.state is MemberState.JOINING or known != generation)
 
     def start(self) -> None:
         """Connect to the brokers; the first `poll` joins."""
