@@ -322,14 +322,17 @@ GUARANTEES = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_onc
 
 
 class Restored:
-    """Counts restored records, by store."""
+    """Notes what a restore listener is told, and counts restored records, by changelog."""
 
     def __init__(self):
         self.records = Counter()
+        self.started = set()
         self.ended = []
+        self.suspended = set()
 
     def on_restore_start(self, partition, store, start_offset, end_offset):
-        """Ignore it."""
+        """Note the partition."""
+        self.started.add(partition)
 
     def on_batch_restored(self, partition, store, batch_end_offset, restored):
         """Count."""
@@ -340,7 +343,8 @@ class Restored:
         self.ended.append(partition)
 
     def on_restore_suspended(self, partition, store, total_restored):
-        """Ignore it."""
+        """Note the partition."""
+        self.suspended.add(partition)
 
 
 class Updated:

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.instance.support import (
     GUARANTEES,
+    CountWords,
     Instance,
     Replica,
     Restored,
@@ -37,7 +38,9 @@ from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin, open_consumer
 from millrace.records import TaskId, TopicPartition
 from millrace.serdes import Serdes
+from millrace.state import Stores
 from millrace.testing.collector import CapturingCollector
+from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
 
@@ -386,3 +389,56 @@ def test_standbys_survive_the_loss_of_active_tasks(kafka, topic_factory, tmp_pat
         assert held[copy].stores["counts"] is store
         if guarantee == "exactly_once_v2":
             wait_until(lambda: last_counts(kafka, sink, partitions=2) == expected_counts(lines * 2), "counted once")
+
+
+@pytest.mark.parametrize("standby", [True, False])
+@pytest.mark.parametrize("ends", ["its state is corrupted", "the reader fails"])
+def test_listeners_are_told_of_the_end_of_what_they_were_told_the_beginning(
+    kafka, topic_factory, tmp_path, app, standby, ends
+):
+    """If one of a task's stores cannot be restored or updated, the others, which have begun, are suspended."""
+    source = topic_factory("in")
+    builders = [
+        Stores.key_value_store_builder(Stores.persistent_key_value_store(name), Serdes.string(), Serdes.long())
+        for name in ("first", "second")
+    ]
+    topology = Topology().add_source("in", source).add_processor("count", CountWords, "in")
+    for builder in builders:
+        topology.add_state_store(builder, "count")
+    changelogs = [TopicPartition(f"{app}-{builder.name}-changelog", 0) for builder in builders]
+    for changelog in changelogs:
+        kafka.create_topics(changelog.topic)
+        write_counts(kafka, changelog, 10)
+    config = StreamsConfig.of(settings(kafka, app, tmp_path))
+    clients = ClientSettings(config, "test")
+    updated, restored = Updated(), Restored()
+    reader = ChangelogReader(
+        lambda: open_consumer(clients.restore_consumer(1)), open_admin(clients.admin()), config, restored, updated
+    )
+    [subtopology] = topology.build(config).subtopologies
+    task = StreamTask(
+        TaskId(0, 0),
+        subtopology,
+        config,
+        CapturingCollector(),
+        state_dir=tmp_path / "0_0",
+        cache=None,
+        clock=lambda: 0,
+        input_partitions=frozenset({TopicPartition(source, 0)}),
+    )
+    with ExitStack() as stack:
+        stack.callback(reader.close)
+        task.open_stores()
+        stack.callback(task.close_dirty)
+        if ends == "its state is corrupted":
+            task.changelog_positions[list(task.changelogs)[1]] = 1_000
+        reader.begin([AddedTask(task, {}, standby=standby)])
+        wait_until(lambda: not reader.asks, "the offsets are known", meanwhile=reader.take_offsets)
+        if ends == "the reader fails":
+            reader.fail_all(RuntimeError("its consumer is closed"))
+        [failed] = reader.failed
+        assert failed.task is task
+        begun = {each[0] for each in updated.starts} if standby else restored.started
+        assert len(begun) == (1 if ends == "its state is corrupted" else 2)
+        suspended = {each[0] for each in updated.suspended} if standby else restored.suspended
+        assert suspended == begun

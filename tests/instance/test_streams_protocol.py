@@ -20,9 +20,12 @@ from tests.instance.support import (
 from tests.kafka.support import set_group
 from tests.waiting import wait_until
 
+from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, MissingSourceTopicError, TopologyError, UnsupportedFeatureError
 from millrace.instance import KafkaStreams
 from millrace.instance.states import State, UncaughtExceptionResponse
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.group_admin import GroupAdmin
 from millrace.processor.api import Processor
 from millrace.topology import Topology
 
@@ -179,6 +182,25 @@ def test_a_standby_takes_over(kafka, topic_factory, app, tmp_path):
         wait_until(lambda: running_tasks(first) == ["0_0", "0_1"], "all tasks")
         produce(kafka, source, lines, partitions=2)
         wait_until(lambda: last_counts(kafka, sink) == expected_counts(lines * 2), "counted")
+
+
+@pytest.mark.parametrize("leave_group", [None, True, False])
+def test_closing_leaves_the_group_unless_asked_not_to(kafka, topic_factory, app, tmp_path, leave_group):
+    """A member that remains (KIP-1153) keeps its tasks until its session ends."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out")
+    topology = word_count(source, sink)
+
+    def config(name):
+        return settings(kafka, app, tmp_path / name, group_protocol="streams")
+
+    with running(topology, config("a")) as first, running(topology, config("b")) as second:
+        wait_until(lambda: len(running_tasks(first)) == len(running_tasks(second)) == 1, "a task each")
+        with GroupAdmin(ClientSettings(StreamsConfig.of(config("a")), "admin")) as admin:
+            assert len(admin.members()) == 2
+            assert second.close(60, leave_group=leave_group)
+            assert len(admin.members()) == (2 if leave_group is False else 1)
+        if leave_group is not False:
+            wait_until(lambda: len(running_tasks(first)) == 2, "both tasks")
 
 
 @pytest.mark.parametrize(

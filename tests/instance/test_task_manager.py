@@ -11,7 +11,9 @@ from collections import Counter
 from contextlib import ExitStack
 
 import pytest
+from kafka.protocol.consumer import JoinGroupRequest
 from tests.instance.support import (
+    GUARANTEES,
     NUMBER,
     TEXT,
     CountWords,
@@ -28,12 +30,13 @@ from tests.instance.support import (
 from tests.waiting import wait_until
 
 from millrace import StreamsBuilder
+from millrace.assignment import AssignedTasks
 from millrace.assignment.protocol import Assigned, Revoked
 from millrace.engine.task import StreamTask
 from millrace.errors import StreamsTimeoutError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
 from millrace.instance import KafkaStreams, State, changelog_reader
 from millrace.processor.api import Processor
-from millrace.records import TaskId
+from millrace.records import TaskId, TopicPartition
 from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
@@ -440,6 +443,131 @@ def test_a_task_whose_state_was_wiped_can_go_to_another_thread_at_once(kafka, to
             lambda: f"a task each: {[thread.tasks.task_ids for thread in streams.threads]}",
         )
         assert later
+
+
+@GUARANTEES
+def test_state_is_deleted_before_another_thread_can_have_it(
+    kafka, topic_factory, tmp_path, app, monkeypatch, guarantee
+):
+    """A thread that waits for the directory of a task whose state is wiped finds it empty, whenever it gets it."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    with running(word_count(source, sink), settings(kafka, app, tmp_path, processing_guarantee=guarantee)) as streams:
+        produce(kafka, source, ["a", "b"])
+        wait_until(lambda: last_counts(kafka, sink) == {"a": 1, "b": 1}, "counted")
+        directory, task_id = streams._directory, TaskId(0, 0)
+        member = streams.threads[0].resources.member
+        poll, found = member.poll, []
+
+        def polled():
+            member.poll = poll
+            raise TaskCorruptedError(frozenset({task_id}), "its changelog was truncated")
+
+        def released(released_id, owner):
+            release(released_id, owner)
+            if not found:
+                found.append(sorted(directory.own_task(task_id, "another").iterdir()))
+                release(task_id, "another")
+
+        release = directory.disown_task
+        monkeypatch.setattr(directory, "disown_task", released)
+        member.poll = polled
+        wait_until(lambda: found, "the directory is free")
+        assert found == [[]]
+        wait_until(lambda: running_tasks(streams) == {"0_0"}, "the task again")
+        produce(kafka, source, ["a"])
+        wait_until(lambda: last_counts(kafka, sink) == {"a": 2, "b": 1}, "counted on")
+
+
+def test_a_transaction_refused_between_generations_does_not_cost_the_tasks(kafka, topic_factory, tmp_path, app, caplog):
+    """If the member has yet to read that the group has a new generation, its transaction is aborted, and it stays a member."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
+
+    def config(name):
+        return settings(
+            kafka,
+            app,
+            tmp_path / name,
+            processing_guarantee="exactly_once_v2",
+            producer_transaction_timeout_ms=4000,  # so that a rebalancing member commits every second
+        )
+
+    with ExitStack() as stack:
+        first = stack.enter_context(running(word_count(source, sink), config("a")))
+        wait_until(lambda: running_tasks(first) == {"0_0", "0_1"}, "both tasks")
+        client = first.threads[0].resources.member.client
+        send, joined, go_on = client._coordinator.send, threading.Event(), threading.Event()
+        stack.callback(go_on.set)
+
+        async def late(request, *arguments, **named):
+            answer = await send(request, *arguments, **named)
+            if isinstance(request, JoinGroupRequest) and not answer.error_code:
+                joined.set()
+                while not go_on.is_set():
+                    await client._connection.sleep(0.02)
+            return answer
+
+        client._coordinator.send = late
+        second = KafkaStreams(word_count(source, sink), config("b"))
+        second.start()
+        stack.callback(second.close, 60)
+        assert joined.wait(60)
+        produce(kafka, source, ["a b", "c"] * 10, partitions=2)
+        wait_until(lambda: "has begun its next generation" in caplog.text, lambda: caplog.text)
+        go_on.set()
+        wait_until(lambda: len(running_tasks(first)) == len(running_tasks(second)) == 1, "a task each")
+        wait_until(lambda: last_counts(kafka, sink, partitions=2) == {"a": 10, "b": 10, "c": 10}, "counted")
+        assert "is no longer in generation" not in caplog.text
+
+
+class FailAtClose(CountWords):
+    """Counts words, and fails the first time it is closed, as if the transaction of its last output had been aborted."""
+
+    failed = threading.Event()
+
+    def close(self):
+        """Fail once."""
+        if not self.failed.is_set():
+            self.failed.set()
+            raise TransactionAbortedError("a record was not delivered in time")
+
+
+def test_a_processor_that_fails_to_close_leaves_no_task_behind(kafka, topic_factory, tmp_path, app):
+    """Of two tasks that change their roles at once, the standby is taken over by the thread before the other one is closed."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
+    FailAtClose.failed.clear()
+    topology = (
+        Topology()
+        .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("count", FailAtClose, "lines")
+        .add_state_store(counts_builder(), "count")
+        .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
+    )
+    one, two = ({TaskId(0, number): frozenset([TopicPartition(source, number)])} for number in (0, 1))
+    with running(topology, settings(kafka, app, tmp_path)) as streams:
+        wait_until(lambda: running_tasks(streams) == {"0_0", "0_1"}, "both tasks")
+        tasks = streams.threads[0].tasks
+        FailAtClose.failed.set()
+        tasks.assign(AssignedTasks(active=one, standby=two))
+        wait_until(lambda: tasks.running.keys() == one.keys() and tasks.standby.keys() == two.keys(), "a standby")
+        reconcile, after = tasks.reconcile, []
+
+        def reconciled():
+            tasks.reconcile = reconcile
+            tasks.assign(AssignedTasks(active=two, standby=one))
+            FailAtClose.failed.clear()
+            try:
+                reconcile()
+            finally:
+                after.append((set(tasks.pending), set(tasks.standby), set(tasks.running)))
+
+        tasks.reconcile = reconciled
+        wait_until(
+            lambda: tasks.running.keys() == two.keys() and tasks.standby.keys() == one.keys(), "the roles change"
+        )
+        assert FailAtClose.failed.is_set()
+        assert after == [({*one, *two}, set(), set())]
+        produce(kafka, source, ["x", "a b"], partitions=2)
+        wait_until(lambda: last_counts(kafka, sink, partitions=2) == {"a": 1, "b": 1}, "counted")
 
 
 def test_a_producer_that_cannot_begin_a_transaction_is_replaced(kafka, topic_factory, tmp_path, app):

@@ -162,6 +162,7 @@ class ChangelogReader:
                     if restoration is not None:
                         updated.changelogs[partition] = restoration
             except BaseException as error:  # the brokers, the store or the listener failed, for this task only
+                _suspend(updated, SuspendReason.MIGRATED)
                 self.failed.append(FailedTask(task, of_thread(error)))
                 continue
             self._tasks[task.task_id] = updated
@@ -201,6 +202,8 @@ class ChangelogReader:
     def fail_all(self, error: Exception) -> None:
         """Give up every task, because the reader cannot continue."""
         tasks = [each.task for each in self._asked.values()] + [each.task for each in self._tasks.values()]
+        for updated in self._tasks.values():
+            _suspend(updated, SuspendReason.MIGRATED)
         self.failed.extend(FailedTask(task, error) for task in tasks)
         self._asked.clear()
         self._tasks.clear()
@@ -213,8 +216,7 @@ class ChangelogReader:
 
     def _drop(self, updated: UpdatedTask, reason: SuspendReason) -> None:
         self._remove(updated)
-        for changelog in updated.changelogs.values():
-            changelog.suspend(reason)
+        _suspend(updated, reason)
 
     def _remove(self, updated: UpdatedTask) -> None:
         self._tasks.pop(updated.task.task_id, None)
@@ -390,3 +392,9 @@ class ChangelogReader:
             self._last_log = now
             left = sum(changelog.remaining for changelog in restoring)
             _log.info("Restoring: %d records left in %d changelogs", left, len(restoring))
+
+
+def _suspend(updated: UpdatedTask, reason: SuspendReason) -> None:
+    """Tell the listeners that what has begun for a task does not go on."""
+    for changelog in updated.changelogs.values():
+        changelog.suspend(reason)

@@ -20,7 +20,8 @@ from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.engine.task import StreamTask
-from millrace.errors import StreamsError
+from millrace.errors import StreamsError, TransactionAbortedError
+from millrace.instance.producer import StaleGenerationError
 from millrace.instance.resources import ThreadResources
 from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.topology.model import BuiltTopology
@@ -79,7 +80,7 @@ class Committer:
         changelog_offsets = resources.collector.changelog_offsets()
         if self._exactly_once:
             if offsets or resources.producer.in_transaction:
-                resources.producer.commit(offsets or self._any_committed(tasks), resources.member.group_metadata())
+                self._commit_transaction(offsets or self._any_committed(tasks))
         elif offsets:
             resources.member.commit_offsets(offsets)
         self.committed.update(offsets)
@@ -88,6 +89,19 @@ class Committer:
         resources.collector.committed()
         self.commits_total += 1
         return len(tasks)
+
+    def _commit_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        member = self._resources.member
+        metadata, generation = member.group_metadata(), member.generation
+        try:
+            self._resources.producer.commit(offsets, metadata)
+        except StaleGenerationError as error:
+            if not member.moves_on_from(generation):
+                raise
+            raise TransactionAbortedError(
+                "The group has begun its next generation, and this member is in it, but does not know it yet: the transaction is "
+                "aborted, and its records are processed again"
+            ) from error
 
     def _any_committed(self, tasks: Iterable[StreamTask]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return an offset to commit again, without which a transaction (of punctuation) has no generation check."""

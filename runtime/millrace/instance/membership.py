@@ -36,7 +36,7 @@ from millrace.kafka.internal_topics import LeaderCluster
 from millrace.kafka.membership.base import BaseMember
 from millrace.kafka.membership.member import GroupMember
 from millrace.kafka.membership.offsets import CommittedOffsets
-from millrace.kafka.membership.state import MemberState
+from millrace.kafka.membership.state import NO_GENERATION, MemberState
 from millrace.kafka.membership.streams_heartbeat import StreamsMemberInfo
 from millrace.kafka.membership.streams_member import StreamsGroupMember
 from millrace.plan.model import TopologyPlan
@@ -70,43 +70,34 @@ class GroupMembership(ABC):
     """The membership of one stream thread; used by that thread only."""
 
     def __init__(self, member: BaseMember, progress: LoopProgress, *, timeout_s: float) -> None:
-        self._client = member
+        self.client = member
+        """The group client; others use it only to look at its identity and state."""
         self._progress = progress
         self._timeout_s = timeout_s
 
     @property
     def rebalancing(self) -> bool:
         """Whether the group is between generations: commits wait."""
-        return self._client.rebalancing
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this member assigns for the group."""
-        return False
+        return self.client.rebalancing
 
     @property
     def generation(self) -> int:
         """The group's generation that this member is in, -1 for none."""
-        return self._client.generation
+        return self.client.generation
 
-    @property
-    def member_id(self) -> str:
-        """The coordinator's id for this member; empty before it has one."""
-        return self._client.member_id
+    def moves_on_from(self, generation: int) -> bool:
+        """Whether a generation that the group has just refused is over, but not this membership.
 
-    @property
-    def instance_id(self) -> str | None:
-        """The static member's id, None for a dynamic member."""
-        return self._client.instance_id
-
-    @property
-    def state(self) -> MemberState:
-        """The member's current state."""
-        return self._client.state
+        It takes a moment until the member reads that it is in the next generation. As long as it is a member, nobody else is
+        given its partitions before it has given them up.
+        """
+        client = self.client
+        known = client.generation
+        return known != NO_GENERATION and (client.state is MemberState.JOINING or known != generation)
 
     def start(self) -> None:
         """Connect to the brokers; the first `poll` joins."""
-        self._client.start()
+        self.client.start()
 
     def poll(self) -> list[GroupEvent]:
         """Return what happened in the group since the last call; does not wait.
@@ -114,7 +105,7 @@ class GroupMembership(ABC):
         Raises:
             StreamsError: the group cannot be joined, or tasks cannot be assigned.
         """
-        return self._client.poll()
+        return self.client.poll()
 
     @abstractmethod
     def accept(self, event: Assigned) -> AssignedTasks:
@@ -135,20 +126,20 @@ class GroupMembership(ABC):
 
     def ask_committed(self, partitions: Collection[TopicPartition]) -> CommittedOffsets:
         """Request committed offsets without waiting; each arrives once no transaction is pending on it."""
-        return self._client.ask_committed(partitions, self._timeout_s)
+        return self.client.ask_committed(partitions, self._timeout_s)
 
     def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit offsets with the member's generation."""
         with self._progress.waiting_for("offsets to be committed"):
-            self._client.commit_offsets(offsets, self._timeout_s)
+            self.client.commit_offsets(offsets, self._timeout_s)
 
     def group_metadata(self) -> bytes:
         """Return what `send_offsets_to_transaction` takes."""
-        return self._client.group_metadata()
+        return self.client.group_metadata()
 
     def close(self, *, leave_group: bool | None = None) -> None:
         """End the membership; with None dynamic members leave, and static ones keep their place until their session times out."""
-        self._client.close(leave_group=False if self._progress.given_up else leave_group)
+        self.client.close(leave_group=False if self._progress.given_up else leave_group)
 
 
 class ClassicMembership(GroupMembership):
@@ -174,11 +165,6 @@ class ClassicMembership(GroupMembership):
         self._asks = member.instance_id is not None and inputs.changed
         self._had_unfit = False
         self._rejoin_at_ms: int | None = None
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this member assigns for the group."""
-        return self._member.is_leader
 
     def poll(self) -> list[GroupEvent]:
         """Return what happened in the group since the last call; does not wait."""

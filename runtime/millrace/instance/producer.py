@@ -49,7 +49,15 @@ from millrace.kafka.clients import open_producer
 from millrace.kafka.security import ClientProperties
 from millrace.records import OffsetAndMetadata, TopicPartition
 
-__all__ = ["MIGRATED", "PURGED", "StreamsProducer", "delivery_error", "send_error", "translate_error"]
+__all__ = [
+    "MIGRATED",
+    "PURGED",
+    "StaleGenerationError",
+    "StreamsProducer",
+    "delivery_error",
+    "send_error",
+    "translate_error",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -91,12 +99,17 @@ _BATCH_BYTES: Final = 1_000_000
 _PAUSE_S: Final = 0.1
 
 
+class StaleGenerationError(TaskMigratedError):
+    """A transaction has another generation, or epoch, than the one in which the group has this member."""
+
+
 def translate_error(error: KafkaException, doing: str) -> StreamsError:
     """Map a client's error to what the thread can do about it (see the module's table)."""
     cause: KafkaError = error.args[0]
     text = f"Cannot {doing}: {cause.str() or cause.name()} ({cause.name()})"
     if cause.code() in MIGRATED:
-        return TaskMigratedError(f"{text}. This thread's tasks now belong to another member; it drops them and rejoins")
+        kind = StaleGenerationError if cause.code() == KafkaError.ILLEGAL_GENERATION else TaskMigratedError
+        return kind(f"{text}. This thread's tasks now belong to another member; it drops them and rejoins")
     if cause.txn_requires_abort():
         return TransactionAbortedError(f"{text}. The transaction is aborted and its records are processed again")
     if cause.retriable() or cause.code() in _TIMEOUTS:

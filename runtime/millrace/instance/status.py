@@ -288,7 +288,7 @@ def _thread_status(
     )
     if manager is None or resources is None:
         return status
-    member = resources.member
+    member = resources.member.client
     return replace(
         status,
         leader=member.is_leader,

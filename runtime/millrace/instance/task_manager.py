@@ -141,11 +141,11 @@ class TaskManager:
         if lost or not self.running:
             self._abort_and_close(lost)
 
-    def _abort_and_close(self, task_ids: Collection[TaskId]) -> None:
+    def _abort_and_close(self, task_ids: Collection[TaskId], wipe: Collection[TaskId] = ()) -> None:
         """Close tasks dirty; under exactly-once also all running ones, whose records were in the same transaction."""
         gone = {*task_ids, *(self.running if self._resources.context.config.exactly_once else ())}
         try:
-            self._close(gone, dirty=True)
+            self._close(gone, dirty=True, wipe=wipe)
         finally:
             if not self.running:  # otherwise the failure of another task's record must not be forgotten
                 self._committer.abort()  # after closing, because a processor may still send something in its `close`
@@ -298,7 +298,7 @@ class TaskManager:
                 if not isinstance(failed.error, TaskCorruptedError):
                     raise failed.error
                 _log.warning("%s", failed.error)
-                self._wipe([task_id])
+                self._close([task_id], dirty=True, wipe=[task_id])
 
     def _start_restored(self) -> None:
         known = self._committer.committed
@@ -366,19 +366,7 @@ class TaskManager:
         Args:
             wipe: tasks whose state is also deleted, so that it is restored from the beginning.
         """
-        self._abort_and_close(wipe or list(self.running))
-        self._wipe(wipe)
-
-    def _wipe(self, task_ids: Collection[TaskId]) -> None:
-        """Close tasks dirty and delete their state."""
-        self._close(task_ids, dirty=True)
-        directory = self._resources.context.directory
-        for task_id in task_ids:
-            if directory.own_task(task_id, self._thread) is not None:
-                try:
-                    directory.wipe_task(task_id)
-                finally:
-                    directory.disown_task(task_id, self._thread)  # the task may now go to another thread
+        self._abort_and_close(wipe or list(self.running), wipe)
 
     def close(self, *, clean: bool) -> None:
         """Close every task.
@@ -405,12 +393,18 @@ class TaskManager:
         if failure is not None:
             raise failure
 
-    def _close(self, task_ids: Collection[TaskId], *, dirty: bool) -> None:
+    def _close(self, task_ids: Collection[TaskId], *, dirty: bool, wipe: Collection[TaskId] = ()) -> None:
         """Close all of the tasks, even if some fail to close, and release their directories.
 
+        Args:
+            task_ids: which ones.
+            dirty: whether to close them without a commit.
+            wipe: those whose state is also deleted, before another thread can have it.
+
         Raises:
-            Exception: the first failure of a store's or a processor's `close`.
+            Exception: the first failure of a store's or a processor's `close`, or of deleting state.
         """
+        directory = self._resources.context.directory
         failure: Exception | None = None
         task_ids = sorted(task_ids)
         self._take_back(task_ids)
@@ -427,8 +421,13 @@ class TaskManager:
             except Exception as error:
                 _log.warning("%s could not close task %s: %s", self._thread, task_id, error)
                 failure = failure or error
+            try:
+                if task_id in wipe and directory.own_task(task_id, self._thread) is not None:
+                    directory.wipe_task(task_id)
+            except StreamsError as error:
+                failure = failure or error
             finally:
-                self._resources.context.directory.disown_task(task_id, self._thread)
+                directory.disown_task(task_id, self._thread)
         if failure is not None:
             raise failure
 

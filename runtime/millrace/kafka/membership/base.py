@@ -105,6 +105,11 @@ class BaseMember(ABC):
         return self._settings.instance_id
 
     @property
+    def is_leader(self) -> bool:
+        """Whether this member assigns for the group; never with the streams protocol."""
+        return self._shared.is_leader
+
+    @property
     def assignment(self) -> tuple[TopicPartition, ...]:
         """The input partitions this member owns, sorted."""
         return tuple(sorted(self._shared.owned))

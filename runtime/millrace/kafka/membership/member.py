@@ -85,11 +85,6 @@ class GroupMember(BaseMember):
         return self._shared.state is not MemberState.STABLE
 
     @property
-    def is_leader(self) -> bool:
-        """Whether this member assigns for the group."""
-        return self._shared.is_leader
-
-    @property
     def subscribed_topics(self) -> frozenset[str]:
         """The topics read now, including those that match patterns."""
         return self._watch.topics
