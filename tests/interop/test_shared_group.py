@@ -35,7 +35,7 @@ STRINGS = "org.apache.kafka.common.serialization.Serdes$StringSerde"
 ADDRESSES = {"java": "java.example:7001", "python": "python.example:7002"}
 EXPECTED_WARNINGS = re.compile(
     # Topics that are new, coordinators that load, brokers that are busy; settings of this test.
-    r" WARN \[(Producer|Consumer|AdminClient) |Processing exception handler is not enabled|Using an OS temp directory"
+    r" WARN \[(Producer|Consumer|AdminClient) |GETPID|Processing exception handler is not enabled|Using an OS temp directory"
     # Alone in the group.
     r"|Unable to assign 1 of 1 standby tasks|fewer than num.standby.replicas"
     # Java with its own state after a kill, and with what Python committed before a kill: docs/differences.md.
