@@ -155,7 +155,7 @@ class StreamsConfig(BaseModel):
     ensure_explicit_internal_resource_naming: bool = False
     replication_factor: int = -1
     windowstore_changelog_additional_retention_ms: Millis = 86_400_000
-    upgrade_from: str | None = None
+    upgrade_from: Annotated[str, Field(pattern=r"^(2\.[4-8]|3\.[0-9]|4\.[0-2])$")] | None = None
 
     security_protocol: Annotated[str, UPPER, Field(pattern="^(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)$")] = "PLAINTEXT"
     request_timeout_ms: Millis = 40_000
@@ -236,7 +236,7 @@ class StreamsConfig(BaseModel):
         if self.upgrade_from is None:
             return False
         major, _, minor = self.upgrade_from.partition(".")
-        return (int(major), int(minor.partition(".")[0] or 0)) < version
+        return (int(major), int(minor)) < version
 
     def internal(self, name: str, default: _T) -> _T:
         """Return an internal setting (`__…__`), converted to the type of its default."""

@@ -240,8 +240,8 @@ def test_a_member_of_a_newer_version_keeps_its_tasks_and_learns_ours():
     given = leader_of()(subscriptions)
     answer = decode_assignment_info(given[newer.name].user_data)
     assert frozenset(given[newer.name].partitions) == newer.owned
-    assert answer.error_code == AssignorError.VERSION_PROBING
-    assert answer.commonly_supported_version == 11
+    assert answer.error_code == AssignorError.NONE
+    assert (answer.version, answer.commonly_supported_version) == (11, 11)
 
 
 def test_missing_input_topics_end_every_member():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millrace import Grouped, Materialized, Serdes, Stores, StoreType, StreamsBuilder, StreamsConfig, TopologyTestDriver
+from millrace.errors import ConfigError
 
 TEXT, LONG = Serdes.string(), Serdes.long()
 SETTINGS = {
@@ -116,6 +117,13 @@ def test_a_group_is_aggregated_with_what_comes_and_goes():
         ("a", "+aa+ab-aa-ab+ac"),
         ("b", "+ba-ba"),
     ]
+
+
+@pytest.mark.parametrize("version", ["2.3", "4.3", "3.4.1", "latest"])
+def test_upgrade_from_takes_the_versions_that_java_takes(version):
+    """Kafka Streams 4.3 can be reached by a rolling upgrade from 2.4 to 4.2 only."""
+    with pytest.raises(ConfigError, match=r"upgrade\.from"):
+        StreamsConfig.of({**SETTINGS, "upgrade.from": version})
 
 
 @pytest.mark.parametrize(("upgrade_from", "records"), [(None, 2), ("3.4", 3), ("3.5", 2)])

@@ -59,6 +59,20 @@ def test_stores_without_an_offset(task):
     assert offset_on_disk(task.state_dir, "old", CHANGELOG) is None
 
 
+def test_under_exactly_once_a_store_that_java_left_open_counts_for_nothing(task):
+    """What a Java process left open when it died is wiped under exactly-once, so nobody may count on it."""
+    store = task.open(key_value())
+    store.commit({CHANGELOG: 41})
+    store.close()
+    path = task.state_dir / "rocksdb" / "s"
+    families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(path), Options(raw_mode=True))}
+    database = Rdict(str(path), Options(raw_mode=True), families)
+    database.get_column_family("offsets")[b"status"] = (1).to_bytes(8)
+    database.close()
+    assert offset_on_disk(task.state_dir, "s", CHANGELOG, exactly_once=True) is None
+    assert offset_on_disk(task.state_dir, "s", CHANGELOG) == 41
+
+
 def test_damaged_store_is_an_error(task):
     """A database that cannot be read is reported, as how far it is is unknown."""
     store = task.open(key_value())

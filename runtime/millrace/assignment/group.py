@@ -282,14 +282,16 @@ def _keep(
     hosts: Mapping[HostInfo, frozenset[TopicPartition]],
     standby_hosts: Mapping[HostInfo, frozenset[TopicPartition]],
 ) -> MemberAssignment:
-    """Version probing: a member with a later version keeps its tasks, and learns which version to rejoin with."""
+    """Version probing: a member with a later version keeps its tasks, and learns which version to rejoin with.
+
+    The two versions tell it that. There is no error code, because Java's members ignore an assignment that has one.
+    """
     task_of = {tp: task for task, info in tasks.items() for tp in info.partitions}
     kept = sorted(tp for tp, owner in group.owners.items() if owner == member and tp in task_of)
     info = AssignmentInfo(
         active=tuple(task_of[tp] for tp in kept),
         partitions_by_host=hosts,
         standby_partitions_by_host=standby_hosts,
-        error_code=AssignorError.VERSION_PROBING,
         version=group.version,
         commonly_supported_version=group.supported_version,
     )

@@ -38,18 +38,19 @@ def closing_offset_sum(task: StreamTask) -> int:
         return UNKNOWN_OFFSET_SUM
 
 
-def stored_offset_sum(topology: BuiltTopology, task_id: TaskId, path: Path) -> int:
+def stored_offset_sum(topology: BuiltTopology, task_id: TaskId, path: Path, *, exactly_once: bool = False) -> int:
     """Return how far a task's state on disk is, while it is not open; UNKNOWN_OFFSET_SUM if it cannot be read.
 
     Args:
         topology: the application's.
         task_id: the task.
         path: its directory.
+        exactly_once: whether the application runs with exactly-once.
     """
     try:
         subtopology = topology.subtopology(task_id.subtopology)
         return _sum(
-            offset_on_disk(path, name, TopicPartition(topic, task_id.partition))
+            offset_on_disk(path, name, TopicPartition(topic, task_id.partition), exactly_once=exactly_once)
             for name, topic in subtopology.changelog_topics.items()
         )
     except (KeyError, StreamsError) as error:  # an older program's task, or a damaged store

@@ -98,9 +98,12 @@ class TaskManager:
     def offset_sums(self) -> dict[TaskId, int]:
         """Return the local state for the assignor: of this thread's tasks, and of those that are only on disk."""
         context = self._resources.context
-        directory = context.directory
+        directory, exactly_once = context.directory, context.config.exactly_once
         sums = directory.offset_sums(
-            self._thread, lambda task_id: stored_offset_sum(context.topology, task_id, directory.task_path(task_id))
+            self._thread,
+            lambda task: stored_offset_sum(
+                context.topology, task, directory.task_path(task), exactly_once=exactly_once
+            ),
         )
         for task in (*self.restoring.values(), *self.standby.values(), *self._recycled.values()):
             if task.changelogs:

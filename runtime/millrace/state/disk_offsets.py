@@ -11,28 +11,32 @@ from pathlib import Path
 from rocksdict import AccessType, Options, Rdict
 
 from millrace.records import TopicPartition
-from millrace.state.rocksdb import OFFSETS_FAMILY, explain
+from millrace.state.rocksdb import OFFSETS_FAMILY, OPEN_IN_JAVA, STATUS, explain
 from millrace.state.value_formats import unpack_long
 
 _FILES_OPEN = 8
 """Without a limit, RocksDB opens every file of the default family, which may contain the store's rows."""
 
 
-def offset_on_disk(state_dir: Path, store: str, changelog: TopicPartition) -> int | None:
+def offset_on_disk(state_dir: Path, store: str, changelog: TopicPartition, *, exactly_once: bool = False) -> int | None:
     """Return the offset of the last changelog record in a store on disk; None if there is none.
 
-    Of a store with segments it is the smallest offset that one of them records, as when the store is open.
+    Of a store with segments it is the smallest offset that one of them records, as when the store is open. Under exactly-once a
+    store in which a Java process died has none, because it is wiped when it is opened.
 
     Args:
         state_dir: the task's directory.
         store: the store's name.
         changelog: its changelog.
+        exactly_once: whether the application runs with exactly-once.
 
     Raises:
         ProcessorStateError: a database cannot be read.
     """
-    known = [_read_offset(directory, changelog) for directory in _databases(state_dir, store)]
-    return min((offset for offset in known if offset is not None), default=None)
+    known = [_read(directory, changelog) for directory in _databases(state_dir, store)]
+    if exactly_once and any(status == OPEN_IN_JAVA for status, _ in known):
+        return None
+    return min((unpack_long(offset) for _, offset in known if offset is not None), default=None)
 
 
 def _databases(state_dir: Path, store: str) -> Iterator[Path]:
@@ -42,19 +46,20 @@ def _databases(state_dir: Path, store: str) -> Iterator[Path]:
             yield directory
 
 
-def _read_offset(directory: Path, changelog: TopicPartition) -> int | None:
+def _read(directory: Path, changelog: TopicPartition) -> tuple[bytes | None, bytes | None]:
+    """Return a database's status and the offset that it records."""
     options = Options(raw_mode=True)
     options.set_max_open_files(_FILES_OPEN)
     options.set_keep_log_file_num(2)
     try:
         if OFFSETS_FAMILY not in Rdict.list_cf(str(directory), options):
-            return None
+            return None, None
         families = {OFFSETS_FAMILY: Options(raw_mode=True)}
         database = Rdict(str(directory), options, families, AccessType.read_only())
         try:
-            stored = database.get_column_family(OFFSETS_FAMILY).get(f"{changelog.topic}-{changelog.partition}".encode())
+            stored = database.get_column_family(OFFSETS_FAMILY)
+            return stored.get(STATUS), stored.get(str(changelog).encode())
         finally:
             database.close()
     except Exception as error:
         raise explain(error, directory) from error
-    return None if stored is None else unpack_long(stored)

@@ -39,9 +39,9 @@ from millrace.state.value_formats import PLAIN, ValueFormat, convert_from_family
 OFFSETS_FAMILY = "offsets"
 """The small column family that holds offsets, position and status."""
 _OFFSETS_WRITE_BUFFER_BYTES = 1024 * 1024
-_STATUS = b"status"
+STATUS = b"status"
 _POSITION = b"position"
-_CLOSED, _OPEN_IN_JAVA, _OPEN = pack_long(0), pack_long(1), pack_long(2)
+_CLOSED, OPEN_IN_JAVA, _OPEN = pack_long(0), pack_long(1), pack_long(2)
 _ROW_OVERHEAD = 120
 """Bytes of memory per pending row in addition to key and value: two bytes objects and a dict slot."""
 
@@ -168,7 +168,7 @@ class RocksDatabase:
 
     def _check_status(self, context: StoreContext) -> None:
         assert self._offsets is not None
-        died_in_java = self._offsets.get(_STATUS) == _OPEN_IN_JAVA
+        died_in_java = self._offsets.get(STATUS) == OPEN_IN_JAVA
         if died_in_java and context.config.exactly_once and self._restorable(context):
             raise TaskCorruptedError(
                 frozenset({context.task_id}),
@@ -311,7 +311,7 @@ class RocksDatabase:
     def _write_status(self, status: bytes) -> None:
         assert self._db is not None
         batch = WriteBatch(raw_mode=True)
-        batch.put(_STATUS, status, self._handles[OFFSETS_FAMILY])
+        batch.put(STATUS, status, self._handles[OFFSETS_FAMILY])
         self._db.write(batch, self._write_options)
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
