@@ -2,10 +2,10 @@
 
     python -m benchmarks.scaling [--gigabytes 10] [--language python] [--plot scaling.svg]
 
-Two instances with one standby of each task run; two more are started, and stopped again once the tasks are spread over all four.
-Warm-ups let a task move only when its new place has nearly all of its state. All the time the input changes, and every output
-record names the instance that wrote it. The *longest gap* is the longest time without output in one partition. Output should
-only stop during a rebalance: while the group is not stable, or an instance is told to stop and has yet to leave. A gap may have
+Two instances with one standby of each task run; two more are started, and stopped again, one after the other, once the tasks are
+spread over all four and the standbys are complete. Warm-ups let a task move only when its new place has nearly all of its state.
+All the time the input changes, and every output record names the instance that wrote it. The *longest gap* is the longest time
+without output in one partition. Output should only stop during a rebalance: while the group is not stable, or an instance is told to stop and has yet to leave. A gap may have
 several rebalances, since a task moves in two: one takes it from its owner, and the next gives it to the other.
 """
 
@@ -44,6 +44,8 @@ SECONDS_PER_GIGABYTE = 75
 """An estimate, of writing and of restoring on up to four instances."""
 MARGIN_S = 1.0
 """How long output may stop outside rebalances: a task starts after the group is stable again."""
+CAUGHT_UP = 10_000
+"""The lag in offsets at which a standby counts as complete: the default of `acceptable.recovery.lag`."""
 LONGEST = 500
 """How many of the longest gaps of a phase are compared with rebalances."""
 COPIES = 6
@@ -172,11 +174,11 @@ def measure(servers: str, directory: Path, options: argparse.Namespace) -> None:
         announce("Removing two instances")
         marks.append((time.monotonic(), "-2"))
         leaving = []
-        for instance in new:
+        for number, instance in enumerate(new, 1):
             asked = time.monotonic()
             instance.stop()
             leaving.append((asked, time.monotonic()))
-        wait_spread(old, options.partitions)
+            wait_spread(old + new[number:], options.partitions)
         marks.append((time.monotonic(), "2 instances"))
         time.sleep(QUIET_S)
         marks.append((time.monotonic(), ""))
@@ -184,7 +186,7 @@ def measure(servers: str, directory: Path, options: argparse.Namespace) -> None:
 
 
 def wait_spread(instances: list[Instance], partitions: int) -> None:
-    """Wait until the tasks and their standbys are spread over instances, and all are RUNNING."""
+    """Wait until tasks and standbys are spread over instances, all are RUNNING, and no standby has much left to restore."""
 
     def spread() -> bool:
         for instance in instances:
@@ -200,7 +202,10 @@ def wait_spread(instances: list[Instance], partitions: int) -> None:
     def describe() -> str:
         return "; ".join(f"{each}: {each.last('active')} {each.last('standby')}\n{each.log()}" for each in instances)
 
-    wait_until(spread, describe, TIMEOUT_S, error=SystemExit)
+    def caught_up() -> bool:
+        return spread() and all(instance.ask("lag", TIMEOUT_S) <= CAUGHT_UP for instance in instances)
+
+    wait_until(caught_up, describe, TIMEOUT_S, error=SystemExit)
 
 
 def length(period: Period) -> float:
