@@ -5,8 +5,9 @@
 Two instances with one standby of each task run; two more are started, and stopped again, one after the other, once the tasks are
 spread over all four and the standbys are complete. Warm-ups let a task move only when its new place has nearly all of its state.
 All the time the input changes, and every output record names the instance that wrote it. The *longest gap* is the longest time
-without output in one partition. Output should only stop during a rebalance: while the group is not stable, or an instance is told to stop and has yet to leave. A gap may have
-several rebalances, since a task moves in two: one takes it from its owner, and the next gives it to the other.
+without output in one partition. Output should only stop during a rebalance: while the group is not stable, or an instance is told
+to stop and has yet to leave. A gap may have several rebalances, since a task moves in two: one takes it from its owner, and the
+next gives it to the other.
 """
 
 from __future__ import annotations
