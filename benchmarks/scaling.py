@@ -122,7 +122,9 @@ def main() -> None:
             )
         minutes = (options.gigabytes * SECONDS_PER_GIGABYTE + 4 * QUIET_S + 4 * PROBING_S) / 60 + 1
         announce(f"This takes about {minutes:.0f} minutes and up to {needed:.0f} GB of disk.")
-        settings = {"group.initial.rebalance.delay.ms": "0"}
+        settings = {
+            "group.initial.rebalance.delay.ms": "3000"
+        }  # so that the first two instances share the tasks at once
         with EmbeddedKafka(directory=directory / "kafka", config=settings) as kafka:
             measure(kafka.bootstrap_servers, directory, options)
 
