@@ -145,9 +145,12 @@ def measure(case: Case, servers: str, options: argparse.Namespace) -> list[float
         ]
         stack.enter_context(Changes(servers, application, options.keys, VALUE_BYTES, options.changes, PARTITIONS))
         outputs = stack.enter_context(Outputs(servers, application, PARTITIONS))
-        wait_until(
-            lambda: settled(pair, outputs, case), lambda: f"{case}: {pair[0].reports[-3:]}", TIMEOUT_S, error=SystemExit
-        )
+
+        def describe() -> str:
+            tasks = "; ".join(f"{each}: {each.last('active')}, {each.last('standby')}\n{each.log()}" for each in pair)
+            return f"{case} does not settle: {tasks}; {len(outputs.seen)} outputs, the last {outputs.seen[-4:]}"
+
+        wait_until(lambda: settled(pair, outputs, case), describe, TIMEOUT_S, error=SystemExit)
         killed, other = pair
         partitions = killed.active()
         began = time.monotonic()

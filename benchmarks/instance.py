@@ -98,7 +98,13 @@ def check(streams: KafkaStreams) -> None:
             for row in task.stores["table"].all():  # type: ignore[attr-defined]
                 keys += 1
                 checksum += zlib.crc32(row.value.value, zlib.crc32(row.key))
-    say(keys=keys, checksum=checksum)
+    say(check={"keys": keys, "checksum": checksum})
+
+
+def report_lag(streams: KafkaStreams) -> None:
+    """Report by how many offsets the store that is furthest behind is so."""
+    lags = streams.all_local_store_partition_lags().values()
+    say(lag=max((lag.offset_lag for partitions in lags for lag in partitions.values()), default=0))
 
 
 def main(arguments: list[str]) -> int:
@@ -114,6 +120,8 @@ def main(arguments: list[str]) -> int:
     for command in sys.stdin:
         if command.strip() == "check":
             check(streams)
+        else:
+            report_lag(streams)
     return 0 if streams.close(120, leave_group=True) and streams.error is None else 1
 
 

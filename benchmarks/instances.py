@@ -114,13 +114,20 @@ class Instance:
         """Return the end of its log."""
         return self.log_path.read_text(errors="replace")[-4000:]
 
-    def ask_check(self, timeout_s: float) -> tuple[int, int]:
-        """Return the number of keys in its stores, and their checksum."""
+    def ask(self, command: str, timeout_s: float) -> dict[str, Any]:
+        """Return the answer to a command: `check` or `lag`."""
         assert self.process.stdin is not None
-        self.process.stdin.write("check\n")
+        known = len(self.reports)
+        self.process.stdin.write(f"{command}\n")
         self.process.stdin.flush()
-        self.wait(lambda each: each.last("keys") is not None, "reads its stores", timeout_s)
-        return self.last("keys"), self.last("checksum")
+        answers: list[dict[str, Any]] = []
+
+        def answered(_: Instance) -> bool:
+            answers[:] = [report for _, report in self.reports[known:] if command in report]
+            return bool(answers)
+
+        self.wait(answered, f"answers {command}", timeout_s)
+        return answers[0][command]
 
     def peak_mib(self) -> float:
         """Return the peak memory of its process."""

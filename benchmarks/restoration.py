@@ -110,8 +110,8 @@ def restore(language: str, servers: str, application: str, partitions: int, writ
         peak_mib = instance.peak_mib()
         if instance.last("restored") != written.records:
             raise SystemExit(f"{instance} restored {instance.last('restored')} of {written.records} records")
-        found = instance.ask_check(TIMEOUT_S)
-        if found != (written.records, written.checksum):
+        found = instance.ask("check", TIMEOUT_S)
+        if found != {"keys": written.records, "checksum": written.checksum}:
             raise SystemExit(f"{instance} has {found} in its stores instead of {written}")
         instance.stop()
         return {

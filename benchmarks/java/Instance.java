@@ -12,6 +12,7 @@ import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.CloseOptions;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.KeyValue;
+import org.apache.kafka.streams.LagInfo;
 import org.apache.kafka.streams.StoreQueryParameters;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.TaskMetadata;
@@ -31,7 +32,7 @@ import org.apache.kafka.streams.state.ReadOnlyKeyValueStore;
  *
  * <p>Arguments are settings (name=value); {@code input}, {@code output} and {@code name} are its own. Reports what happens as lines
  * of JSON: states, tasks, and restoration with its time and CPU. The line {@code check} on standard input makes it report the
- * number of keys in its stores and their checksum.
+ * number of keys in its stores and their checksum, and {@code lag} by how many offsets a store is behind at most.
  */
 public final class Instance {
     private static long began;
@@ -74,6 +75,8 @@ public final class Instance {
         while (commands.hasNextLine()) {
             if (commands.nextLine().equals("check")) {
                 check(streams.store(StoreQueryParameters.fromNameAndType("table", QueryableStoreTypes.keyValueStore())));
+            } else {
+                reportLag(streams);
             }
         }
         boolean closed = streams.close(
@@ -133,7 +136,16 @@ public final class Instance {
                 keys++;
             }
         }
-        say("{\"keys\": %d, \"checksum\": %d}", keys, checksum);
+        say("{\"check\": {\"keys\": %d, \"checksum\": %d}}", keys, checksum);
+    }
+
+    private static void reportLag(KafkaStreams streams) {
+        long lag = streams.allLocalStorePartitionLags().values().stream()
+            .flatMap(partitions -> partitions.values().stream())
+            .mapToLong(LagInfo::offsetLag)
+            .max()
+            .orElse(0);
+        say("{\"lag\": %d}", lag);
     }
 
     private static final class Progress implements StateRestoreListener {

@@ -295,36 +295,40 @@ class ChangelogReader:
 
     def _sort(self, messages: list[Message]) -> dict[TopicPartition, list[ChangelogRecord]]:
         batches: dict[TopicPartition, list[ChangelogRecord]] = {}
-        last: ChangelogRestoration | StandbyUpdate | None = None
-        batch: list[ChangelogRecord] = []
+        changelog: ChangelogRestoration | StandbyUpdate | None = None
+        topic, number, end = "", -1, 0
+        append: Callable[[ChangelogRecord], None] = list[ChangelogRecord]().append
+        new = tuple.__new__  # a NamedTuple's own constructor takes three times as long
         for message in messages:
             error = message.error()
             if error is not None:
                 self._on_error(error, message)
                 continue
-            topic, number, offset = message.topic(), message.partition(), message.offset()
-            assert topic is not None
-            assert number is not None
-            assert offset is not None
-            if last is None or last.partition.partition != number or last.partition.topic != topic:
-                last = self._changelogs.get(TopicPartition(topic, number))
-                if last is None:
+            if message.partition() != number or message.topic() != topic or changelog is None:
+                topic, number = message.topic(), message.partition()  # type: ignore[assignment]
+                changelog = self._changelogs.get((topic, number))  # type: ignore[call-overload]
+                if changelog is None:
                     continue
-                batch = batches.setdefault(last.partition, [])
-            if offset >= last.end_offset:
-                last.skip_to(offset)
+                end = changelog.end_offset
+                append = batches.setdefault(changelog.partition, []).append
+            offset: int = message.offset()  # type: ignore[assignment]
+            if offset >= end:
+                changelog.skip_to(offset)
                 continue
-            last.next_offset = offset + 1
+            changelog.next_offset = offset + 1
             key = message.key()
             if key is not None:
                 headers = message.headers()
-                batch.append(
-                    ChangelogRecord(
-                        key,
-                        message.value(),
-                        message.timestamp()[1],
-                        offset,
-                        Headers(headers) if headers else NO_HEADERS,  # type: ignore[arg-type]
+                append(
+                    new(
+                        ChangelogRecord,
+                        (
+                            key,
+                            message.value(),
+                            message.timestamp()[1],
+                            offset,
+                            Headers(headers) if headers else NO_HEADERS,  # type: ignore[arg-type]
+                        ),
                     )
                 )
         return batches
