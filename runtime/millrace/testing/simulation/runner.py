@@ -149,7 +149,8 @@ class Simulation:
 
     def plan(self, seed: int) -> Plan:
         """Return the plan of a seed."""
-        return make_plan(seed, self._inputs, self._partitions, self._max_instances)
+        standbys = self._config.num_standby_replicas > 0
+        return make_plan(seed, self._inputs, self._partitions, self._max_instances, long=standbys)
 
     def run_seed(self, seed: int) -> Scheduler:
         """Run the plan of a seed; return what has happened.
