@@ -339,6 +339,7 @@ def _claim_the_next_record_of_a_standby(patch):
         (_read_unstable_offsets, stateless, LONG_TRANSACTIONS, 500),
         (_keep_buffered_records_of_lost_tasks, stateless, {}, 100),
         (_update_standbys_one_too_far, counting, STANDBYS, 100),
+        (_let_standbys_pass_the_committed_offset, table_counting, STANDBYS, 50),
         pytest.param(_claim_the_next_record_of_a_standby, counting, STANDBYS, 300, marks=pytest.mark.slow),
     ],
 )
