@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -160,6 +161,19 @@ def test_a_failure_is_explained_with_a_small_plan(monkeypatch):
     assert any("runs in" in line for line in failure.log)
     with pytest.raises(type(failure.problem)):
         simulation.run(failure.plan)
+
+
+def test_progress_is_shown_at_a_terminal(monkeypatch):
+    """At a terminal the number of finished seeds is shown, elsewhere nothing."""
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        simulate(stateless(), {"in": words}, seeds=2)
+        assert ("2/2" in stream.getvalue()) is shown
 
 
 def test_own_checks_are_made(monkeypatch):
