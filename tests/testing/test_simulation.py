@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from millrace.instance import changelog_reader
 from millrace.instance.committer import Committer
 from millrace.instance.input_consumer import InputConsumer
 from millrace.instance.record_collector import KafkaRecordCollector
+from millrace.instance.restoration import NO_LIMIT, StandbyUpdate
+from millrace.instance.state_updater import StateUpdater
 from millrace.instance.task_manager import TaskManager
 from millrace.kafka.membership import offsets
 from millrace.kafka.membership.member import GroupMember
@@ -26,6 +29,11 @@ from millrace.testing.simulation.scheduler import StalledError
 
 TEXT = Serdes.string()
 ALO = {"processing.guarantee": "at_least_once", "commit.interval.ms": 300}
+STANDBYS = {
+    "num.standby.replicas": 1,
+    "acceptable.recovery.lag": 0,
+    "probing.rebalance.interval.ms": 60_000,
+}
 LONG_TRANSACTIONS = {"producer.transaction.timeout.ms": 60_000, "session.timeout.ms": 6_000}
 
 
@@ -52,6 +60,17 @@ def counting():
     return builder.build()
 
 
+def table_counting():
+    """Count the keys of each value in a table that is restored from its source topic."""
+    builder = StreamsBuilder()
+    table = builder.table("in", Materialized.as_("latest"), consumed=Consumed.with_(TEXT, TEXT))
+    counts = table.group_by(lambda key, value: (value, key), Grouped.with_(TEXT, TEXT)).count(
+        Materialized.as_("counts").with_key_serde(TEXT)
+    )
+    counts.to_stream().map_values(str).to("out", Produced.with_(TEXT, TEXT))
+    return builder.build({"application.id": "simulated", "topology.optimization": "all"})
+
+
 @pytest.mark.parametrize("config", [{}, ALO], ids=["exactly-once", "at-least-once"])
 def test_stateless_topology_is_right_whatever_happens(config):
     """No record is lost, nor under exactly-once repeated, by crashes, pauses, lost answers, outages and rebalances."""
@@ -62,6 +81,19 @@ def test_stateless_topology_is_right_whatever_happens(config):
 def test_counts_are_right_whatever_happens(config):
     """The same with a store, its changelog and a repartition topic."""
     simulate(counting(), {"in": words}, config, seeds=100)
+
+
+@pytest.mark.parametrize("config", [STANDBYS, ALO | STANDBYS], ids=["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("topology", [counting, table_counting])
+def test_standbys_have_what_their_active_tasks_have(topology, config):
+    """In the end each standby has all that is committed, whatever has become of it and of its active task meanwhile."""
+    standbys = []
+
+    def look(world):
+        standbys.extend(task for instance in world.instances for task in instance.tasks.standby)
+
+    simulate(topology(), {"in": words}, config, seeds=50, check_run=look)
+    assert len(standbys) > 20
 
 
 @pytest.mark.parametrize(
@@ -129,6 +161,19 @@ def test_a_failure_is_explained_with_a_small_plan(monkeypatch):
     assert any("runs in" in line for line in failure.log)
     with pytest.raises(type(failure.problem)):
         simulation.run(failure.plan)
+
+
+def test_progress_is_shown_at_a_terminal(monkeypatch):
+    """At a terminal the number of finished seeds is shown, elsewhere nothing."""
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        simulate(stateless(), {"in": words}, seeds=2)
+        assert ("2/2" in stream.getvalue()) is shown
 
 
 def test_own_checks_are_made(monkeypatch):
@@ -246,6 +291,51 @@ def _keep_buffered_records_of_lost_tasks(patch):
     patch(InputConsumer, "unassign", lambda _self, _partitions: None)
 
 
+def _update_standbys_one_too_far(patch):
+    original = changelog_reader.begin_update
+
+    def begin(task, partition, offsets, limit, listener):
+        update = original(task, partition, offsets, limit, listener)
+        update.next_offset = min(update.next_offset + 1, offsets.stop)
+        return update
+
+    patch(changelog_reader, "begin_update", begin)
+
+
+def _let_standbys_pass_the_committed_offset(patch):
+    original = changelog_reader.begin_update
+
+    def begin(task, partition, offsets, _limit, listener):
+        return original(task, partition, offsets, NO_LIMIT, listener)
+
+    patch(changelog_reader, "begin_update", begin)
+
+
+def _run_standbys_without_catching_up(patch):
+    original_add, original_begin = StateUpdater.add, changelog_reader.begin_changelog
+    standbys = []
+
+    def add(self, task, limits, *, standby=False):
+        if standby:
+            standbys.append(task)
+        original_add(self, task, limits, standby=standby)
+
+    def begin(task, *arguments):
+        return None if any(task is one for one in standbys) else original_begin(task, *arguments)
+
+    patch(StateUpdater, "add", add)
+    patch(changelog_reader, "begin_changelog", begin)
+
+
+def _claim_the_next_record_of_a_standby(patch):
+    def commit(self):
+        self.store.commit({self.partition: self.next_offset})
+        self.task.changelog_positions[self.partition] = self.next_offset
+        self.uncommitted = False
+
+    patch(StandbyUpdate, "commit", commit)
+
+
 @pytest.mark.parametrize(
     ("plant", "topology", "config", "seeds"),
     [
@@ -262,6 +352,9 @@ def _keep_buffered_records_of_lost_tasks(patch):
         (_write_state_before_the_commit, counting, {}, 300),
         (_read_unstable_offsets, stateless, LONG_TRANSACTIONS, 500),
         (_keep_buffered_records_of_lost_tasks, stateless, {}, 100),
+        (_update_standbys_one_too_far, counting, STANDBYS, 100),
+        (_let_standbys_pass_the_committed_offset, table_counting, STANDBYS, 50),
+        pytest.param(_claim_the_next_record_of_a_standby, counting, STANDBYS, 300, marks=pytest.mark.slow),
     ],
 )
 def test_a_planted_bug_is_found(plant, topology, config, seeds, monkeypatch):

@@ -211,14 +211,20 @@ def _show(rows: list[tuple[int | None, _Row]]) -> str:
 
 
 def _compare_stores(world: World, oracle: _Oracle, folder: Path, *, exact: bool) -> None:
-    """Compare each running task's stores with what their changelogs hold and, under exactly-once, with the oracle's."""
+    """Compare each task's stores, also standbys', with what their changelogs hold and, under exactly-once, with the oracle's.
+
+    All input has been processed and committed, so a standby has the same as its active task.
+    """
     for instance in world.instances:
         tasks = instance.tasks
-        for task_id, task in ({} if tasks is None else tasks.running).items():
-            copies = _Copies(world, task, folder / f"{task_id}-restored")
+        if tasks is None:
+            continue
+        for task_id, task in (*tasks.running.items(), *tasks.standby.items()):
+            role = "standby" if task_id in tasks.standby else "task"
+            copies = _Copies(world, task, folder / f"{task_id}-{instance.number}-restored")
             changelogs = {store.name: partition for partition, store in task.changelogs.items()}
             for name, store in task.stores.items():
-                holds, where = _content(store), f"Store {name} of task {task_id} in instance {instance.number}"
+                holds, where = _content(store), f"Store {name} of {role} {task_id} in instance {instance.number}"
                 partition = changelogs.get(name)
                 if partition is not None and name not in task.subtopology.source_changelogs:
                     logged = copies.restored(partition)

@@ -1,21 +1,21 @@
 """RocksDB in memory: a simulated run opens many databases for a few rows each, and opening a real one takes 15 ms.
 
 What is written with a batch stays, whatever becomes of the process, as on a disk; `RocksDatabase` writes nothing in another way.
-A database is lost with its directory. Only what `millrace.state.rocksdb` calls is here; that module itself is the product's.
+A database is lost with its directory. Only what `millrace.state.rocksdb` and `millrace.state.disk_offsets` call is here; these
+modules themselves are the product's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 from sortedcontainers import SortedDict
 
-from millrace.state import rocksdb
+from millrace.state import disk_offsets, rocksdb
 
 __all__ = ["disks_in_memory"]
 
@@ -102,7 +102,7 @@ class _Disks:
     def __init__(self) -> None:
         self._databases: dict[str, _Families] = {}
 
-    def __call__(self, path: str, **_settings: object) -> _Rows:
+    def __call__(self, path: str, *_options: object, **_settings: object) -> _Rows:
         exists = Path(path) / "CURRENT"
         if not exists.exists():
             self._databases[path] = {}
@@ -113,12 +113,18 @@ class _Disks:
         return list(self._databases[path])
 
 
-def disks_in_memory() -> AbstractContextManager[Any]:
+@contextmanager
+def disks_in_memory() -> Iterator[None]:
     """Keep what stores write in memory, in this process, until the end of the `with` statement."""
-    return mock.patch.multiple(
-        rocksdb,
-        Rdict=_Disks(),
-        WriteBatch=_Batch,
-        store_options=lambda *_: SimpleNamespace(options=None),
-        Options=lambda **_: SimpleNamespace(set_write_buffer_size=lambda _bytes: None),
-    )
+    disks = _Disks()
+    with (
+        mock.patch.multiple(
+            rocksdb,
+            Rdict=disks,
+            WriteBatch=_Batch,
+            store_options=lambda *_: SimpleNamespace(options=None),
+            Options=lambda **_: SimpleNamespace(set_write_buffer_size=lambda _bytes: None),
+        ),
+        mock.patch.object(disk_offsets, "Rdict", disks),
+    ):
+        yield

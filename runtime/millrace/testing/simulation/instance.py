@@ -30,6 +30,11 @@ __all__ = ["CrashedError", "Host", "Instance", "Processed"]
 _Answer = TypeVar("_Answer")
 _UNWIND_S: Final = 0.05
 _RESTART_AFTER_DEATH_S: Final = 1.0
+_STANDBY_STEP_S: Final = 0.3
+"""How long the updater waits at most between two looks at changelogs, if it has standbys only."""
+_SLOW_STANDBYS: Final = 0.1
+_SLOW_STANDBY_S: Final = 10.0
+"""How long it waits now and then, so that a standby is behind when it becomes active."""
 
 Processed = tuple[TaskId, TopicPartition, int]
 """Task, input partition and offset of a record that was processed."""
@@ -195,7 +200,19 @@ class Instance:
         member = self._loop.resources.member
         if member.rebalancing or member.generation != self._world.group.generation:
             return False
-        return tasks.all_running and not any(task.commit_needed for task in tasks.running.values())
+        if any(task.commit_needed for task in tasks.running.values()):
+            return False
+        return tasks.all_running and all(self._is_up_to_date(task) for task in tasks.standby.values())
+
+    def _is_up_to_date(self, standby: StreamTask) -> bool:
+        """Whether a standby has applied everything that can be read of its changelogs."""
+        assert self._loop is not None
+        positions = self._loop.resources.updater.positions()
+        for partition in standby.changelogs:
+            last = next(reversed(self._world.broker.log(partition).committed()), None)
+            if partition not in positions or (last is not None and positions[partition] <= last.offset):
+                return False
+        return True
 
     @property
     def _is_frozen(self) -> bool:
@@ -316,7 +333,7 @@ class Instance:
                 if self._restoring.get(task_id) is not task:
                     self._world.took_over(self._host, task.changelogs)
             self._restoring = tasks.restoring.copy()
-        if tasks is not None and tasks.restoring and not self._updating:
+        if tasks is not None and (tasks.restoring or tasks.standby) and not self._updating:
             self._updating = True
             host = self._host
             self._world.scheduler.soon(lambda: self._update(host))
@@ -335,10 +352,16 @@ class Instance:
         except CrashedError:
             return
         tasks = self.tasks
-        self.wake()
-        if tasks is not None and (more or tasks.restoring):
+        if tasks is not None and tasks.restoring:
+            self.wake()
+        if tasks is not None and (tasks.restoring or tasks.standby):
             self._updating = True
-            delay_s = host.updater_waits_s + self._world.rng.random() * (0.005 if more else 0.05)
+            rng = self._world.rng
+            if tasks.restoring:
+                between_s = 0.005 if more else 0.05
+            else:
+                between_s = _SLOW_STANDBY_S if rng.random() < _SLOW_STANDBYS else _STANDBY_STEP_S
+            delay_s = host.updater_waits_s + rng.random() * between_s
             host.updater_waits_s = 0.0
             self._world.scheduler.later(delay_s, lambda: self._update(host))
 
@@ -369,7 +392,7 @@ class Instance:
             self._next = None
         if self._loop is not None:
             tasks = self._loop.tasks
-            for task in (*tasks.running.values(), *tasks.restoring.values()):
+            for task in (*tasks.running.values(), *tasks.restoring.values(), *tasks.standby.values()):
                 with suppress(Exception, CrashedError):
                     task.close_dirty()
         self._loop = self._thread = None

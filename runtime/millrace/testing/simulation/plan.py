@@ -86,7 +86,9 @@ class Plan:
         return "\n".join(lines)
 
 
-def make_plan(seed: int, makers: Mapping[str, MakeRecord], partitions: Mapping[str, int], max_instances: int) -> Plan:
+def make_plan(
+    seed: int, makers: Mapping[str, MakeRecord], partitions: Mapping[str, int], max_instances: int, *, long: bool
+) -> Plan:
     """Return the plan of a seed.
 
     Args:
@@ -94,12 +96,13 @@ def make_plan(seed: int, makers: Mapping[str, MakeRecord], partitions: Mapping[s
         makers: how to make records, by input topic.
         partitions: how many partitions the input topics have.
         max_instances: there are 1 to this many.
+        long: whether input also arrives after what has crashed is back, as standbys then matter.
     """
     rng = random.Random(f"plan {seed}")  # noqa: S311
     instances = rng.randint(1, max_instances)
-    lasts_s = rng.choice((1.0, 5.0, 15.0))
+    lasts_s = rng.choice((5.0, 15.0, 60.0) if long else (1.0, 5.0, 15.0))
     inputs = []
-    for _ in range(rng.randint(3, 30)):
+    for _ in range(rng.randint(3, 60 if long else 30)):
         topic = rng.choice(sorted(makers))
         key, value = makers[topic](rng)
         inputs.append(Input(rng.random() * lasts_s, topic, rng.randrange(partitions[topic]), key, value))

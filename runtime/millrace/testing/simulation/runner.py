@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress
+
 from millrace.config import StreamsConfig
 from millrace.testing.simulation.check import check
 from millrace.testing.simulation.disk import disks_in_memory
@@ -82,8 +85,8 @@ def simulate(
 ) -> SimulationReport:
     """Run a topology many times in a simulated cluster, with other faults each time, and check what it writes.
 
-    Everything runs in this thread, in virtual time. Not thread-safe: while it runs, Millrace sees the virtual time in the
-    whole process.
+    Shows its progress if the standard error is a terminal. Everything runs in this thread, in virtual time. Not thread-safe:
+    while it runs, Millrace sees the virtual time in the whole process.
 
     Args:
         topology: what to run. Its nodes must depend on nothing but their records and stores: not on the time of day, and not on
@@ -103,10 +106,13 @@ def simulate(
     """
     simulation = Simulation(topology, inputs, config, max_instances, partitions, check_run, real_disks=real_disks)
     began, simulated_s, digest = time.monotonic(), 0.0, 0
-    for seed in range(first_seed, first_seed + seeds):
-        scheduler = simulation.run_seed(seed)
-        simulated_s += scheduler.elapsed_s
-        digest = (digest * 31 + scheduler.digest) & 0xFFFFFFFF
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    with Progress(*columns, console=console, auto_refresh=False, disable=not console.is_terminal) as progress:
+        for seed in progress.track(range(first_seed, first_seed + seeds), description="Simulating"):
+            scheduler = simulation.run_seed(seed)
+            simulated_s += scheduler.elapsed_s
+            digest = (digest * 31 + scheduler.digest) & 0xFFFFFFFF
     return SimulationReport(seeds, time.monotonic() - began, simulated_s, digest)
 
 
@@ -149,7 +155,8 @@ class Simulation:
 
     def plan(self, seed: int) -> Plan:
         """Return the plan of a seed."""
-        return make_plan(seed, self._inputs, self._partitions, self._max_instances)
+        standbys = self._config.num_standby_replicas > 0
+        return make_plan(seed, self._inputs, self._partitions, self._max_instances, long=standbys)
 
     def run_seed(self, seed: int) -> Scheduler:
         """Run the plan of a seed; return what has happened.
