@@ -303,6 +303,7 @@ class ChangelogReader:
             error = message.error()
             if error is not None:
                 self._on_error(error, message)
+                changelog = None  # its end may have moved
                 continue
             if message.partition() != number or message.topic() != topic or changelog is None:
                 topic, number = message.topic(), message.partition()  # type: ignore[assignment]
