@@ -38,9 +38,7 @@ def main(spec: str) -> int:
     while not streams.wait(0.1):
         if time.monotonic() >= sample_at:
             sample_at = time.monotonic() + _SAMPLE_EVERY_S
-            threads = streams.metadata_for_local_threads()
-            tasks = sum(len(thread.active_tasks) + len(thread.standby_tasks) for thread in threads)
-            sampler.sample(len(threads), tasks)
+            sampler.sample(len(streams.metadata_for_local_threads()))
         try:
             number = signals.get_nowait()
         except Empty:

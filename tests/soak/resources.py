@@ -1,13 +1,14 @@
 """What instances use over time: memory, file descriptors, threads and open iterators, as CSV, as a picture and as a verdict.
 
 A replica appends a line about itself every two seconds. One instance is never ended by the faults, so its process is as old as
-the phase, and whatever leaks shows there. Samples of a process with the same numbers of stream threads and tasks are compared:
+the phase, and whatever leaks shows there. Samples of a process with as many stream threads and open databases are compared:
 the *lower* quartile in the last third of the time must not exceed the *upper* quartile in the first by more than the slack.
 Values that go up and down pass, values that only go up do not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gc
 import os
@@ -48,7 +49,8 @@ class Sample:
     pid: int
     age_s: float
     stream_threads: int
-    tasks: int
+    databases: int
+    """Open RocksDB databases: how many a task has depends on its sub-topology, and each has several files open."""
     rss_mb: float
     descriptors: int
     threads: int
@@ -68,7 +70,7 @@ class Sampler:
         self._replica = replica
         self._began = time.monotonic()
 
-    def sample(self, stream_threads: int, tasks: int) -> None:
+    def sample(self, stream_threads: int) -> None:
         """Append a sample; nothing happens if the disk is full."""
         sample = Sample(
             time_s=round(time.time(), 1),
@@ -76,7 +78,7 @@ class Sampler:
             pid=os.getpid(),
             age_s=round(time.monotonic() - self._began, 1),
             stream_threads=stream_threads,
-            tasks=tasks,
+            databases=_open_databases(),
             rss_mb=round(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20, 1),
             descriptors=_entries("/proc/self/fd"),
             threads=_entries("/proc/self/task"),
@@ -91,6 +93,14 @@ class Sampler:
                 os.close(descriptor)
         except OSError:
             pass
+
+
+def _open_databases() -> int:
+    found = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # it was closed meanwhile
+            found += "/LOCK" in str(descriptor.readlink())
+    return found
 
 
 def _entries(directory: str) -> int:
@@ -120,8 +130,8 @@ def grown(samples: Iterable[Sample]) -> tuple[list[str], list[str]]:
     alike: dict[tuple[str, int, int, int], list[Sample]] = defaultdict(list)
     for sample in samples:
         if sample.age_s >= _WARM_UP_S:
-            alike[sample.replica, sample.pid, sample.stream_threads, sample.tasks].append(sample)
-    for (replica, pid, stream_threads, tasks), each in sorted(alike.items()):
+            alike[sample.replica, sample.pid, sample.stream_threads, sample.databases].append(sample)
+    for (replica, pid, stream_threads, databases), each in sorted(alike.items()):
         third = (each[-1].age_s - each[0].age_s) / 3
         first = [sample for sample in each if sample.age_s <= each[0].age_s + third]
         last = [sample for sample in each if sample.age_s >= each[-1].age_s - third]
@@ -131,8 +141,8 @@ def grown(samples: Iterable[Sample]) -> tuple[list[str], list[str]]:
             upper = quantiles([getattr(sample, what) for sample in first])[2]
             lower = quantiles([getattr(sample, what) for sample in last])[0]
             text = (
-                f"{what} of {replica} (pid {pid}, {stream_threads} stream threads, {tasks} tasks): upper quartile {upper:g} "
-                f"in the first third, lower quartile {lower:g} in the last, {2 * third:.0f} s later"
+                f"{what} of {replica} (pid {pid}, {stream_threads} stream threads, {databases} databases): upper quartile "
+                f"{upper:g} in the first third, lower quartile {lower:g} in the last, {2 * third:.0f} s later"
             )
             (problems if lower > upper * (1 + fraction) + more else notes).append(text)
     return problems, notes

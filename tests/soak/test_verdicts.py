@@ -186,7 +186,7 @@ def test_samples_of_this_process(tmp_path):
         feeder.load_tables()
         iterator = driver.get_key_value_store("first").all()
         next(iterator)
-        sampler.sample(1, 8)
+        sampler.sample(1)
         assert open_iterators() > before
         iterator.close()
         assert open_iterators() == before
