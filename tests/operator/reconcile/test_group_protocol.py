@@ -153,3 +153,13 @@ def test_members_of_pods_that_are_gone_are_removed(world):
     world.run_pass()
     (removal,) = world.done(model.RemoveMembers)
     assert removal.member_ids == (f"m-{APP}-1-1",)
+
+
+def test_purging_removes_the_groups_settings(world):
+    """They would outlive the group, and another application with this id would find them."""
+    world.change(standby={"replicas": 1}, deletionPolicy="Purge")
+    world.run(30)
+    assert world.group_settings
+    world.delete()
+    world.run(120)
+    assert (world.exists, world.group_exists, world.group_settings) == (False, False, {})
