@@ -163,3 +163,12 @@ def test_purging_removes_the_groups_settings(world):
     world.delete()
     world.run(120)
     assert (world.exists, world.group_exists, world.group_settings) == (False, False, {})
+
+
+def test_lifecycle_while_tasks_move(world):
+    """The states of a group whose brokers assign the tasks have other names."""
+    world.rebalancing = True
+    for pod in world.pods():
+        world.set_ready(pod["metadata"]["name"], ready=False)
+    world.run_pass()
+    assert world.status.lifecycle_state == "Rebalancing"
