@@ -96,6 +96,17 @@ def test_plan_shows_where_dead_letters_go(folder):
     assert "sends dead letters to orders-failed" in result.stdout
 
 
+def test_plan_shows_what_is_set_for_the_group(folder):
+    """Where brokers assign the tasks, the manifest's standbys are a setting of the group, which members would refuse."""
+    manifest = MANIFEST.replace(
+        '{bootstrapServers: ["kafka:9092"]}', '{bootstrapServers: ["k:9092"], groupProtocol: streams}'
+    )
+    (folder / "streamsapp.yaml").write_text(manifest + "  standby: {replicas: 2}\n")
+    result = millrace("plan", "-f", "streamsapp.yaml", folder=folder)
+    assert result.returncode == 0, result.stderr
+    assert "sets streams.num.standby.replicas=2 for the group" in result.stdout
+
+
 def test_program_is_looked_for_next_to_the_manifest(folder):
     """A manifest can be used from any directory: its program is also looked for in the manifest's folder."""
     result = millrace("plan", "-f", str(folder / "streamsapp.yaml"), folder="/")

@@ -128,8 +128,9 @@ def test_everything_is_a_valid_configuration():
     config = StreamsConfig.of(to_streams_config(model, 0))
     assert config.unknown_keys() == {}
     assert config.rocksdb_memory_fraction == model.spec.storage.memory_fraction
-    assert config.num_standby_replicas == model.spec.standby.replicas
-    assert config.session_timeout_ms == duration_ms(model.spec.membership.session_timeout or "")
+    group = to_group_settings(model.spec)
+    assert group["streams.num.standby.replicas"] == str(model.spec.standby.replicas)
+    assert group["streams.session.timeout.ms"] == str(duration_ms(model.spec.membership.session_timeout or ""))
 
 
 def test_unset_fields_leave_kafkas_defaults():

@@ -255,6 +255,8 @@ def set_defaults(context: ReconcileContext) -> None:
         context.set_condition("False", ConditionReason.NOTHING_RUNS, why_nothing_runs(known))
 
 
+_REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
+"""States of groups, with either protocol, whose members do not have all their tasks yet."""
 _LIFECYCLES: Final[Mapping[ConditionReason, LifecycleState]] = {
     ConditionReason.PLANNING: "Planning",
     ConditionReason.PROVISIONING_TOPICS: "Provisioning",
@@ -296,4 +298,4 @@ def lifecycle_of(context: ReconcileContext, *, suspended: bool) -> LifecycleStat
     if context.conditions["StateRestored"].status == "False":
         return "Restoring"
     group = context.observed.kafka.group
-    return "Rebalancing" if group is not None and group.state.endswith("Rebalance") else "Starting"
+    return "Rebalancing" if group is not None and group.state in _REBALANCING else "Starting"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from millrace_operator.model import Action, DeleteGroup, DeleteTopics, Event, Key, Neighbour, SetFinalizer
-from millrace_operator.reconcile import consumer_group, retained
+from millrace_operator.reconcile import consumer_group, group_protocol, retained
 from millrace_operator.reconcile.children_view import is_terminating, seconds
 from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext
 from millrace_operator.reconcile.reasons import ConditionReason
@@ -129,14 +129,14 @@ def _may_still_answer(context: ReconcileContext) -> bool:
 def _kafka_actions(context: ReconcileContext) -> list[Action]:
     group = context.observed.kafka.group
     own, foreign = consumer_group.members(context)
-    actions: list[Action] = [*consumer_group.removal_of(item for item in own if item.instance_id is not None)]
+    actions: list[Action] = [*consumer_group.removal_of(own)]
     if context.observed.claimants or foreign:
         return actions
     topics, read_by_others = _topics(context)
     if _deletes_topics(context) and topics - read_by_others.keys():
         actions.append(DeleteTopics(tuple(sorted(topics - read_by_others.keys()))))
     if policy_of(context) == "Purge" and group is not None and group.state != "Dead":
-        actions.append(DeleteGroup())
+        actions += [*group_protocol.settings_to_remove(context), DeleteGroup()]
     return actions
 
 

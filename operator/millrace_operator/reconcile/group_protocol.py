@@ -11,6 +11,7 @@ have said that they serve the protocol.
 from __future__ import annotations
 
 from millrace.config import GroupProtocol
+from millrace.manifest import to_group_settings
 from millrace_operator.model import ConfigureGroup
 from millrace_operator.reconcile import consumer_group
 from millrace_operator.reconcile.children_view import Pod
@@ -58,6 +59,13 @@ def has_to_stop(context: ReconcileContext, target: Target) -> bool:
     )
     context.recheck_after(2)
     return True
+
+
+def settings_to_remove(context: ReconcileContext) -> list[ConfigureGroup]:
+    """Return the action that removes what the manifest has set for the group; the brokers would keep it longer than the group."""
+    wanted = {} if context.desired.spec is None else to_group_settings(context.desired.spec)
+    given = {name: None for name, value in wanted.items() if value not in {None, "0"}}
+    return [ConfigureGroup(given)] if given else []
 
 
 def _protocol_of(context: ReconcileContext, pod: Pod) -> GroupProtocol | None:

@@ -72,6 +72,8 @@ class Application:
     """The file that the settings come from."""
     manifest_config: Mapping[str, object] = field(default_factory=dict)
     """Its `spec.kafka.config`."""
+    group_settings: Mapping[str, str] = field(default_factory=dict)
+    """What it sets for the group in the brokers."""
     log_level: LogLevel | None = None
     """What the manifest says about logs, like `log_format`."""
     log_format: LogFormat = LogFormat.TEXT
@@ -167,9 +169,10 @@ def application(
     app_config: Mapping[str, object] = {}
     args: tuple[str, ...] = ()
     kafka_config: Mapping[str, object] = {}
+    group_settings: Mapping[str, str] = {}
     logs: Logs | None = None
     if manifest is not None:
-        from millrace.manifest import load, to_streams_config
+        from millrace.manifest import load, to_group_settings, to_streams_config
 
         app = load(manifest)
         racks = app.spec.racks
@@ -182,6 +185,7 @@ def application(
             if racks is None or node_labels_dir is None
             else node_labels(node_labels_dir, racks.labels_by_tag.values()),
         )
+        group_settings = {name: value for name, value in to_group_settings(app.spec).items() if value is not None}
         app_config, args = app.spec.app.config, app.spec.app.args
         kafka_config, logs = app.spec.kafka.config, app.spec.observability.logs
         entrypoint = entrypoint or app.spec.app.entrypoint
@@ -209,6 +213,7 @@ def application(
         folders=(manifest.absolute().parent,),
         manifest=manifest,
         manifest_config=kafka_config,
+        group_settings=group_settings,
         log_level=None if logs is None else LogLevel(logs.level),
         log_format=LogFormat.TEXT if logs is None else LogFormat(logs.format),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,7 +72,7 @@ def plan(
         if as_json:
             print(result.to_json(indent=indent))
         else:
-            _show(result, _console())
+            _show(result, app.group_settings, _console())
         return
     from millrace.plan.diff import PlanVerdict, diff_plans
 
@@ -128,7 +128,7 @@ def _show_diff(difference: PlanDiff, console: Console) -> None:
     console.print(f"{difference.verdict}: {said[difference.verdict]}", style=style, markup=False, soft_wrap=True)
 
 
-def _show(plan: TopologyPlan, console: Console) -> None:
+def _show(plan: TopologyPlan, group_settings: Mapping[str, str], console: Console) -> None:
     from rich.tree import Tree
 
     root = Tree(f"[bold]{plan.application_id}[/]  [dim]{plan.hash}[/]")
@@ -149,6 +149,8 @@ def _show(plan: TopologyPlan, console: Console) -> None:
         root.add(f"global store [cyan]{shared.name}[/] ({shared.kind}) of topic [green]{shared.topic}[/]")
     if plan.dead_letter_topic is not None:
         root.add(f"sends dead letters to [green]{plan.dead_letter_topic}[/]")
+    for name, value in group_settings.items():
+        root.add(f"sets [green]{name}={value}[/] for the group in the brokers")
     console.print(root)
 
 

@@ -37,6 +37,8 @@ _APP_COLUMNS: tuple[Column, ...] = (
     ("Ready", "string", ".status.ready", 0, "How many replicas run all their tasks, of the desired ones."),
     ("State", "string", ".status.lifecycleState", 0, "What the application is doing."),
     ("Lag", "integer", ".status.lag.total", 0, "How many records it is behind."),
+    ("Tasks", "integer", ".status.tasks.active", 1, "How many tasks are active."),
+    ("Standbys", "integer", ".status.tasks.standby", 1, "How many copies of tasks' state are kept up to date."),
     ("Guarantee", "string", ".spec.processing.guarantee", 1, "The processing guarantee."),
     ("Application-Id", "string", ".spec.applicationId", 1, "Kafka's application.id."),
     ("Revision", "string", ".status.currentRevision", 1, "The revision that the pods are being moved to."),

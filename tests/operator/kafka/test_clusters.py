@@ -7,12 +7,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 from tests.kafka.support import Group
 from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
 from tests.waiting import wait_until
 
 from millrace.dev.kafka import SaslPlain
-from millrace.errors import ActiveGroupError, ConfigError, MissingSourceTopicError, StreamsError, StreamsTimeoutError
+from millrace.errors import (
+    ActiveGroupError,
+    AuthorizationError,
+    ConfigError,
+    MissingSourceTopicError,
+    StreamsError,
+    StreamsTimeoutError,
+)
 from millrace.kafka.admin import delete_topics, topic_configs
 from millrace.kafka.admin_requests import give_up_when
 from millrace.kafka.client_settings import ClientSettings
@@ -21,7 +29,14 @@ from millrace.records import TopicPartition
 from millrace_operator.children import naming
 from millrace_operator.kafka.client_config import Credentials, client_config
 from millrace_operator.kafka.clusters import KafkaClusters
-from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers, SetOffsets
+from millrace_operator.model import (
+    ConfigureGroup,
+    DeleteGroup,
+    DeleteTopics,
+    ProvisionTopics,
+    RemoveMembers,
+    SetOffsets,
+)
 from millrace_operator.reconcile import consumer_group
 
 pytestmark = pytest.mark.broker
@@ -264,6 +279,50 @@ def test_who_has_taken_a_members_place_stays(clusters, kafka, plan, app):
         assert second.member_id != first.member_id
     finally:
         group.close()
+
+
+def test_settings_of_the_group_are_seen_and_changed(clusters, kafka, plan):
+    """An application whose brokers assign the tasks is told which settings of its group are not the manifest's."""
+    streams = {"groupProtocol": "streams"}
+    app = streams_app(kafka.bootstrap_servers, plan.application_id, kafka=streams, standby={"replicas": 1})
+    state = clusters.observe(app, Credentials(), plan)
+    assert (state.error, state.brokers_assign, state.group_settings_error) == (None, True, None)
+    assert state.wrong_group_settings == {"streams.num.standby.replicas": "1"}
+    clusters.act(app, Credentials(), ConfigureGroup(state.wrong_group_settings))
+    assert clusters.observe(app, Credentials(), plan).wrong_group_settings == {}
+    with pytest.raises(StreamsError, match=r"group\.streams\.max\.standby\.replicas"):
+        clusters.act(app, Credentials(), ConfigureGroup({"streams.num.standby.replicas": "9"}))
+
+
+def test_settings_that_may_not_be_seen_or_changed(clusters, own_kafka):
+    """Without the permissions, an application that wants standbys is told what to allow; all else is seen."""
+    kafka = own_kafka(
+        config={
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+        }
+    )
+    rule = AclBinding(
+        ResourceType.GROUP,
+        "app",
+        ResourcePatternType.LITERAL,
+        "User:ANONYMOUS",
+        "*",
+        AclOperation.DESCRIBE,
+        AclPermissionType.ALLOW,
+    )
+    admin = kafka.admin()
+    (future,) = admin.create_acls([rule]).values()
+    future.result(30)
+    streams = {"groupProtocol": "streams"}
+    wants = streams_app(kafka.bootstrap_servers, "app", kafka=streams, standby={"replicas": 1})
+    state = clusters.observe(wants, Credentials())
+    assert (state.error, state.brokers_assign) == (None, True)
+    assert "DESCRIBE_CONFIGS" in state.group_settings_error
+    with pytest.raises(AuthorizationError, match="ALTER_CONFIGS"):
+        clusters.act(wants, Credentials(), ConfigureGroup({"streams.num.standby.replicas": "1"}))
+    plain = streams_app(kafka.bootstrap_servers, "app", kafka=streams)
+    assert clusters.observe(plain, Credentials()).group_settings_error is None
 
 
 def test_workers_may_share_one_cluster(clusters, kafka, topic_factory):

@@ -153,3 +153,22 @@ def test_members_of_pods_that_are_gone_are_removed(world):
     world.run_pass()
     (removal,) = world.done(model.RemoveMembers)
     assert removal.member_ids == (f"m-{APP}-1-1",)
+
+
+def test_purging_removes_the_groups_settings(world):
+    """They would outlive the group, and another application with this id would find them."""
+    world.change(standby={"replicas": 1}, deletionPolicy="Purge")
+    world.run(30)
+    assert world.group_settings
+    world.delete()
+    world.run(120)
+    assert (world.exists, world.group_exists, world.group_settings) == (False, False, {})
+
+
+def test_lifecycle_while_tasks_move(world):
+    """The states of a group whose brokers assign the tasks have other names."""
+    world.rebalancing = True
+    for pod in world.pods():
+        world.set_ready(pod["metadata"]["name"], ready=False)
+    world.run_pass()
+    assert world.status.lifecycle_state == "Rebalancing"

@@ -46,6 +46,7 @@ def test_what_a_healthy_application_says(world):
     assert status.topology.compatibility == "Compatible"
     assert (status.group.state, status.group.members) == ("Stable", 2)
     assert status.tasks.active == 2
+    assert [(pod.name, pod.active, pod.standby) for pod in status.tasks.pods] == [("words-0", 1, 0), ("words-1", 1, 0)]
     assert status.selector == "app.kubernetes.io/component=runtime,streams.millrace.dev/app=words"
     assert status.lag.total == 0
     assert status.observed_generation == world.generation

@@ -308,8 +308,9 @@ class World:
                 for thread in range(1, self.manifest.get("threads", 1) + 1)
             )
             members += tuple(self.strangers)
-            state = "PreparingRebalance" if self.rebalancing else "Stable"
             protocol = next((self.joined_with.get(name, "classic") for name in sorted(self.members)), "classic")
+            moving = "PreparingRebalance" if protocol == "classic" else "Reconciling"
+            state = moving if self.rebalancing else "Stable"
             group = ConsumerGroup(state if members else "Empty", protocol, members)
         state = KafkaState(topics=dict(self.topics), brokers=self.brokers, group=group, lag=self.lag)
         wanted = to_group_settings(self.desired().spec)
