@@ -25,7 +25,7 @@ _OVERLAYS: Final[dict[str, dict[str, Any]]] = {
     "cluster-wide": {},
     "namespaced": {
         "watchNamespaces": [NAMESPACE],
-        "rbac": {"readStorageClasses": False, "aggregate": False, "namespaceDeletion": False},
+        "rbac": {"readStorageClasses": False, "readNodes": False, "aggregate": False, "namespaceDeletion": False},
         "admissionPolicy": {"enabled": False},
     },
 }

@@ -75,7 +75,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "namespaces": {"watchNamespaces": ["orders", "payments"]},
     "own namespace only": {
         "watchNamespaces": [NAMESPACE],
-        "rbac": {"readStorageClasses": False, "aggregate": False},
+        "rbac": {"readStorageClasses": False, "readNodes": False, "aggregate": False},
         "crds": {"install": False},
     },
     "no rights": {"rbac": {"create": False, "aggregate": False}},

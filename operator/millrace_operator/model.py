@@ -148,6 +148,18 @@ class KafkaState:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportedTask:
+    """A task of an instance that has stores."""
+
+    id: str
+    """Sub-topology and partition, for example `0_3`."""
+    active: bool
+    """Whether it processes records; otherwise it is a copy, a standby or warm-up."""
+    remaining: int | None
+    """Changelog records left to restore or, of a copy, that it is behind; None if not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportedStatus:
     """What an instance reports at its pod's `/status`; see docs/operations.md."""
 
@@ -170,6 +182,8 @@ class ReportedStatus:
     storage_used_percent: float | None = None
     credentials_stale: bool = False
     rebalances: int = 0
+    tasks: tuple[ReportedTask, ...] = ()
+    """Its tasks that have stores."""
 
 
 RenewalPermit = Literal["Never", "Waits", "Now"]
@@ -210,6 +224,15 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenNode:
+    """A node on which a pod of the application runs."""
+
+    labels: Mapping[str, str]
+    ready: bool = True
+    """Whether its kubelet reports that it is."""
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedApp:
     """Everything that a pass has observed."""
 
@@ -232,6 +255,10 @@ class ObservedApp:
     """Where the operator runs."""
     taken: Mapping[Key, str] = field(default_factory=dict)
     """Names that are taken by other people's objects, as earlier passes found, with a description of each object."""
+    nodes: Mapping[str, SeenNode] = field(default_factory=dict)
+    """The nodes that were looked at, by name: of pods that are not ready, or are to be told where they run."""
+    lost_pods: frozenset[str] = frozenset()
+    """The uids of pods whose nodes no longer exist, or are marked as out of service: nothing runs there any more."""
     renewal: RenewalPermit = "Never"
     """Whether this application may have its pods renewed."""
 
@@ -338,6 +365,15 @@ class DrainPod:
 
 
 @dataclass(frozen=True, slots=True)
+class TellNodeLabels:
+    """Tell the instance in a pod, by an annotation, on what kind of node it runs."""
+
+    pod: str
+    uid: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class SetOffsets:
     """Set where the group continues reading; it must have no members except those that are leaving."""
 
@@ -358,6 +394,7 @@ Action = (
     | ConfigureGroup
     | DeleteGroup
     | DrainPod
+    | TellNodeLabels
 )
 KafkaAction = ProvisionTopics | DeleteTopics | RemoveMembers | ConfigureGroup | DeleteGroup | SetOffsets
 

@@ -32,6 +32,8 @@ ABOUT: Final[dict[ConditionType, str]] = {
     "TopicsReady": "`True` when all topics exist and are as the topology needs them.",
     "TopologyCompatible": "`True` when the desired topology can continue from the existing state.",
     "StateRestored": "`True` when no task is restoring its state.",
+    "StateReplicated": "`True` when every task with state could go on at once on another pod, from a standby's copy; "
+    "or when no copies are wanted.",
     "ScalingAllowed": "`True` when the number of replicas may change; `False` also pauses autoscaling.",
     "StorageHealthy": "`True` when volumes are as specified and have enough space.",
     "RolledBack": "`True` when the desired revision failed and the previous one was restored.",

@@ -57,6 +57,7 @@ from millrace_operator.model import (
     ProvisionTopics,
     RemoveMembers,
     ResourceRef,
+    SeenNode,
     SetFinalizer,
 )
 from millrace_operator.reconcile.status import timestamp
@@ -92,6 +93,11 @@ class ControllerContext:
     expandable: Callable[[dict[Key, Object]], bool | None] = lambda _: None
     """Returns whether the claims among an app's objects may grow."""
     pod_monitors: bool = False
+    nodes: Callable[[str, Mapping[Key, Object]], tuple[Mapping[str, SeenNode], frozenset[str]]] = lambda *_: (
+        {},
+        frozenset(),
+    )
+    """Returns the nodes of an app's pods that matter, and which of the pods are lost with theirs."""
 
 
 @dataclass(slots=True)
@@ -192,6 +198,7 @@ class AppController:
         kafka = self.kafka_states.state(
             ref, lambda: context.kafka.observe(desired, objects), desired.generation, servers
         )
+        nodes, lost_pods = context.nodes(ref.namespace, objects)
         observed = ObservedApp(
             now=time.time(),
             objects=objects,
@@ -203,6 +210,8 @@ class AppController:
             pod_monitors=context.pod_monitors,
             operator_namespace=context.operator_namespace,
             taken=self._known_as_taken(ref, objects),
+            nodes=nodes,
+            lost_pods=lost_pods,
             renewal=self.renewals.permit_of(ref),
         )
         try:

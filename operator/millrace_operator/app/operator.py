@@ -36,6 +36,7 @@ from millrace_operator.cluster.events import EventRecorder
 from millrace_operator.cluster.executor import Executor
 from millrace_operator.cluster.instance_status import InstanceStatusClient
 from millrace_operator.cluster.kinds import APPS, RESETS
+from millrace_operator.cluster.nodes import Nodes
 from millrace_operator.cluster.observe import PlanJobOutputs, StorageClasses
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.kafka.client_config import AllowedAccess
@@ -94,6 +95,7 @@ class Operator:
             kafka=KafkaService(self._requests, clusters),
             operator_namespace=settings.pod_namespace,
             recorder=EventRecorder(self._requests, settings.pod_name, self._metrics.event_recorded),
+            nodes=Nodes(self._requests).of,
             expandable=StorageClasses(self._requests).of,
         )
         self._kafka_states = KafkaStateCache(self._queue.add)

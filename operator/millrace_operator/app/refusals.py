@@ -28,6 +28,7 @@ from millrace_operator.model import (
     RemoveMembers,
     ResizeClaim,
     SetFinalizer,
+    TellNodeLabels,
 )
 from millrace_operator.reconcile.conditions import why_nothing_runs
 from millrace_operator.reconcile.reasons import REASONS, ConditionReason
@@ -62,7 +63,7 @@ class Refusal:
                 return obj["kind"] not in {*_SUPPORTING, "Job"}
             case Delete(key):
                 return key.kind == "StatefulSet"
-            case ResizeClaim() | DrainPod() | ConfigureGroup():
+            case ResizeClaim() | DrainPod() | ConfigureGroup() | TellNodeLabels():
                 return False
         return True
 
@@ -74,7 +75,7 @@ class Refusal:
                 return obj["kind"] in _SUPPORTING
             case Delete(key):
                 return key.kind in _SUPPORTING | _GARBAGE
-            case DrainPod() | ConfigureGroup():
+            case DrainPod() | ConfigureGroup() | TellNodeLabels():
                 return True
         return False
 
@@ -135,8 +136,8 @@ def description_of(action: Action) -> str:  # noqa: C901 - a line for each kind
             return f"Apply {obj['kind']} {obj['metadata']['name']}"
         case Delete(key) | Release(key):
             return f"{type(action).__name__} {key.kind} {key.name}"
-        case DrainPod(name):
-            return f"Annotate Pod {name} so that it drains"
+        case DrainPod(name) | TellNodeLabels(name):
+            return f"Annotate Pod {name} {'so that it drains' if isinstance(action, DrainPod) else 'with labels of its node'}"
         case ResizeClaim(name, _, size):
             return f"Resize PersistentVolumeClaim {name} to {size}"
         case SetFinalizer(present):

@@ -41,12 +41,16 @@ def service_account(app: AppRevision) -> Json | None:
     }
 
 
-def disruption_budget(app: AppRevision) -> Json | None:
+def disruption_budget(app: AppRevision, *, hold: bool = False) -> Json | None:
     """Return the PodDisruptionBudget, which says how many pods draining nodes may take at a time; None if none is wanted.
 
     It limits what may be away rather than what must be there, so that an application with one replica does not block a drain
     forever. A pod that is not ready may always be evicted: a pod that cannot start would otherwise block its node until
     somebody looks.
+
+    Args:
+        app: The application.
+        hold: Whether no pod may be evicted now, because a task could not go on elsewhere.
     """
     budget = app.spec.pod_disruption_budget
     if not budget.enabled:
@@ -57,7 +61,7 @@ def disruption_budget(app: AppRevision) -> Json | None:
         "kind": "PodDisruptionBudget",
         "metadata": {"name": app.name, "namespace": app.namespace, "labels": labels(app.name)},
         "spec": {
-            "maxUnavailable": share if share.endswith("%") else int(share),
+            "maxUnavailable": 0 if hold else share if share.endswith("%") else int(share),
             "selector": {"matchLabels": selector(app.name)},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },

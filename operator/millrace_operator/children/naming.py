@@ -71,6 +71,9 @@ DRAIN_ANNOTATION: Final = f"{GROUP}/drain"
 On the StatefulSet: the uid of that pod and the same time, because the time has to run even if annotating the pod is refused.
 """
 
+NODE_LABELS_ANNOTATION: Final = f"{GROUP}/node-labels"
+"""On a pod: the labels of its node that its manifest names, in JSON; its instance reads that from a file."""
+
 FINALIZER: Final = f"{GROUP}/finalizer"
 """Keeps a StreamsApp until its deletion policy is carried out, and a StreamsReset that has begun until it has ended."""
 
@@ -82,6 +85,7 @@ APP_DIR: Final = "/etc/millrace/app"
 MANIFEST_PATH: Final = f"{APP_DIR}/streamsapp.yaml"
 DRAIN_DIR: Final = "/etc/millrace/drain"
 DRAIN_PATH: Final = f"{DRAIN_DIR}/since"
+NODE_LABELS_DIR: Final = "/etc/millrace/node"
 STATE_DIR: Final = "/var/lib/millrace"
 TEMPORARY_DIR: Final = "/tmp"  # noqa: S108 (the pod's own)
 

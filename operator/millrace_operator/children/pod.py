@@ -21,6 +21,7 @@ from millrace_operator.children.naming import (
     DRAIN_ANNOTATION,
     HTTP_PORT,
     HTTP_PORT_NAME,
+    NODE_LABELS_ANNOTATION,
     POD_INDEX_LABEL,
     TEMPLATE_ANNOTATION,
     labels,
@@ -37,6 +38,12 @@ DRAIN_FILE_VARIABLE: Final = "MILLRACE_DRAIN_FILE"
 """Names the file that makes a pod drain. It is a variable and not an option, because an image with an older Millrace would refuse
 an option that it does not know, and so never start. Such a pod is stopped without being drained, which loses nothing."""
 
+NODE_LABELS_VARIABLE: Final = "MILLRACE_NODE_LABELS"
+"""Lists the labels of nodes that a pod wants to be told, separated by commas: what the operator reads."""
+_NODE_LABELS_DIR_VARIABLE: Final = "MILLRACE_NODE_LABELS_DIR"
+_LEAVE_VARIABLE: Final = "MILLRACE_LEAVE_ON_STOP"
+"""Makes a pod that is stopped leave the group, so that standbys go on at once; a static member would keep its tasks until its
+session times out. It is a variable for the same reason."""
 _LAST_MESSAGE_VARIABLE: Final = "MILLRACE_LAST_MESSAGE_FILE"
 _TERMINATION_LOG: Final = "/dev/termination-log"
 """Kubernetes' default: it keeps the file's content in the pod's status when the container has ended."""
@@ -91,6 +98,22 @@ _DRAIN_VOLUME: Final[Json] = {
 It is a file because the kubelet rewrites it as soon as the pod is annotated. So only those who may write pods can have one
 drained, and a pod needs no port for it that others could reach.
 """
+
+
+_NODE_VOLUME: Final[Json] = {
+    "name": "millrace-node",
+    "downwardAPI": {
+        "defaultMode": 0o444,
+        "items": [
+            {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.labels"}, "path": "labels"},
+            {
+                "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{NODE_LABELS_ANNOTATION}']"},
+                "path": "told",
+            },
+        ],
+    },
+}
+"""The volume with the labels of the pod's node: those that Kubernetes copies to the pod, and those that the operator does."""
 
 
 def pod_template(app: AppRevision) -> Json:
@@ -222,12 +245,24 @@ def environment(app: AppRevision) -> list[Variable]:
         ),
         {"name": DRAIN_FILE_VARIABLE, "value": naming.DRAIN_PATH},
         {"name": _LAST_MESSAGE_VARIABLE, "value": _TERMINATION_LOG},
+        *([{"name": _LEAVE_VARIABLE, "value": "true"}] if app.spec.standby.replicas else []),
+        *_node_variables(app),
         {"name": "OTEL_SERVICE_NAME", "value": app.spec.application_id},
         _attributes(app, users.pop(_ATTRIBUTES, None)),
         *users.values(),
         *({"name": name, "value": value} for name, value in exporter.items()),
     ]
     return list({variable["name"]: variable for variable in variables}.values())
+
+
+def _node_variables(app: AppRevision) -> list[Variable]:
+    if app.spec.racks is None:
+        return []
+    wanted = dict.fromkeys(app.spec.racks.labels_by_tag.values())
+    return [
+        {"name": NODE_LABELS_VARIABLE, "value": ",".join(wanted)},
+        {"name": _NODE_LABELS_DIR_VARIABLE, "value": naming.NODE_LABELS_DIR},
+    ]
 
 
 def _attributes(app: AppRevision, users: Variable | None) -> Variable:
@@ -253,6 +288,7 @@ def pod_volumes(app: AppRevision) -> list[Volume]:
     return [
         manifest_volume(app),
         _DRAIN_VOLUME,
+        *([] if app.spec.racks is None else [_NODE_VOLUME]),
         *secrets,
         {"name": "tmp", "emptyDir": {}},
         *canonical_list(app.spec.pod_template.volumes),
@@ -269,6 +305,11 @@ def pod_mounts(app: AppRevision) -> list[Mount]:
     return [
         MANIFEST_MOUNT,
         {"name": _DRAIN_VOLUME["name"], "mountPath": naming.DRAIN_DIR, "readOnly": True},
+        *(
+            []
+            if app.spec.racks is None
+            else [{"name": _NODE_VOLUME["name"], "mountPath": naming.NODE_LABELS_DIR, "readOnly": True}]
+        ),
         *secrets,
         {"name": naming.STATE_VOLUME, "mountPath": naming.STATE_DIR},
         *temporary_mount(users),

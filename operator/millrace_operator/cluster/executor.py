@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from pydantic import BaseModel
 
-from millrace_operator.children.naming import APP_UID_LABEL, DRAIN_ANNOTATION, FINALIZER, RETAINED_LABEL
+from millrace_operator.children.naming import (
+    APP_UID_LABEL,
+    DRAIN_ANNOTATION,
+    FINALIZER,
+    NODE_LABELS_ANNOTATION,
+    RETAINED_LABEL,
+)
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CLAIMS, KINDS, PODS, STATEFUL_SETS, ResourceKind
 from millrace_operator.cluster.requests import ApiError, Requests
@@ -21,6 +28,7 @@ from millrace_operator.model import (
     Release,
     ResizeClaim,
     SetFinalizer,
+    TellNodeLabels,
 )
 from millrace_operator.reconcile.ownership import conflict_message, controller_of, is_own
 from millrace_operator.resets.reconciler import PatchApp
@@ -84,6 +92,9 @@ class Executor:
                 self._set_finalizer(app, present=present)
             case DrainPod(name, uid, since):
                 body = {"metadata": {"uid": uid, "annotations": {DRAIN_ANNOTATION: str(since)}}}
+                self._patch(PODS, namespace, name, body)
+            case TellNodeLabels(name, uid, labels):
+                body = {"metadata": {"uid": uid, "annotations": {NODE_LABELS_ANNOTATION: json.dumps(dict(labels))}}}
                 self._patch(PODS, namespace, name, body)
             case _:
                 raise TypeError(f"not an action on Kubernetes: {action}")

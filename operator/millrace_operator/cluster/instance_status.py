@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import aiohttp
 
 from millrace_operator.children.naming import COMPONENT_LABEL, HTTP_PORT
-from millrace_operator.model import Object, ReportedStatus, labels_of
+from millrace_operator.model import Object, ReportedStatus, ReportedTask, labels_of
 
 _CONNECT_SECONDS: Final = 1.0
 _DEADLINE_SECONDS: Final = 3.0
@@ -155,7 +155,8 @@ def instance_status_from(status: Object) -> ReportedStatus:
     tasks, restoration = _part(status, "task_counts"), _part(status, "restoration")
     processing = _part(status, "processing")
     listed = status.get("tasks")
-    states = [task.get("state") for task in listed if isinstance(task, Mapping)] if isinstance(listed, list) else []
+    each = [task for task in listed if isinstance(task, Mapping)] if isinstance(listed, list) else []
+    states = [task.get("state") for task in each]
     restoring = int(tasks.get("restoring") or 0)
     return ReportedStatus(
         state=status["state"],
@@ -174,6 +175,13 @@ def instance_status_from(status: Object) -> ReportedStatus:
         storage_used_percent=_optional(float, _part(status, "storage").get("used_percent")),
         credentials_stale=bool(status.get("credentials_stale")),
         rebalances=int(_part(status, "group").get("rebalances") or 0),
+        tasks=tuple(
+            ReportedTask(
+                str(task.get("id")), task.get("role", "active") == "active", _optional(int, task.get("remaining"))
+            )
+            for task in each
+            if task.get("stores")
+        ),
     )
 
 

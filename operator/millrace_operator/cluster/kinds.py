@@ -63,6 +63,7 @@ NAMESPACES: Final = ResourceKind("Namespace", "", "v1", "namespaces", namespaced
 SECRETS: Final = ResourceKind("Secret", "", "v1", "secrets")
 EVENTS: Final = ResourceKind("Event", "", "v1", "events")
 LEASES: Final = ResourceKind("Lease", "coordination.k8s.io", "v1", "leases")
+NODES: Final = ResourceKind("Node", "", "v1", "nodes", namespaced=False)
 STORAGE_CLASSES: Final = ResourceKind("StorageClass", "storage.k8s.io", "v1", "storageclasses", namespaced=False)
 
 KINDS: Final = {kind.kind: kind for kind in (*CHILDREN, POD_MONITORS, APPS, RESETS)}

@@ -20,6 +20,7 @@ from millrace.manifest.fields import duration_ms
 from millrace.manifest.status import AutoscalingStatus
 from millrace.manifest.upgrade import Autoscaling
 from millrace_operator.model import ReportedStatus
+from millrace_operator.reconcile import copies
 from millrace_operator.reconcile.children_view import seconds
 from millrace_operator.reconcile.context import ReconcileContext
 from millrace_operator.reconcile.status import timestamp, two_digits
@@ -77,13 +78,22 @@ def recommend(context: ReconcileContext, current: int) -> None:
         context.autoscaling = AutoscalingStatus(recommended=kept or current, reason="The load is not known.")
         return
     advised, reason = advise(load, current, scaling, limit)
-    before, fewer_since = context.status.autoscaling, None
+    fewer_since, fewer = None, None
     if advised < current:
-        fewer_since = (before and before.fewer_since) or timestamp(context.now)
+        before = context.status.autoscaling or AutoscalingStatus()
+        fewer_since = before.fewer_since or timestamp(context.now)
+        # Not what the load needs at this very moment, or the number would follow every dip and come back.
+        fewer = advised = min(max(advised, before.fewer or 0), current - 1) if before.fewer_since else advised
     blocked = None if advised == current else _blocked(context, fewer_since)
     acts = scaling.mode == "Recommend" or blocked is None
+    if scaling.mode == "Auto" and acts:
+        fewer_since, fewer = None, None  # what the remaining replicas need is observed afresh
     context.autoscaling = AutoscalingStatus(
-        recommended=advised if acts else current, reason=reason, blocked_by=blocked, fewer_since=fewer_since
+        recommended=advised if acts else current,
+        reason=reason,
+        blocked_by=blocked,
+        fewer_since=fewer_since,
+        fewer=fewer,
     )
     if scaling.mode == "Auto" and acts and advised != current:
         context.recheck_after(1)
@@ -150,6 +160,8 @@ def _blocked(context: ReconcileContext, fewer_since: str | None) -> str | None:
         return f"Tasks moved less than {cooldown.rebalance} ago."
     if fewer_since is None:
         return None
+    if copies.is_awaited(context):
+        return context.conditions["StateReplicated"].message
     left = seconds(fewer_since) + duration_ms(cooldown.scale_down) / 1000 - context.now
     if left <= 0:
         return None

@@ -16,8 +16,14 @@ from millrace.manifest.pods import parse_last_message
 from millrace.plan.model import TopologyPlan
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import PLAN_KEY
-from millrace_operator.children.naming import COMPONENT_LABEL, DRAIN_ANNOTATION, REVISION_LABEL, TEMPLATE_ANNOTATION
-from millrace_operator.children.pod import DRAIN_FILE_VARIABLE
+from millrace_operator.children.naming import (
+    COMPONENT_LABEL,
+    DRAIN_ANNOTATION,
+    NODE_LABELS_ANNOTATION,
+    REVISION_LABEL,
+    TEMPLATE_ANNOTATION,
+)
+from millrace_operator.children.pod import DRAIN_FILE_VARIABLE, NODE_LABELS_VARIABLE
 from millrace_operator.model import DesiredApp, Key, Object, ObservedApp, labels_of
 from millrace_operator.reconcile.ownership import is_own, is_own_pod
 
@@ -80,6 +86,11 @@ class Pod:
     """Since when it is supposed to hand over its tasks."""
     reads_drain: bool = True
     """Whether it learns that from a file; pods made by older operators do not."""
+
+    node: str | None = None
+    """The name of its node; None until it has one."""
+    untold_labels: tuple[str, ...] = ()
+    """The labels of its node that it wants to know and has not been told."""
 
     @property
     def ready(self) -> bool:
@@ -304,6 +315,15 @@ def _last_words(container: Object) -> str:
     return ": ".join(part for part in (first, lines[-600:]) if part)
 
 
+def untold_labels(pod: Object) -> tuple[str, ...]:
+    """Return the labels of its node that a pod wants to know and has not been told."""
+    if NODE_LABELS_ANNOTATION in (pod["metadata"].get("annotations") or {}):
+        return ()
+    variables = [each for container in pod["spec"].get("containers", ()) for each in container.get("env") or ()]
+    wanted = next((each.get("value", "") for each in variables if each["name"] == NODE_LABELS_VARIABLE), "")
+    return tuple(filter(None, wanted.split(",")))
+
+
 def _pod(item: Object, index: int) -> Pod:
     metadata, status = item["metadata"], item.get("status", {})
     created = seconds(metadata["creationTimestamp"])
@@ -331,6 +351,8 @@ def _pod(item: Object, index: int) -> Pod:
         trouble=trouble_of(item),
         drains_since=int(draining) if draining.isdecimal() else None,
         reads_drain=any(variable["name"] == DRAIN_FILE_VARIABLE for variable in variables),
+        node=item["spec"].get("nodeName"),
+        untold_labels=untold_labels(item),
         dead_members=frozenset().union(
             *(
                 parse_last_message(((each.get(state) or {}).get("terminated") or {}).get("message", ""))[0]

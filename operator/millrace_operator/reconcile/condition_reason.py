@@ -87,10 +87,16 @@ class ConditionReason(StrEnum):
     RESTORING = "Restoring"
     RESTORATION_UNKNOWN = "RestorationUnknown"
 
+    COPIES_CAUGHT_UP = "CopiesCaughtUp"
+    COPIES_BEHIND = "CopiesBehind"
+    COPIES_UNKNOWN = "CopiesUnknown"
+    NO_COPIES_WANTED = "NoCopiesWanted"
+
     SCALING_POSSIBLE = "ScalingPossible"
     NOT_RUNNING = "NotRunning"
     TASKS_MOVE = "TasksMove"
     STATE_IS_RESTORED = "StateIsRestored"
+    TASKS_WARM_UP = "TasksWarmUp"
     UPGRADE_IN_PROGRESS = "UpgradeInProgress"
     SCALING_IN_PROGRESS = "ScalingInProgress"
     BROKERS_AWAY = "BrokersAway"

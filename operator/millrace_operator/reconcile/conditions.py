@@ -16,7 +16,7 @@ from typing import Final
 
 from millrace.manifest.status import ConditionType, LifecycleState
 from millrace_operator.model import Event
-from millrace_operator.reconcile import rolling
+from millrace_operator.reconcile import copies, rolling
 from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext, Target
 from millrace_operator.reconcile.reasons import REASONS, ConditionReason
 
@@ -159,6 +159,9 @@ def set_scaling_allowed(context: ReconcileContext) -> None:
         context.set_condition("False", ConditionReason.STATE_IS_RESTORED)
     elif state != "Stable":
         context.set_condition("False", ConditionReason.TASKS_MOVE)
+    elif tasks := copies.warming_up(context):
+        context.set_condition("False", ConditionReason.TASKS_WARM_UP, f"Tasks warm up: {', '.join(tasks)}.")
+        context.recheck_after(15)
     else:
         context.set_condition("True", ConditionReason.SCALING_POSSIBLE)
 

@@ -287,11 +287,27 @@ _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]]
         ConditionReason.RESTORING: ("Tasks are restoring their state from changelogs.", NO_ACTION),
         ConditionReason.RESTORATION_UNKNOWN: ("No pod has reported its tasks.", "Look at Ready."),
     },
+    "StateReplicated": {
+        ConditionReason.COPIES_CAUGHT_UP: ("Every task with state has a copy on another pod that could take over.", ""),
+        ConditionReason.COPIES_BEHIND: (
+            (
+                "Tasks have no copy on another pod that could take over at once. Until they have one, pods are not removed, "
+                "replaced or evicted, for at most `standby.catchUpTimeout`."
+            ),
+            NO_ACTION,
+        ),
+        ConditionReason.COPIES_UNKNOWN: ("No pod has reported its tasks.", "Look at Ready."),
+        ConditionReason.NO_COPIES_WANTED: ("There are no standbys, or there is no second pod to keep them.", ""),
+    },
     "ScalingAllowed": {
         ConditionReason.SCALING_POSSIBLE: ("The number of replicas can be changed.", ""),
         ConditionReason.NOT_RUNNING: ("The application is not running.", "Look at Ready."),
         ConditionReason.TASKS_MOVE: ("The group is rebalancing.", NO_ACTION),
         ConditionReason.STATE_IS_RESTORED: ("State is being restored.", NO_ACTION),
+        ConditionReason.TASKS_WARM_UP: (
+            "Tasks are about to move to pods that have no part in their load yet, as soon as their state has been copied there.",
+            NO_ACTION,
+        ),
         ConditionReason.UPGRADE_IN_PROGRESS: ("Pods are being replaced.", NO_ACTION),
         ConditionReason.SCALING_IN_PROGRESS: ("The number of replicas is already being changed.", NO_ACTION),
         ConditionReason.BROKERS_AWAY: ("The brokers do not answer.", "Look at BrokersReachable."),

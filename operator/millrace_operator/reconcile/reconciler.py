@@ -25,8 +25,10 @@ from millrace_operator.reconcile import (
     autoscaling,
     conditions,
     consumer_group,
+    copies,
     deletion,
     group_protocol,
+    nodes,
     retained,
     revision_history,
     rolling,
@@ -57,6 +59,7 @@ def reconcile(desired: DesiredApp, observed: ObservedApp) -> Decision:
         return Decision()
     conditions.set_brokers_reachable(context)
     conditions.set_state_restored(context)
+    copies.set_state_replicated(context)
     lifecycle: LifecycleState
     replicas = 0
     if desired.deleting:
@@ -93,6 +96,7 @@ def _run(context: ReconcileContext) -> tuple[LifecycleState, int]:
     running = autoscaling.replicas(context)
     wanted = 0 if suspended else running
     storage.resize_claims(context)
+    nodes.tell_labels(context)
     if target is not None:
         _bring_to(context, target, 0 if group_protocol.has_to_stop(context, target) else wanted, running)
     revision_history.collect_garbage(context)
@@ -168,7 +172,7 @@ def _apply_auxiliary_objects(context: ReconcileContext) -> None:
         (Key("NetworkPolicy", naming.plan_network_policy(name)), plan_network_policy(app)),
         (Key("NetworkPolicy", naming.former_plan_network_policy(name)), None),
         (Key("Service", name), headless_service(app)),
-        (Key("PodDisruptionBudget", name), disruption_budget(app)),
+        (Key("PodDisruptionBudget", name), disruption_budget(app, hold=copies.is_awaited(context))),
     ]
     if context.observed.pod_monitors:
         wanted.append((Key("PodMonitor", name), monitor))

@@ -26,6 +26,7 @@ _NOT_OF_PODS: Final = (
     ("deletionPolicy",),
     ("internalTopics", "deletionPolicy"),
     ("internalTopics", "management"),
+    ("standby", "catchUpTimeout"),
     ("storage", "size"),
     ("storage", "storageClassName"),
     ("storage", "retention"),

@@ -28,6 +28,7 @@ from typing import Final
 
 from millrace.manifest.fields import duration_ms
 from millrace_operator.model import Delete, Key, Renewal
+from millrace_operator.reconcile import copies
 from millrace_operator.reconcile.children_view import Pod, seconds
 from millrace_operator.reconcile.context import ReconcileContext
 from millrace_operator.reconcile.reasons import ConditionReason
@@ -168,7 +169,7 @@ def replace_one(context: ReconcileContext, replicas: int, there: Sequence[Pod], 
     if broken:
         delete_pods(context, broken[:1])
     elif all(pod.ready for pod in there):
-        closed = gate(context, there)
+        closed = gate(context, there, outdated[0])
         if closed is None:
             delete_pods(context, outdated[:1])
         else:
@@ -187,8 +188,14 @@ def delete_pods(context: ReconcileContext, pods: Sequence[Pod]) -> None:
     context.actions.extend(Delete(Key("Pod", pod.name), pod.uid) for pod in pods if not pod.terminating)
 
 
-def gate(context: ReconcileContext, pods: Sequence[Pod]) -> str | None:
-    """Return what the next replacement has to wait for, or None; all pods are ready."""
+def gate(context: ReconcileContext, pods: Sequence[Pod], following: Pod) -> str | None:
+    """Return what the next replacement has to wait for, or None.
+
+    Args:
+        context: What this pass works on.
+        pods: The application's pods, which are all ready.
+        following: The pod that is to be replaced next.
+    """
     asked = context.spec.upgrade.gate
     ready_since = max((pod.ready_since or 0 for pod in pods), default=0)
     left = ready_since + duration_ms(asked.min_stable) / 1000 - context.now
@@ -204,8 +211,9 @@ def gate(context: ReconcileContext, pods: Sequence[Pod]) -> str | None:
     if left > 0:
         context.recheck_after(left)
         return f"The group has to be stable for {asked.min_stable}."
-    if asked.max_lag is None:
-        return None
+    waits = copies.awaited(context, following, pods)
+    if waits is not None or asked.max_lag is None:
+        return waits
     lag = context.observed.kafka.lag
     if lag is None or lag > asked.max_lag:
         context.recheck_after(10)
@@ -253,7 +261,7 @@ def renew_credentials(context: ReconcileContext, replicas: int, *, may_start: bo
         context.recheck_after(10)
     elif cut_off := [pod for pod in stale if not pod.ready and not instances[pod.name].restoring]:
         delete_pods(context, cut_off[:1])
-    elif (closed := gate(context, there)) is None:
+    elif (closed := gate(context, there, stale[0])) is None:
         delete_pods(context, stale[:1])
     else:
         context.set_condition("True", ConditionReason.WAITING_FOR_GATE, closed)

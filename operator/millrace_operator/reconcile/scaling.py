@@ -1,9 +1,10 @@
 """Scaling: how many pods the StatefulSet should have now, and what has to happen before a pod is removed.
 
-To add pods, or remove all, only the number changes. To remove one, the highest ordinal is told to leave the group, its tasks
-move, and only then the pod is removed. A pod that does not respond, or that may not be told, delays this no longer than its
-grace period, and one that is known not to listen does not delay it at all: on SIGTERM it commits and closes. Static members whose
-pods are gone for good are removed from the group, which would otherwise wait for them.
+To add pods, or remove all, only the number changes. To remove one, the highest ordinal waits for copies of its state elsewhere
+if there are standbys. Then it is told to leave the group, its tasks move, and only then the pod is removed. A pod that does not
+respond, or that may not be told, delays this no longer than its grace period, and one that is known not to listen does not delay
+it at all: on SIGTERM it commits and closes. Static members whose pods are gone for good are removed from the group, which would
+otherwise wait for them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from millrace_operator.children.naming import DRAIN_ANNOTATION
 from millrace_operator.model import ConsumerGroupMember, Delete, DrainPod, Key
-from millrace_operator.reconcile import consumer_group
+from millrace_operator.reconcile import consumer_group, copies, nodes
 from millrace_operator.reconcile.children_view import Pod
 from millrace_operator.reconcile.context import ReconcileContext
 from millrace_operator.reconcile.reasons import ConditionReason
@@ -56,6 +57,12 @@ def scale(context: ReconcileContext, wanted: int, *, may_start: bool) -> Scale:
     annotations = (context.view.stateful_set or {"metadata": {}})["metadata"].get("annotations") or {}
     uid, _, noted_since = annotations.get(DRAIN_ANNOTATION, "").partition(" ")
     noted = int(noted_since) if uid == pod.uid and noted_since.isdecimal() else None
+    if pod.drains_since is None and noted is None:
+        staying = [item for index, item in context.view.pods.items() if index < pod.index]
+        waits = copies.awaited(context, pod, staying)
+        if waits is not None:
+            context.set_condition("True", ConditionReason.DRAINING, waits)
+            return Scale(current)
     since = pod.drains_since or noted or int(context.now)
     grace = context.spec.drain.termination_grace_period_seconds
     left = since + grace - context.now
@@ -98,7 +105,7 @@ def _ordinal(context: ReconcileContext, member: ConsumerGroupMember) -> int | No
 
 
 def remove_members(context: ReconcileContext) -> None:
-    """Remove members that will not come back: of higher ordinals, of earlier StreamsApps of this name, and of dead processes.
+    """Remove members that will not come back: of higher ordinals, earlier StreamsApps of this name, dead processes and nodes.
 
     A process that dies does not leave the group, which would wait for it until its session times out. A dynamic member does not
     come back, not even when its pod does, and with standbys others can take over a static member's tasks at once; so these are
@@ -117,6 +124,7 @@ def remove_members(context: ReconcileContext) -> None:
             if (index := _ordinal(context, item)) is not None and index >= replicas and index not in context.view.pods
         ]
     dead = frozenset().union(*(pod.dead_members for pod in context.view.pods.values()))
+    lost = nodes.lost_ordinals(context)
     may_leave = [item for item in own if item.static_id is None or context.spec.standby.replicas]
-    gone += [item for item in may_leave if item.member_id in dead]
+    gone += [item for item in may_leave if item.member_id in dead or _ordinal(context, item) in lost]
     context.actions.extend(consumer_group.removal_of(gone))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from millrace.cli.logs import LogFormat, LogLevel
+from millrace.cli.node_labels import node_labels
 from millrace.errors import ConfigError, StreamsError
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def application(
     replica: int | None = None,
     bootstrap: str | None = None,
     secrets_dir: Path | None = None,
+    node_labels_dir: Path | None = None,
 ) -> Application:
     """Return the application that a command's options describe.
 
@@ -155,6 +157,7 @@ def application(
         replica: Which replica of the manifest this process is.
         bootstrap: Brokers to use instead of the manifest's, without its security settings.
         secrets_dir: Where the secrets that the manifest names are; None for a pod's directory.
+        node_labels_dir: Where the labels of the node are that the process runs on; None if they are not known.
 
     Raises:
         ConfigError: Neither entrypoint nor manifest is given, or a setting is not `key=value`.
@@ -169,8 +172,15 @@ def application(
         from millrace.manifest import load, to_streams_config
 
         app = load(manifest)
+        racks = app.spec.racks
         merged |= to_streams_config(
-            app, replica, bootstrap_servers=None if bootstrap is None else [bootstrap], secrets_dir=secrets_dir
+            app,
+            replica,
+            bootstrap_servers=None if bootstrap is None else [bootstrap],
+            secrets_dir=secrets_dir,
+            node_labels=None
+            if racks is None or node_labels_dir is None
+            else node_labels(node_labels_dir, racks.labels_by_tag.values()),
         )
         app_config, args = app.spec.app.config, app.spec.app.args
         kafka_config, logs = app.spec.kafka.config, app.spec.observability.logs

@@ -33,6 +33,7 @@ def run_until_stopped(
     status_file: Path | None = None,
     drain_file: Path | None = None,
     last_message_file: Path | None = None,
+    leave_group: bool | None = None,
     stop_with_parent: bool = False,
     verbose: bool = False,
 ) -> int:
@@ -44,6 +45,7 @@ def run_until_stopped(
         status_file: Rewritten every second with the instance's status.
         drain_file: The instance drains once this file is not empty.
         last_message_file: What a host reads if this process dies: its members of the group, and why it failed.
+        leave_group: As for `KafkaStreams.close`, when the process is told to stop.
         stop_with_parent: Whether the end of standard input counts as SIGTERM; otherwise standard input is not read.
         verbose: Whether errors are shown with their traceback.
     """
@@ -75,6 +77,7 @@ def run_until_stopped(
             config,
             instrumentation=telemetry.tracing if telemetry else None,
             metrics_page=telemetry.metrics_page if telemetry else None,
+            leave_group=leave_group,
             on_started=observe,
             report=show,
         )

@@ -85,6 +85,25 @@ def run(
             show_default=False,
         ),
     ] = None,
+    node_labels_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--node-labels-dir",
+            metavar="DIR",
+            envvar="MILLRACE_NODE_LABELS_DIR",
+            help="Where the labels of the node are that the manifest's racks name.",
+            show_default=False,
+        ),
+    ] = None,
+    leave_on_stop: Annotated[
+        bool | None,
+        typer.Option(
+            "--leave-on-stop",
+            envvar="MILLRACE_LEAVE_ON_STOP",
+            help="Leave the group when stopped, even as a static member, so that others take over at once.",
+            show_default=False,
+        ),
+    ] = None,
     drain_endpoint: Annotated[
         bool, typer.Option("--drain-endpoint", hidden=True, help="Ignored: older operators use it.")
     ] = False,
@@ -118,6 +137,7 @@ def run(
         replica=replica,
         bootstrap=bootstrap,
         secrets_dir=secrets_dir,
+        node_labels_dir=node_labels_dir,
     )
     configure(verbose=verbose, quiet=False, level=log_level or app.log_level, form=log_format or app.log_format)
     app.check_settings()
@@ -129,6 +149,7 @@ def run(
         status_file=status_file,
         drain_file=drain_file,
         last_message_file=last_message_file,
+        leave_group=leave_on_stop,
         stop_with_parent=stop_with_parent,
         verbose=verbose,
     )

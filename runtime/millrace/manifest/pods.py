@@ -29,7 +29,19 @@ from millrace.manifest.model import KubernetesModel, ManifestModel, Rule
 APP_CONTAINER = "millrace"
 """The container that runs the program."""
 OWN_VOLUMES = frozenset(
-    {"app", "state", "tmp", "secrets", "auth", "tls-ca", "tls-client", "schema-registry", "otlp", "millrace-drain"}
+    {
+        "app",
+        "state",
+        "tmp",
+        "secrets",
+        "auth",
+        "tls-ca",
+        "tls-client",
+        "schema-registry",
+        "otlp",
+        "millrace-drain",
+        "millrace-node",
+    }
 )
 """Volumes of the operator's; users' volumes must have other names."""
 OWN_PATHS = ("/etc/millrace", "/var/lib/millrace")

@@ -7,7 +7,7 @@ DirectoryConfigProvider, `${directory:<directory>:<file>}`. Only which files of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from millrace.config import GroupProtocol
@@ -24,12 +24,14 @@ from millrace.manifest.secrets import (
     secrets_of_brokers,
 )
 from millrace.manifest.service_binding import BindingError, settings_of_binding
-from millrace.manifest.streamsapp import Standby, StreamsApp, StreamsAppSpec
+from millrace.manifest.streamsapp import Racks, Standby, StreamsApp, StreamsAppSpec
 
 _HEARTBEAT_WITH_STANDBYS_MS = 500
 """Members learn from the answer to a heartbeat that standbys are to take over; Kafka's default is 3 s."""
 _HEARTBEAT_INTERVAL = tuple(f"{client}heartbeat.interval.ms" for client in ("main.consumer.", "consumer.", ""))
 """The keys for it; the first that is set has precedence."""
+_LONGEST_TAG = 30
+"""The most characters that the value of a client tag may have."""
 SECRETS_DIR = Path("/etc/millrace/secrets")
 """Where a pod finds its secrets: a directory for each Secret, with a file for each key."""
 
@@ -46,6 +48,7 @@ def to_streams_config(
     state_dir: Path | None = None,
     bootstrap_servers: Sequence[str] | None = None,
     secrets_dir: Path | None = None,
+    node_labels: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
     """Return the settings of one replica of an application, for `StreamsConfig.of`.
 
@@ -57,6 +60,7 @@ def to_streams_config(
         bootstrap_servers: Brokers to use instead of the manifest's. The manifest's settings for replication and security,
             secrets included, are then left out.
         secrets_dir: Where the secrets that the manifest names are, one directory for each; `SECRETS_DIR` if not given.
+        node_labels: The labels of the node on which the replica runs, among those that the manifest names.
 
     Raises:
         ConfigError: The secrets are there, and one lacks a key.
@@ -68,6 +72,7 @@ def to_streams_config(
     standbys_take_over = spec.standby.replicas and spec.kafka.group_protocol is GroupProtocol.CLASSIC
     settings: dict[str, object] = {
         **({"heartbeat.interval.ms": _HEARTBEAT_WITH_STANDBYS_MS} if standbys_take_over else {}),
+        **(rack_settings(spec.racks, node_labels or {}) if spec.racks is not None else {}),
         **config,
         "application.id": spec.application_id,
         "num.stream.threads": spec.threads,
@@ -115,6 +120,25 @@ def to_group_settings(spec: StreamsAppSpec) -> dict[str, str | None]:
         "streams.num.standby.replicas": str(spec.standby.replicas),
         "streams.session.timeout.ms": None if timeout is None else str(duration_ms(timeout)),
         "streams.heartbeat.interval.ms": None if heartbeat is None else str(heartbeat),
+    }
+
+
+def rack_settings(racks: Racks, labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that say where a replica runs: its rack, its client tags, and by which of them copies are kept apart.
+
+    A label that the node does not have is left out, and so is a tag whose value is longer than Kafka Streams allows.
+
+    Args:
+        racks: Which labels of nodes count.
+        labels: The labels of the replica's node.
+    """
+    tags = {tag: labels[label] for tag, label in racks.labels_by_tag.items() if labels.get(label)}
+    rack = tags.get("rack")
+    tags = {tag: value for tag, value in tags.items() if len(value) <= _LONGEST_TAG}
+    return {
+        **({"client.rack": rack} if rack else {}),
+        **{f"client.tag.{tag}": value for tag, value in tags.items()},
+        **({"rack.aware.assignment.tags": ",".join(tags)} if tags else {}),
     }
 
 

@@ -50,6 +50,7 @@ ConditionType = Literal[
     "TopicsReady",
     "TopologyCompatible",
     "StateRestored",
+    "StateReplicated",
     "ScalingAllowed",
     "StorageHealthy",
     "RolledBack",
@@ -191,6 +192,8 @@ class AutoscalingStatus(StatusModel):
     """What prevents it from scaling."""
     fewer_since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
     """Since when fewer replicas have been enough."""
+    fewer: Int32 | None = None
+    """How many replicas have been enough at all times since then."""
 
 
 class StreamsAppStatus(StatusModel):

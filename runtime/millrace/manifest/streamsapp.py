@@ -6,6 +6,7 @@ The models mirror the manifest, one class per mapping. The larger parts of the s
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
@@ -13,6 +14,7 @@ from pydantic import Field, WithJsonSchema
 from millrace.config import GroupProtocol, ProcessingGuarantee
 from millrace.manifest.fields import (
     ENTRYPOINT_PATTERN,
+    LABEL_KEY_PATTERN,
     ApplicationId,
     Duration,
     Entrypoint,
@@ -187,6 +189,36 @@ class Standby(ManifestModel):
     `kafka.groupProtocol` is `streams`."""
     acceptable_recovery_lag: Int64 = 10_000
     """How many records a copy may be behind and still take over at once."""
+    catch_up_timeout: Duration = "10m"
+    """How long removing, replacing and evicting pods waits while copies that could take over elsewhere are missing."""
+
+
+NodeLabel = Annotated[str, *text(LABEL_KEY_PATTERN, "must be a label such as `example.com/row`", least=1, most=317)]
+_TAG_PATTERN = "^[A-Za-z0-9_-]{1,20}$"
+ClientTags = Annotated[
+    dict[str, NodeLabel],
+    Field(max_length=4),
+    Rule(
+        lambda tags: all(tag != "rack" and re.match(_TAG_PATTERN, tag) for tag in tags),
+        f"self.all(tag, tag != 'rack' && tag.matches('{_TAG_PATTERN}'))",
+        "must have names of up to 20 letters, digits, `-` and `_`, other than rack",
+    ),
+]
+
+
+class Racks(ManifestModel):
+    """Where replicas run, from the labels of their nodes: copies of state are kept on other racks if possible."""
+
+    node_label: NodeLabel = "topology.kubernetes.io/zone"
+    """The label whose value is `client.rack` and `client.tag.rack` of the pods on a node."""
+    tags: ClientTags = Field(default_factory=dict)
+    """Further client tags by which copies are kept apart, each with the node label that its value comes from. With the rack,
+    they are `rack.aware.assignment.tags`."""
+
+    @property
+    def labels_by_tag(self) -> dict[str, str]:
+        """The label of each tag, starting with the rack's."""
+        return {"rack": self.node_label, **self.tags}
 
 
 SessionTimeout = Annotated[
@@ -273,6 +305,8 @@ class StreamsAppSpec(ManifestModel):
     """How records are processed."""
     standby: Standby = Standby()
     """Copies of the state on other replicas."""
+    racks: Racks | None = None
+    """Which labels of nodes say where replicas run; if not given, where they run plays no part in the assignment of tasks."""
     membership: Membership = Membership()
     """How replicas take part in the consumer group."""
     internal_topics: InternalTopics = InternalTopics()

@@ -54,7 +54,8 @@ FULL: dict[str, Any] = {
         "deadLetterTopic": "orders-failed",
         "errorPolicy": {"deserialization": "Continue", "processing": "Continue", "production": "handlers:Ours"},
     },
-    "standby": {"replicas": 1, "maxWarmups": 3, "acceptableRecoveryLag": 500},
+    "racks": {"nodeLabel": "example.com/row", "tags": {"hall": "example.com/hall"}},
+    "standby": {"replicas": 1, "maxWarmups": 3, "acceptableRecoveryLag": 500, "catchUpTimeout": "2m"},
     "membership": {"static": True, "sessionTimeout": "60s"},
     "internalTopics": {
         "management": "Admin",

@@ -33,6 +33,9 @@ IN_CHILDREN: dict[str, Any] = {
     "storage.size": "20Gi",
     "storage.storageClassName": "slow",
     "drain.terminationGracePeriodSeconds": 30,
+    "standby.replicas": 0,
+    "racks.nodeLabel": "topology.kubernetes.io/region",
+    "racks.tags": {},
     "podDisruptionBudget.enabled": False,
     "podDisruptionBudget.maxUnavailable": "25%",
     "networkPolicy.enabled": False,
@@ -96,7 +99,6 @@ FOR_THE_RUNTIME: dict[str, Any] = {
     "processing.errorPolicy.deserialization": "Fail",
     "processing.errorPolicy.processing": "Fail",
     "processing.errorPolicy.production": "Fail",
-    "standby.replicas": 2,
     "standby.maxWarmups": 5,
     "standby.acceptableRecoveryLag": 7,
     "membership.static": False,
@@ -111,13 +113,14 @@ FOR_THE_RUNTIME: dict[str, Any] = {
 }
 """Fields that the runtime reads from the manifest: they change the revision's ConfigMap and nothing else."""
 
-FOR_BOTH = {"observability.metrics.podMonitor.enabled"}
+FOR_BOTH = {"observability.metrics.podMonitor.enabled", "standby.replicas"}
 """Fields that change a child and are read by the runtime too."""
 
 FOR_RECONCILIATION: dict[str, Any] = {
     "state": "suspended",
     "restartNonce": 4,
     "replicas": 2,
+    "standby.catchUpTimeout": "3m",
     "internalTopics.management": "VerifyOnly",
     "internalTopics.deletionPolicy": "Retain",
     "storage.retention.whenDeleted": "Retain",

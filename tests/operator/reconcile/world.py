@@ -36,6 +36,7 @@ from millrace_operator.children.naming import (
     DRAIN_ANNOTATION,
     FINALIZER,
     MANAGER,
+    NODE_LABELS_ANNOTATION,
     RETAINED_LABEL,
     REVISION_LABEL,
 )
@@ -48,6 +49,8 @@ from millrace_operator.model import (
     Key,
     ObservedApp,
     ReportedStatus,
+    ReportedTask,
+    SeenNode,
     Topic,
 )
 from millrace_operator.reconcile.children_view import seconds
@@ -175,6 +178,11 @@ class World:
     boot_seconds: float = 0
     """How long a pod takes to become ready."""
     restoring: dict[str, int] = field(default_factory=dict)
+    tasks: dict[str, tuple[ReportedTask, ...]] = field(default_factory=dict)
+    """What each pod's instance reports of its tasks, if it is up."""
+    nodes: dict[str, SeenNode] = field(default_factory=dict)
+    lost_pods: set[str] = field(default_factory=set)
+    """Uids of pods whose nodes are gone."""
     lag: int = 0
     records_per_second: float | None = None
     """Per instance."""
@@ -274,6 +282,8 @@ class World:
             instances={pod["metadata"]["name"]: self._instance(pod) for pod in pods},
             outputs={key.name: item["output"] for key, item in self.objects.items() if item.get("output")},
             storage_class_expandable=self.expandable,
+            nodes=self.nodes,
+            lost_pods=frozenset(self.lost_pods),
             taken=dict(self.found_taken),
             renewal="Waits" if self.renewal == "Now" and not self.asked else self.renewal,
             neighbours=self.neighbours,
@@ -350,6 +360,7 @@ class World:
             busy_ratio=self.busy_ratio,
             storage_used_percent=self.used_percent,
             credentials_stale=pod["metadata"]["uid"] in self.stale,
+            tasks=() if drained else self.tasks.get(pod["metadata"]["name"], ()),
         )
 
     @staticmethod
@@ -444,6 +455,7 @@ class World:
             model.ConfigureGroup: self._configure_group,
             model.DeleteGroup: self._delete_group,
             model.DrainPod: self._drain_pod,
+            model.TellNodeLabels: self._tell_node_labels,
         }
         hands[type(action)](action)
 
@@ -564,6 +576,11 @@ class World:
             self.drained.add(action.uid)
             self.members.discard(action.pod)
             set_ready(pod, False, self.timestamp())
+
+    def _tell_node_labels(self, action: model.TellNodeLabels) -> None:
+        pod = self.objects.get(Key("Pod", action.pod))
+        if pod is not None and pod["metadata"]["uid"] == action.uid:
+            pod["metadata"]["annotations"][NODE_LABELS_ANNOTATION] = json.dumps(dict(action.labels))
 
     # The controllers
 
