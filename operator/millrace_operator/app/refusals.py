@@ -63,7 +63,7 @@ class Refusal:
                 return obj["kind"] not in {*_SUPPORTING, "Job"}
             case Delete(key):
                 return key.kind == "StatefulSet"
-            case ResizeClaim() | DrainPod() | TellNodeLabels() | ConfigureGroup():
+            case ResizeClaim() | DrainPod() | ConfigureGroup() | TellNodeLabels():
                 return False
         return True
 
@@ -75,7 +75,7 @@ class Refusal:
                 return obj["kind"] in _SUPPORTING
             case Delete(key):
                 return key.kind in _SUPPORTING | _GARBAGE
-            case DrainPod() | TellNodeLabels() | ConfigureGroup():
+            case DrainPod() | ConfigureGroup() | TellNodeLabels():
                 return True
         return False
 
