@@ -102,7 +102,7 @@ class Purchases:
         self.counts, self.windows, self.city_of = Counter(), Counter(), {}
         self._chance = random.Random(1)
         self._load, self._stop_load = None, threading.Event()
-        self._tails = {}
+        self._tails, self.undelivered = {}, None
         self._inputs = [f"{self.name}-{name}" for name in ("purchases", "customers")]
         kafka.create_topics(
             *self._inputs,
@@ -156,6 +156,7 @@ class Purchases:
         self._stop_load.set()
         self._load.join(60)
         assert not self._load.is_alive()
+        assert not self.undelivered
 
     def _produce(self):
         producer = Producer(
@@ -165,12 +166,17 @@ class Purchases:
                 "partitioner": "murmur2_random",  # as Java's, because customers are joined with counts
             }
         )
-        number, chance = 0, self._chance
+        number, chance, failures = 0, self._chance, []
+
+        def delivered(error, _):
+            if error is not None:
+                failures.append(error)
+
         while not self._stop_load.wait(0.1):
             for _ in range(10):
                 timestamp = FIRST_TIMESTAMP + number * 20
                 customer = chance.choice(CUSTOMERS)
-                producer.produce(self._inputs[0], customer, str(number), timestamp=timestamp)
+                producer.produce(self._inputs[0], customer, str(number), timestamp=timestamp, on_delivery=delivered)
                 self.counts[customer] += 1
                 self.windows[customer, timestamp - timestamp % WINDOW_MS] += 1
                 number += 1
@@ -178,7 +184,7 @@ class Purchases:
                 self.city_of[customer] = chance.choice(CITIES)
                 producer.produce(self._inputs[1], self.city_of[customer], customer, timestamp=timestamp)
             producer.poll(0)
-        assert producer.flush(60) == 0
+        self.undelivered = producer.flush(60) or failures
 
     # What instances have
 
@@ -293,9 +299,13 @@ class Purchases:
 
 
 def difference(outputs, model):
-    """Say where outputs differ from the model."""
-    found = {topic: dict(outputs[topic].items() ^ model[topic].items()) for topic in model}
-    return "; ".join(f"{topic}: {list(items.items())[:8]}" for topic, items in found.items() if items)
+    """Say where outputs differ from the model: key → (output, model)."""
+    found = []
+    for topic, expected in model.items():
+        keys = sorted({key for key, _ in outputs[topic].items() ^ expected.items()})
+        pairs = {key: (outputs[topic].get(key), expected.get(key)) for key in keys[:8]}
+        found += [f"{topic}: {len(keys)} of {len(expected)}: {pairs}"] if keys else []
+    return "; ".join(found)
 
 
 def reaches(outputs, model):
