@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from tests.soak.resources import Sampler
+from tests.soak.resources import Sampler, count_iterators
 from tests.soak.topology import build, settings
 
 from millrace.instance import KafkaStreams, UncaughtExceptionResponse
@@ -32,6 +32,7 @@ def main(spec: str) -> int:
     streams = KafkaStreams(build(application), given["config"] | settings(application))
     streams.set_uncaught_exception_handler(lambda _: UncaughtExceptionResponse.REPLACE_THREAD)
     streams.start()
+    count_iterators()
     told = False
     sampler = Sampler(Path(given["samples"]), given["config"]["client.id"])
     sample_at = 0.0
