@@ -468,3 +468,22 @@ def test_with_the_streams_protocol_standbys_and_timeouts_are_the_groups():
         "streams.heartbeat.interval.ms": None,
     }
     assert to_group_settings(app(standby={"replicas": 2}).spec) == {}
+
+
+def test_labels_of_the_node_become_rack_and_tags():
+    """The rack is `client.rack` and a tag, each other label a tag; copies are kept apart by all that the node has."""
+    manifest = app(
+        racks={"tags": {"hall": "example.com/hall", "floor": "example.com/floor", "long": "example.com/long"}}
+    )
+    labels = {"topology.kubernetes.io/zone": "a", "example.com/hall": "7", "example.com/long": "x" * 31, "other": "1"}
+    settings = to_streams_config(manifest, 0, node_labels=labels)
+    assert {key: value for key, value in settings.items() if "rack" in key or "tag" in key} == {
+        "client.rack": "a",
+        "client.tag.rack": "a",
+        "client.tag.hall": "7",
+        "rack.aware.assignment.tags": "rack,hall",
+    }
+    config = StreamsConfig.of(settings)
+    assert (config.rack_aware_assignment_tags, config.unknown_keys()) == (("rack", "hall"), {})
+    assert not {key for key in to_streams_config(manifest, 0) if "rack" in key}
+    assert not {key for key in to_streams_config(app(), 0, node_labels=labels) if "rack" in key}

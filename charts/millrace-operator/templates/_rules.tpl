@@ -29,7 +29,7 @@
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
   verbs: [get, list, create, patch, delete]
-# The StatefulSet creates pods and claims; the operator rolls pods, annotates those that should drain, keeps or deletes claims, and
+# The StatefulSet creates pods and claims; the operator rolls pods, annotates those that should drain or know their node, keeps or deletes claims, and
 # resizes them.
 - apiGroups: [""]
   resources: [pods, persistentvolumeclaims]

@@ -80,7 +80,8 @@ class Nodes:
     def _exists(self, namespace: str, pod: Object) -> bool:
         metadata = pod["metadata"]
         try:
-            return bool(self._requests.get(PODS, namespace, metadata["name"])["metadata"]["uid"] == metadata["uid"])
+            found = self._requests.list(PODS, namespace, fieldSelector=f"metadata.name={metadata['name']}")["items"]
+            return any(item["metadata"]["uid"] == metadata["uid"] for item in found)
         except ApiError:
             return False
 

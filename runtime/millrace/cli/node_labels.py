@@ -33,7 +33,7 @@ def node_labels(directory: Path, wanted: Collection[str], patience_s: float = PA
         patience_s: How long to wait for the operator to tell them.
     """
     deadline = time.monotonic() + patience_s
-    while not (found := _known(directory, wanted)) and time.monotonic() < deadline:
+    while (found := _known(directory, wanted)) is None and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     if found is None:
         _log.warning(
@@ -51,7 +51,7 @@ def _known(directory: Path, wanted: Collection[str]) -> dict[str, str] | None:
     if all(own.get(label) for label in wanted):
         return {label: own[label] for label in wanted}
     told = _text(directory / TOLD)
-    return {**own, **json.loads(told)} if told else None
+    return {key: value for key, value in json.loads(told).items() if key in wanted} if told else None
 
 
 def _text(file: Path) -> str:

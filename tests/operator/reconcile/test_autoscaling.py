@@ -1,16 +1,21 @@
 """How many replicas the load needs, and when the application is scaled to that number."""
 
+import itertools
+
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.operator.reconcile.world import World
 
 from millrace.manifest.upgrade import Autoscaling
 from millrace_operator import model
-from millrace_operator.model import ReportedStatus
+from millrace_operator.model import ReportedStatus, ReportedTask
 from millrace_operator.reconcile.autoscaling import Load, advise, load_of
 
 AUTO = {"mode": "Auto", "max": 8, "cooldown": {"rebalance": "1m", "scaleDown": "5m"}}
+
+
+QUICK = {"rebalance": "20s", "scaleDown": "100s"}
 
 
 def scaling(**fields):
@@ -137,3 +142,78 @@ def test_an_application_at_rest_is_not_written_to(world):
         world.run(60)
     assert world.status_writes == writes
     assert world.done(model.Apply) == []
+
+
+def test_nothing_is_scaled_while_tasks_warm_up(world):
+    """A new pod has no part in the load before its copies have become active: until then, neither more nor fewer pods help."""
+    active, copy = (ReportedTask("0_1", active=active, remaining=0) for active in (True, False))
+    world.tasks = {"words-0": (active,), "words-1": (copy,)}
+    world.lag, world.busy_ratio = 10**6, 1.0
+    world.run(300)
+    assert len(world.pods()) == 2
+    assert world.condition("ScalingAllowed") == ("False", "TasksWarmUp")
+    assert world.status.autoscaling.blocked_by == "Tasks warm up: 0_1."
+    world.change(standby={"replicas": 1})
+    world.run(300)
+    assert len(world.pods()) == 4, "a copy that is a standby holds up nothing"
+
+
+def test_scaling_in_waits_for_copies(world):
+    """While a standby is behind, fewer pods would have to restore; more are always possible."""
+    active, copy = ReportedTask("0_1", active=True, remaining=0), ReportedTask("0_1", active=False, remaining=20_000)
+    world.change(standby={"replicas": 1, "catchUpTimeout": "1h"})
+    world.run(300)
+    world.tasks = {"words-0": (active,), "words-1": (copy,)}
+    world.busy_ratio = 0.1
+    world.run(900)
+    assert len(world.pods()) == 2
+    assert "Task 0_1 has no copy" in world.status.autoscaling.blocked_by
+    world.lag, world.busy_ratio = 10**6, 1.0
+    world.run(300)
+    assert len(world.pods()) == 4
+
+
+def test_the_most_that_was_needed_stays(world):
+    """After a while with dips, scaling in leaves as many pods as were enough all the time, not as many as just now."""
+    world.lag, world.busy_ratio = 10**6, 1.0
+    world.run(300)
+    world.lag = 0
+    for busy in (0.4, 0.1, 0.3, 0.05):  # of four pods: 3, 1, 2 and 1 are enough
+        world.busy_ratio = busy
+        world.run(100)
+    assert len(world.pods()) == 3
+    assert world.status.autoscaling.recommended == 3
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.floats(0, 2500), min_size=1, max_size=3), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_number_of_pods_follows_any_load_without_swinging(loads, first, random):
+    """Whatever the load does, no pod goes within scaleDown of one coming, and a steady load ends with a steady number.
+
+    Each pod processes 500 records per second. What a new pod is to take over warms up first, for a random time.
+    """
+    world = World()
+    world.change(replicas=first, autoscaling={"mode": "Auto", "max": 4, "targetCatchUp": "5m", "cooldown": QUICK})
+    history: list[tuple[float, int]] = []
+    working, warm_at = first, 0.0
+    for number, load in enumerate([*loads, loads[-1]]):
+        until = world.now + (300 if number < len(loads) else 1200)
+        while world.now < until:
+            there = len(world.pods()) or first
+            if there > working and not warm_at:
+                warm_at = world.now + random.uniform(0, 120)
+            if there <= working or world.now >= warm_at > 0:
+                working, warm_at = there, 0.0
+            done = min(load + world.lag / 20, 500.0 * working)
+            world.lag = max(0, int(world.lag + (load - done) * 20))
+            world.records_per_second, world.busy_ratio = done / there, done / (500.0 * there)
+            world.tasks = {"words-0": (ReportedTask("0_1", active=False, remaining=9),)} if warm_at else {}
+            world.run(20, step=20)
+            if not history or history[-1][1] != there:
+                history.append((world.now, there))
+    changes = [(when, after > before) for (_, before), (when, after) in itertools.pairwise(history)]
+    for (earlier, was_up), (later, is_up) in itertools.pairwise(changes):
+        assert not was_up or is_up or later - earlier >= 100, history
+    last = [is_up for when, is_up in changes if when > world.now - 1100]
+    assert last == sorted(last) or last == sorted(last, reverse=True), f"up and down under a steady load: {history}"
+    assert not [when for when, _ in changes if when > world.now - 300], history
