@@ -14,6 +14,7 @@ import urllib.request
 
 import pytest
 import yaml
+from confluent_kafka.admin import AdminClient
 from tests.waiting import wait_until
 
 from millrace.dev.kafka import EmbeddedKafka, SaslPlain
@@ -140,3 +141,32 @@ def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
     kept = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
     assert kept
     assert not [path for path in kept if PASSWORD.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize(("variables", "left"), [({}, {"shop-0-1"}), ({"MILLRACE_LEAVE_ON_STOP": "true"}, set())])
+def test_pod_with_standbys_leaves_the_group_when_it_is_stopped(kafka, tmp_path, port, variables, left):
+    """A static member keeps its place on SIGTERM; with the variable that pods with standbys have, its tasks are free at once."""
+    app = f"app-{secrets.token_hex(4)}"
+    (tmp_path / "shop.py").write_text(PROGRAM)
+    log = tmp_path / "log"
+    settings = ("group.instance.id=shop-0", f"state.dir={tmp_path / 'state'}")
+    arguments = ["run", "shop:topology", "--application-id", app, "--bootstrap", kafka.bootstrap_servers]
+    arguments += ["--http", f"127.0.0.1:{port}", *(part for item in settings for part in ("-c", item))]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "millrace.cli", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, **variables},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        wait_for(lambda: answer(port, "/readyz")[0] == 200, process, log)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    members = admin.describe_consumer_groups([app])[app].result(60).members
+    assert {member.group_instance_id for member in members} == left
