@@ -1,4 +1,4 @@
-"""Tasks that move to caught-up standbys under load: racks, a drained node, and a node that is out of service."""
+"""Tasks that move to caught-up standbys under load: racks, a drained node, an upgrade, and a node that is out of service."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from e2e.cluster.node import Node
 from e2e.images.catalogue import Images
 from e2e.support.application import Application
 from e2e.support.word_count import Words
+from e2e.test_upgrades import settled, uids
 
 pytestmark = pytest.mark.disturbs
 HALL = "example.com/hall"
@@ -22,6 +23,8 @@ TASKS = {f"1_{partition}" for partition in range(4)}
 """The tasks of a word count that have state."""
 FEW = 400
 """Fewer records than any of their changelogs has."""
+LAG = 100
+"""How many records a copy may be behind; by default these changelogs would be too short for anything to count as behind."""
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,13 @@ def are_caught_up(app: Application) -> bool:
     )
 
 
+def restored(app: Application) -> dict[str, int]:
+    """Return how many records each process has restored for active tasks since it started."""
+    running = [pod for pod in app.pods() if pod["status"]["phase"] == "Running"]
+    statuses = [app.instance(pod["metadata"]["name"]) for pod in running]
+    return {status["pod_uid"]: status["restoration"]["restored_records"] for status in statuses}
+
+
 def nodes(app: Application) -> dict[str, str]:
     """Return the node of each pod."""
     return {pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in app.pods()}
@@ -61,7 +71,7 @@ def started(word_count: Any, words: Words, **spec: Any) -> Application:
     """Start a word count whose state has caught-up copies, of some thousand records, and no early end of sessions."""
     app: Application = word_count(
         words,
-        standby={"replicas": 1},
+        standby={"replicas": 1, "acceptableRecoveryLag": LAG},
         membership={"sessionTimeout": "5m"},
         upgrade={"gate": {"minStable": "1s"}},
         **spec,
@@ -74,25 +84,37 @@ def started(word_count: Any, words: Words, **spec: Any) -> Application:
     return app
 
 
-def test_copies_are_on_other_racks_and_take_over_from_a_drained_node(
+def test_copies_are_on_other_racks_and_take_over_from_a_drained_node_and_in_an_upgrade(
     word_count, words: Words, cluster: Cluster, second: Node
 ) -> None:
-    """Each copy is in another hall than the original, a drained node's tasks go on elsewhere, and counts are exact."""
+    """Each copy is in another hall than the original; drained nodes and upgrades restore nothing; counts are exact."""
     app = started(word_count, words, replicas=3, racks={"nodeLabel": HALL})
     node_of, active, copy = nodes(app), tasks(app, "active"), tasks(app, "standby")
     assert set(node_of.values()) == {cluster.node.name, second.name}
     assert {task: node_of[active[task]] == node_of[copy[task]] for task in TASKS} == dict.fromkeys(TASKS, False)
 
     drained = min(Counter(node_of.values()).items(), key=lambda item: item[1])[0]
+    before = restored(app)
     with words.load():
         pods = f"--pod-selector=streams.millrace.dev/app={app.name}"
         cluster.kubectl(
             "drain", drained, pods, "--delete-emptydir-data", "--ignore-daemonsets", "--timeout=150s", timeout_s=180
         )
         app.wait("all tasks elsewhere", lambda: set(tasks(app, "active")) == TASKS)
+        after = restored(app)
         cluster.kubectl("uncordon", drained)
         app.wait_ready()
         app.wait("copies again", lambda: are_caught_up(app))
+        assert {
+            pod: count - before.get(pod, 0) for pod, count in after.items() if count - before.get(pod, 0) >= FEW
+        } == {}
+
+        old = uids(app)
+        app.apply(app={"entrypoint": "versions:compatible"})
+        app.wait("all pods replaced", lambda: not old & uids(app), 300)
+        settled(app)
+        app.wait("copies after the upgrade", lambda: are_caught_up(app))
+        assert {pod: count for pod, count in restored(app).items() if count >= FEW} == {}
     words.wait_exact(240)
 
 
