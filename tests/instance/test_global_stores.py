@@ -140,6 +140,49 @@ def test_the_restore_listener_is_told_of_global_stores(kafka, topic_factory, tmp
     assert again.ended == {0: ("names", 0), 1: ("names", 0), 2: ("names", 0)}
 
 
+def test_the_restore_listener_is_not_told_of_records_after_the_end(kafka, topic_factory, tmp_path):
+    """A partition that is read to its end may get new records while another is still read: they are not restoration."""
+    names, source, sink = topic_factory("names", partitions=2), topic_factory("in"), topic_factory("out")
+    config = settings(
+        kafka,
+        f"app-{secrets.token_hex(4)}",
+        tmp_path,
+        **{"global.consumer.max.partition.fetch.bytes": 5_000, "global.consumer.queued.min.messages": 1},
+    )
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for n in range(20_000):
+        producer.produce(names, f"k{n}", f"v{n}", partition=1 if n else 0)
+    assert producer.flush(30) == 0
+
+    class Writes(FillingNoted):
+        """Writes to a partition that has ended, and notes batches of it."""
+
+        def __init__(self):
+            super().__init__()
+            self.late = []
+
+        def on_batch_restored(self, partition, store, batch_end_offset, restored):
+            """Note what comes after the end."""
+            super().on_batch_restored(partition, store, batch_end_offset, restored)
+            if partition.partition in self.ended:
+                self.late.append((partition.partition, batch_end_offset, restored))
+
+        def on_restore_end(self, partition, store, total_restored):
+            """Write a record that is read before the other partition ends."""
+            super().on_restore_end(partition, store, total_restored)
+            if len(self.ended) == 1:
+                producer.produce(names, "new", "value", partition=partition.partition)
+                assert producer.flush(30) == 0
+
+    noted = Writes()
+    streams = KafkaStreams(lookup(names, source, sink), config)
+    streams.set_restore_listener(noted)
+    streams.start()
+    assert streams.close(60)
+    assert noted.ended == {0: ("names", 1), 1: ("names", 19_999)}
+    assert noted.late == []
+
+
 def test_missing_topic_of_a_global_store_is_named(kafka, topic_factory, tmp_path):
     """Starting without a global store's topic fails, and the error names the topic."""
     source, sink = topic_factory("in"), topic_factory("out")

@@ -254,6 +254,43 @@ def test_wiping_a_task_leaves_an_empty_directory(locked):
     assert list(locked.task_path(TASK).iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "delete", ["wipe_task(TaskId(0, 1))", "clean_idle(time.time() + 1e6)", "delete_all()"], ids=["wipe", "idle", "all"]
+)
+def test_process_that_dies_while_it_deletes_state_leaves_all_or_nothing(tmp_path, delete):
+    """A store has several databases, each with its own offset: with only some of them left it would seem complete."""
+    state = directory(tmp_path)
+    segments = [state.task_path(TASK) / "counts" / f"counts.{start}" for start in (0, 60_000, 120_000)]
+    for segment in segments:
+        segment.mkdir(parents=True)
+        (segment / "CURRENT").touch()
+    code = (
+        "import os, sys, time\n"
+        "from millrace.config import StreamsConfig\n"
+        "from millrace.instance.state_directory import StateDirectory\n"
+        "from millrace.records import TaskId\n"
+        "state = StateDirectory(StreamsConfig.of({'application.id': 'app', 'state.dir': sys.argv[1]}))\n"
+        "state.lock()\n"
+        "deleted = []\n"
+        "def die(event, _arguments):\n"
+        "    if event in ('os.remove', 'os.rmdir'):\n"
+        "        deleted.append(event)\n"
+        "        if len(deleted) == 3:\n"
+        "            os._exit(9)\n"
+        "sys.addaudithook(die)\n"
+        f"state.{delete}\n"
+    )
+    command = [sys.executable, "-c", code, str(state.path.parent)]
+    child = subprocess.run(command, check=False, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    assert child.returncode == 9
+    state.lock()
+    try:
+        assert {segment.exists() for segment in segments} == {False}
+        assert [path.name for path in state.path.iterdir() if "deleted" in path.name] == []
+    finally:
+        state.unlock()
+
+
 def test_delete_all_refuses_while_tasks_are_open_and_keeps_the_lock_file(locked):
     """Everything can be deleted only after all tasks are closed."""
     locked.own_task(TASK, "thread")
@@ -312,7 +349,7 @@ def test_stateless_instances_share_a_machine(tmp_path):
 
 
 def test_state_that_cannot_be_deleted_is_not_called_deleted(tmp_path, monkeypatch, caplog):
-    """If deleting unused state fails, the log says so and what to do, and the clean-up continues."""
+    """If deleting unused state fails, the log says so and what to do, and the clean-up continues; the next one tries again."""
     state = directory(tmp_path, **{"state.cleanup.delay.ms": 0})
     state.lock()
     try:
@@ -321,12 +358,15 @@ def test_state_that_cannot_be_deleted_is_not_called_deleted(tmp_path, monkeypatc
         delete = shutil.rmtree
 
         def refuse_one(path):
-            if path.name == "0_0":
+            if path.stem == "0_0":
                 raise PermissionError(errno.EACCES, "Permission denied")
             delete(path)
 
         monkeypatch.setattr("millrace.instance.state_directory.shutil.rmtree", refuse_one)
         assert state.clean_idle(time.time() + 60) == [TaskId(0, 1)]
+        monkeypatch.undo()
+        assert state.clean_idle(time.time() + 60) == [TaskId(0, 0)]
+        assert [path.name for path in state.path.iterdir() if path.stem == "0_0"] == []
     finally:
         state.unlock()
     [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

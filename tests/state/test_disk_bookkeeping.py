@@ -109,6 +109,22 @@ def test_versions_are_restored_if_a_changed_retention_divides_them_differently(t
     assert task.open(versions(200)).get("a", 250).value == "200"
 
 
+@pytest.mark.parametrize("content", [None, ""], ids=["missing", "empty"])
+def test_an_unknown_length_of_segments_costs_no_state(task, content):
+    """A store of Java or an old version, or of a machine that lost power before the file had its content, is kept."""
+    store = task.open(windows())
+    store.put("a", "1", 0)
+    task.commit(store)
+    store.close()
+    file = task.state_dir / "millrace-segments-w"
+    length = file.read_text()
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
+    assert [row.value for row in task.open(windows()).all()] == ["1"]
+    assert file.read_text() == length
+
+
 def test_deletion_that_was_cut_short_is_finished(task):
     """The remains of a segment whose deletion was interrupted are not a segment, and are deleted on the next opening."""
     left = task.state_dir / "w.0.deleted"

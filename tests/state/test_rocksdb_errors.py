@@ -55,6 +55,14 @@ def test_second_store_in_the_process_is_refused(make_task):
         make_task().open(plain())
 
 
+@pytest.mark.parametrize("name", ["anti-corruption-layer", "corruption"])
+def test_the_name_of_a_directory_is_not_taken_for_damage(make_task, name):
+    """RocksDB's messages contain paths: a store in use is a LockError even if its path speaks of corruption, and is not wiped."""
+    make_task(name).open(plain())
+    with pytest.raises(LockError, match="in use"):
+        make_task(name).open(plain())
+
+
 def test_interrupted_creation_starts_over(task):
     """After a process died while creating the database and left files behind, the store opens, empty."""
     directory = task.state_dir / "rocksdb" / "s"

@@ -233,6 +233,8 @@ class GlobalStreamThread:
             batches = self._poll_once()
             if self._listener is not None:
                 for partition, records in batches.items():
+                    if partition not in left:
+                        continue  # it has got new records, while others are still read to their ends
                     restored[partition] += len(records)
                     store = self._store_of[partition.topic]
                     self._listener.on_batch_restored(partition, store, records[-1].offset, len(records))

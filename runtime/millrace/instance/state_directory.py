@@ -43,6 +43,7 @@ _TOUCH_EVERY_S = 60.0
 _MODE = 0o750
 _MODE_GROUP_WRITE = 0o770
 _TASK_NAME = re.compile(r"^\d+_\d+$")
+_TRASH = ".deleted"
 _log = logging.getLogger(__name__)
 
 _held: set[Path] = set()
@@ -241,7 +242,7 @@ class StateDirectory:
             self._offset_sums.pop(task_id, None)
         try:
             if path.exists():
-                shutil.rmtree(path)
+                _delete(path)
             if self._persistent:
                 path.mkdir(mode=self._mode, exist_ok=True)
         except OSError as error:
@@ -255,19 +256,20 @@ class StateDirectory:
         """
         oldest = (time.time() if now_s is None else now_s) - self._config.state_cleanup_delay_ms / 1000
         removed = []
-        for entry in self._task_directories():
-            task_id = TaskId.parse(entry.name)
+        unfinished = sorted(self.path.glob(f"*_*{_TRASH}"))
+        for entry in (*self._task_directories(), *unfinished):
+            task_id = TaskId.parse(entry.name.removesuffix(_TRASH))
             with self._guard:
                 try:
                     if task_id in self._owners or entry.stat().st_mtime > oldest:
                         continue
-                    shutil.rmtree(entry)
+                    self._offset_sums.pop(task_id, None)
+                    _delete(entry)
                 except FileNotFoundError:
                     continue
                 except OSError as error:
                     _log.warning("%s", explain(error, entry, "delete the unused state in"))
                     continue
-                self._offset_sums.pop(task_id, None)
                 removed.append(task_id)
         if removed:
             _log.info("Deleted the state of %s in %s: not used for a while", ", ".join(map(str, removed)), self.path)
@@ -303,7 +305,7 @@ class StateDirectory:
                 if entry.name == LOCK_FILE:
                     continue
                 if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)
+                    _delete(entry)
                 else:
                     entry.unlink()
         except OSError as error:
@@ -353,13 +355,15 @@ class StateDirectory:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _wipe_old(self) -> None:
+        for trash in self.path.glob(f"*{_TRASH}"):
+            shutil.rmtree(trash)
         limit_ms = self._config.state_cleanup_dir_max_age_ms
         if limit_ms < 0:
             return
         for entry in self._task_directories():
             if time.time() - entry.stat().st_mtime > limit_ms / 1000:
                 _log.info("Deleting %s: older than state.cleanup.dir.max.age.ms", entry)
-                shutil.rmtree(entry)
+                _delete(entry)
 
     def _read_or_write_process_id(self) -> uuid.UUID:
         path = self.path / PROCESS_FILE
@@ -384,3 +388,16 @@ class StateDirectory:
     def _task_directories(self) -> Iterator[Path]:
         if self.path.is_dir():
             yield from sorted(path for path in self.path.iterdir() if _TASK_NAME.match(path.name) and path.is_dir())
+
+
+def _delete(path: Path) -> None:
+    """Delete a directory, after renaming it: a process that dies leaves its state either complete or hidden.
+
+    A store with segments has a database for each, and would seem complete if only some of them were left.
+    """
+    trash = path.with_suffix(_TRASH)
+    if trash != path:
+        if trash.exists():
+            shutil.rmtree(trash)
+        path.rename(trash)
+    shutil.rmtree(trash)

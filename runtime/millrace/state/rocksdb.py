@@ -53,7 +53,7 @@ _key_of = itemgetter(0)
 def explain(error: Exception, directory: Path) -> ProcessorStateError:
     """Turn an error of RocksDB or the system into one that says what to do."""
     text = str(error)
-    lowered = text.lower()
+    lowered = text.replace(str(directory), "").lower()  # whose names mean nothing
     if "lock" in lowered and ("lock file" in lowered or "lock hold" in lowered or "no locks available" in lowered):
         return LockError(
             f"State store {directory} is in use by another process (or another instance in this one); "
@@ -149,8 +149,8 @@ class RocksDatabase:
 
     def _failure(self, error: Exception, context: StoreContext | None, *, opening: bool = False) -> StreamsError:
         """Return what to raise: if files are damaged or, as found when opening, missing, the store has to be restored."""
-        text = str(error).lower()
-        damaged = "corruption" in text or (opening and "no such file" in text)
+        text = str(error).lower()  # it begins with the kind of error, and then has paths, whose names mean nothing
+        damaged = text.startswith("corruption:") or (opening and text.startswith("io error: no such file"))
         if damaged and context is not None and self._restorable(context):
             message = f"State store {self.directory} is damaged; its task's state is wiped and restored ({error})"
             return TaskCorruptedError(frozenset({context.task_id}), message)

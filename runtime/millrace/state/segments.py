@@ -45,10 +45,12 @@ def require_segment_interval(context: StoreContext, store: str, interval_ms: int
     Raises:
         TaskCorruptedError: the length has changed with the retention, so some rows would not be found.
     """
-    path = _interval_file(context, store)
-    try:
-        recorded = path.read_text()
-    except OSError:  # written by Java or an old version
+    recorded = ""
+    with suppress(OSError):
+        recorded = _interval_file(context, store).read_text()
+    if (
+        not recorded
+    ):  # written by Java or an old version, or the machine or its disk failed before the file had its content
         record_segment_interval(context, store, interval_ms)
         return
     if recorded != str(interval_ms) and context.task_id.subtopology >= 0:
