@@ -3,7 +3,8 @@
 With standbys, a pod that ends leaves the group, and the tasks move to pods with caught-up copies of their state. So a pod is
 replaced or removed, and may be evicted, only while each of its tasks with state has such a copy on another pod. StateReplicated
 says whether that is so, and since when it is not: after `standby.catchUpTimeout` nothing waits for copies any more. Without
-standbys nothing does: a pod comes back with its volume and, as a static member, to its tasks.
+standbys nothing does: a pod comes back with its volume and, as a static member, to its tasks. That also holds for pods of a
+revision without standbys, which get copies only by being replaced.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from millrace_operator.model import ReportedTask
 from millrace_operator.reconcile.children_view import Pod, seconds
 from millrace_operator.reconcile.context import ReconcileContext
 from millrace_operator.reconcile.reasons import ConditionReason
+from millrace_operator.reconcile.revisions import as_of_revision, spec_of
 
 _NAMED: Final = 5
 """How many tasks a message names."""
@@ -48,16 +50,18 @@ def awaited(context: ReconcileContext, pod: Pod, staying: Collection[Pod]) -> st
         staying: Pods that may take over its tasks; it may be among them.
     """
     others = [item for item in staying if item.uid != pod.uid]
-    if not context.spec.standby.replicas or not others:
+    if not context.spec.standby.replicas or not others or not _keeps_copies(context, pod):
         return None
     if pod.name in context.observed.instances:
         found = sorted(_without_copy(context, pod, others))
         what = f"{_listed(found)} no copy on another pod" if found else ""
     else:
-        what = f"Pod {pod.name} does not report its tasks" if _is_behind(context) else ""
+        what = f"Pod {pod.name} does not report its tasks" if pod.ready and _is_behind(context) else ""
     left = _seconds_left(context)
     if not what or left <= 0:
         return None
+    if not _is_behind(context):  # as before a pod stopped reporting its copies: the time runs from now
+        context.set_condition("False", ConditionReason.COPIES_BEHIND, f"{what} that could take over.")
     context.recheck_after(min(left, _LOOK_AGAIN_S))
     limit = context.spec.standby.catch_up_timeout
     return f"{what} that could take over from pod {pod.name} (standby.catchUpTimeout: {limit})."
@@ -104,6 +108,13 @@ def _copies(context: ReconcileContext) -> Iterator[tuple[str, ReportedTask]]:
     """Yield all copies, with the names of their pods."""
     for name, instance in context.observed.instances.items():
         yield from ((name, task) for task in instance.tasks if not task.active)
+
+
+def _keeps_copies(context: ReconcileContext, pod: Pod) -> bool:
+    """Return whether a pod's revision has standbys."""
+    config_map = context.view.revision_config_map(pod.revision)
+    spec = None if config_map is None else spec_of(config_map)
+    return spec is None or as_of_revision(spec, context.spec).standby.replicas > 0
 
 
 def _is_caught_up(context: ReconcileContext, task: ReportedTask) -> bool:
