@@ -28,7 +28,7 @@ _LOOK_AGAIN_S: Final = 3.0
 def set_state_replicated(context: ReconcileContext) -> None:
     """Set StateReplicated."""
     before, pods = context.condition("StateReplicated"), list(context.view.pods.values())
-    if context.desired.spec is None or not context.spec.standby.replicas or len(pods) < 2:
+    if context.desired.spec is None or len(pods) < 2 or not any(_standbys(context, pod.revision) for pod in pods):
         context.set_condition("True", ConditionReason.NO_COPIES_WANTED)
         return
     if before is not None and before.status != "Unknown" and not context.all_ready_pods_report:
@@ -50,7 +50,7 @@ def awaited(context: ReconcileContext, pod: Pod, staying: Collection[Pod]) -> st
         staying: Pods that may take over its tasks; it may be among them.
     """
     others = [item for item in staying if item.uid != pod.uid]
-    if not context.spec.standby.replicas or not others or not _keeps_copies(context, pod):
+    if not others or not _standbys(context, pod.revision):
         return None
     if pod.name in context.observed.instances:
         found = sorted(_without_copy(context, pod, others))
@@ -82,7 +82,8 @@ def warming_up(context: ReconcileContext) -> list[str]:
     Members cannot tell warm-ups from standbys, but a task has more copies than standbys while one of them is a warm-up.
     """
     copies = Counter(task.id for _, task in _copies(context))
-    return sorted(task for task, count in copies.items() if count > context.spec.standby.replicas)
+    standbys = (context.spec if context.target is None else context.target.spec).standby.replicas
+    return sorted(task for task, count in copies.items() if count > standbys)
 
 
 def _without_copy(context: ReconcileContext, pod: Pod, staying: Collection[Pod]) -> Iterator[str]:
@@ -110,11 +111,11 @@ def _copies(context: ReconcileContext) -> Iterator[tuple[str, ReportedTask]]:
         yield from ((name, task) for task in instance.tasks if not task.active)
 
 
-def _keeps_copies(context: ReconcileContext, pod: Pod) -> bool:
-    """Return whether a pod's revision has standbys."""
-    config_map = context.view.revision_config_map(pod.revision)
-    spec = None if config_map is None else spec_of(config_map)
-    return spec is None or as_of_revision(spec, context.spec).standby.replicas > 0
+def _standbys(context: ReconcileContext, revision: str | None) -> int:
+    """Return how many copies pods of a revision have of each task's state; none if the spec no longer wants any."""
+    wanted, config_map = context.spec.standby.replicas, context.view.revision_config_map(revision)
+    spec = None if config_map is None or not wanted else spec_of(config_map)
+    return wanted if spec is None else as_of_revision(spec, context.spec).standby.replicas
 
 
 def _is_caught_up(context: ReconcileContext, task: ReportedTask) -> bool:

@@ -1,7 +1,7 @@
 """Pods are replaced, removed and evicted only while their tasks have copies that could take over, or for as long as one waits."""
 
 import pytest
-from tests.operator.reconcile.world import APP, World
+from tests.operator.reconcile.world import APP, Program, World
 
 from millrace_operator import model
 from millrace_operator.children.naming import APP_UID_LABEL
@@ -204,6 +204,21 @@ def test_pods_that_never_had_copies_do_not_wait_for_them():
     world.change(standby={"replicas": 1})
     world.run()
     assert deleted(world) == [f"{APP}-2", f"{APP}-1", f"{APP}-0"]
+    assert world.condition("StateReplicated") == ("False", "CopiesBehind")
+
+
+def test_standbys_that_a_rollback_keeps_are_no_warm_ups(world):
+    """Where a revision with fewer standbys failed, the running one still has its own, and may be scaled."""
+    world.change(replicas=3, standby={"replicas": 2})
+    for pod in range(3):
+        world.tasks[f"{APP}-{pod}"] = tasks([pod], [task for task in range(3) if task != pod])
+    world.run()
+    assert world.condition("ScalingAllowed")[0] == "True"
+    world.programs["registry.example/words:2"] = Program(crashes=True)
+    world.change(standby={"replicas": 1}, image="registry.example/words:2")
+    world.run(400)
+    assert world.condition("RolledBack")[0] == "True"
+    assert world.condition("ScalingAllowed")[1] != "TasksWarmUp"
 
 
 def test_a_pod_that_never_started_is_removed_without_waiting(world, monkeypatch):
