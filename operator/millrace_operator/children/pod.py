@@ -12,6 +12,7 @@ import hashlib
 import json
 from typing import Final
 
+from millrace.config import GroupProtocol
 from millrace.manifest.pods import APP_CONTAINER
 from millrace.manifest.secrets import named_secrets
 from millrace.manifest.settings import SECRETS_DIR
@@ -245,7 +246,7 @@ def environment(app: AppRevision) -> list[Variable]:
         ),
         {"name": DRAIN_FILE_VARIABLE, "value": naming.DRAIN_PATH},
         {"name": _LAST_MESSAGE_VARIABLE, "value": _TERMINATION_LOG},
-        *([{"name": _LEAVE_VARIABLE, "value": "true"}] if app.spec.standby.replicas else []),
+        *([{"name": _LEAVE_VARIABLE, "value": "true"}] if _leaves_on_stop(app) else []),
         *_node_variables(app),
         {"name": "OTEL_SERVICE_NAME", "value": app.spec.application_id},
         _attributes(app, users.pop(_ATTRIBUTES, None)),
@@ -253,6 +254,11 @@ def environment(app: AppRevision) -> list[Variable]:
         *({"name": name, "value": value} for name, value in exporter.items()),
     ]
     return list({variable["name"]: variable for variable in variables}.values())
+
+
+def _leaves_on_stop(app: AppRevision) -> bool:
+    """Return whether pods have to be told to leave; dynamic members do so anyway, and all are if the brokers assign the tasks."""
+    return bool(app.spec.standby.replicas) and app.spec.kafka.group_protocol is GroupProtocol.CLASSIC
 
 
 def _node_variables(app: AppRevision) -> list[Variable]:

@@ -23,6 +23,7 @@ from millrace_operator.reconcile.children_view import untold_labels
 _OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 _KEPT_S: Final = 1.0
 """How long an answer is used: pods of a lost node are looked at together."""
+_FORBIDDEN: Final = 403
 _FORBIDDEN_KEPT_S: Final = 300.0
 
 
@@ -73,7 +74,8 @@ class Nodes:
         try:
             node = self._requests.get(NODES, None, name)
         except ApiError as error:
-            return _Answer(now + (_KEPT_S if error.not_found else _FORBIDDEN_KEPT_S), None, error.not_found)
+            kept_s = _FORBIDDEN_KEPT_S if error.status == _FORBIDDEN else _KEPT_S
+            return _Answer(now + kept_s, None, error.not_found)
         taints = {taint["key"] for taint in node.get("spec", {}).get("taints") or ()}
         return _Answer(now + _KEPT_S, SeenNode(labels_of(node), _is_ready(node)), _OUT_OF_SERVICE in taints)
 

@@ -3,7 +3,8 @@
 With standbys, a pod that ends leaves the group, and the tasks move to pods with caught-up copies of their state. So a pod is
 replaced or removed, and may be evicted, only while each of its tasks with state has such a copy on another pod. StateReplicated
 says whether that is so, and since when it is not: after `standby.catchUpTimeout` nothing waits for copies any more. Without
-standbys nothing does: a pod comes back with its volume and, as a static member, to its tasks.
+standbys nothing does: a pod comes back with its volume and, as a static member, to its tasks. That also holds for pods of a
+revision without standbys, which get copies only by being replaced.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from millrace_operator.model import ReportedTask
 from millrace_operator.reconcile.children_view import Pod, seconds
 from millrace_operator.reconcile.context import ReconcileContext
 from millrace_operator.reconcile.reasons import ConditionReason
+from millrace_operator.reconcile.revisions import as_of_revision, spec_of
 
 _NAMED: Final = 5
 """How many tasks a message names."""
@@ -26,7 +28,7 @@ _LOOK_AGAIN_S: Final = 3.0
 def set_state_replicated(context: ReconcileContext) -> None:
     """Set StateReplicated."""
     before, pods = context.condition("StateReplicated"), list(context.view.pods.values())
-    if context.desired.spec is None or not context.spec.standby.replicas or len(pods) < 2:
+    if context.desired.spec is None or len(pods) < 2 or not any(_standbys(context, pod.revision) for pod in pods):
         context.set_condition("True", ConditionReason.NO_COPIES_WANTED)
         return
     if before is not None and before.status != "Unknown" and not context.all_ready_pods_report:
@@ -48,16 +50,18 @@ def awaited(context: ReconcileContext, pod: Pod, staying: Collection[Pod]) -> st
         staying: Pods that may take over its tasks; it may be among them.
     """
     others = [item for item in staying if item.uid != pod.uid]
-    if not context.spec.standby.replicas or not others:
+    if not others or not _standbys(context, pod.revision):
         return None
     if pod.name in context.observed.instances:
         found = sorted(_without_copy(context, pod, others))
         what = f"{_listed(found)} no copy on another pod" if found else ""
     else:
-        what = f"Pod {pod.name} does not report its tasks" if _is_behind(context) else ""
+        what = f"Pod {pod.name} does not report its tasks" if pod.ready and _is_behind(context) else ""
     left = _seconds_left(context)
     if not what or left <= 0:
         return None
+    if not _is_behind(context):  # as before a pod stopped reporting its copies: the time runs from now
+        context.set_condition("False", ConditionReason.COPIES_BEHIND, f"{what} that could take over.")
     context.recheck_after(min(left, _LOOK_AGAIN_S))
     limit = context.spec.standby.catch_up_timeout
     return f"{what} that could take over from pod {pod.name} (standby.catchUpTimeout: {limit})."
@@ -78,7 +82,8 @@ def warming_up(context: ReconcileContext) -> list[str]:
     Members cannot tell warm-ups from standbys, but a task has more copies than standbys while one of them is a warm-up.
     """
     copies = Counter(task.id for _, task in _copies(context))
-    return sorted(task for task, count in copies.items() if count > context.spec.standby.replicas)
+    standbys = (context.spec if context.target is None else context.target.spec).standby.replicas
+    return sorted(task for task, count in copies.items() if count > standbys)
 
 
 def _without_copy(context: ReconcileContext, pod: Pod, staying: Collection[Pod]) -> Iterator[str]:
@@ -104,6 +109,13 @@ def _copies(context: ReconcileContext) -> Iterator[tuple[str, ReportedTask]]:
     """Yield all copies, with the names of their pods."""
     for name, instance in context.observed.instances.items():
         yield from ((name, task) for task in instance.tasks if not task.active)
+
+
+def _standbys(context: ReconcileContext, revision: str | None) -> int:
+    """Return how many copies pods of a revision have of each task's state; none if the spec no longer wants any."""
+    wanted, config_map = context.spec.standby.replicas, context.view.revision_config_map(revision)
+    spec = None if config_map is None or not wanted else spec_of(config_map)
+    return wanted if spec is None else as_of_revision(spec, context.spec).standby.replicas
 
 
 def _is_caught_up(context: ReconcileContext, task: ReportedTask) -> bool:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from millrace_operator.model import Action, DeleteGroup, DeleteTopics, Event, Key, Neighbour, SetFinalizer
+from millrace_operator.children.auxiliary_objects import disruption_budget
+from millrace_operator.model import Action, AppRevision, DeleteGroup, DeleteTopics, Event, Key, Neighbour, SetFinalizer
 from millrace_operator.reconcile import consumer_group, group_protocol, retained
 from millrace_operator.reconcile.children_view import is_terminating, seconds
 from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext
 from millrace_operator.reconcile.reasons import ConditionReason
+from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.topics import internal_topics
 
 KAFKA_PATIENCE_S: Final = 60
@@ -37,11 +39,23 @@ def delete(context: ReconcileContext) -> None:
         context.events.append(
             Event("Orphaned", "The application keeps running without its StreamsApp (deletionPolicy: Orphan).")
         )
+        _allow_evictions(context)
         retained.hand_over(context)
     elif not _pods_are_gone(context) or not _kafka_is_done(context) or not _children_are_gone(context):
         context.recheck_after(5)
         return
     context.actions.append(SetFinalizer(present=False))
+
+
+def _allow_evictions(context: ReconcileContext) -> None:
+    """Undo what keeps pods from being evicted for now: nobody else would."""
+    name, spec = context.desired.name, context.desired.spec
+    seen = context.view.get("PodDisruptionBudget", name)
+    if spec is None or seen is None:
+        return
+    wanted = disruption_budget(AppRevision(context.desired.namespace, name, revision_of(spec), spec))
+    if wanted is not None and wanted["spec"]["maxUnavailable"] != seen["spec"].get("maxUnavailable") == 0:
+        context.apply(wanted)
 
 
 def policy_of(context: ReconcileContext) -> Policy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from millrace_operator.model import TellNodeLabels
@@ -19,10 +20,15 @@ def tell_labels(context: ReconcileContext) -> None:
             context.actions.append(TellNodeLabels(pod.name, pod.uid, labels))
 
 
-def lost_ordinals(context: ReconcileContext) -> frozenset[int]:
-    """Return the ordinals of pods that are lost with their nodes, and look again soon while a node does not answer."""
+def lost_ordinals(context: ReconcileContext, members: Collection[int | None]) -> frozenset[int]:
+    """Return the ordinals of pods that are lost with their nodes, and look again soon while a node does not answer.
+
+    Args:
+        context: What this pass works on.
+        members: The ordinals of pods whose members are removed if they are lost; nothing is gained by others.
+    """
     pods = context.view.pods.items()
-    nodes = [context.observed.nodes.get(pod.node or "") for _, pod in pods]
+    nodes = [context.observed.nodes.get(pod.node or "") for index, pod in pods if index in members]
     if any(node is not None and not node.ready for node in nodes):
         context.recheck_after(_LOOK_AGAIN_S)
     return frozenset(index for index, pod in pods if pod.uid in context.observed.lost_pods)

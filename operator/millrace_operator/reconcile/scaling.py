@@ -124,7 +124,7 @@ def remove_members(context: ReconcileContext) -> None:
             if (index := _ordinal(context, item)) is not None and index >= replicas and index not in context.view.pods
         ]
     dead = frozenset().union(*(pod.dead_members for pod in context.view.pods.values()))
-    lost = nodes.lost_ordinals(context)
     may_leave = [item for item in own if item.static_id is None or context.spec.standby.replicas]
+    lost = nodes.lost_ordinals(context, {_ordinal(context, item) for item in may_leave})
     gone += [item for item in may_leave if item.member_id in dead or _ordinal(context, item) in lost]
     context.actions.extend(consumer_group.removal_of(gone))

@@ -34,6 +34,7 @@ IN_CHILDREN: dict[str, Any] = {
     "storage.storageClassName": "slow",
     "drain.terminationGracePeriodSeconds": 30,
     "standby.replicas": 0,
+    "kafka.groupProtocol": "streams",
     "racks.nodeLabel": "topology.kubernetes.io/region",
     "racks.tags": {},
     "podDisruptionBudget.enabled": False,
@@ -90,7 +91,6 @@ FOR_THE_RUNTIME: dict[str, Any] = {
     "kafka.auth.scope": "other",
     "kafka.auth.extensions": {},
     "kafka.auth.region": "eu-west-1",
-    "kafka.groupProtocol": "streams",
     "kafka.config": {},
     "kafka.schemaRegistry.url": "https://other.example",
     "processing.guarantee": "at_least_once",
@@ -113,7 +113,7 @@ FOR_THE_RUNTIME: dict[str, Any] = {
 }
 """Fields that the runtime reads from the manifest: they change the revision's ConfigMap and nothing else."""
 
-FOR_BOTH = {"observability.metrics.podMonitor.enabled", "standby.replicas"}
+FOR_BOTH = {"kafka.groupProtocol", "observability.metrics.podMonitor.enabled", "standby.replicas"}
 """Fields that change a child and are read by the runtime too."""
 
 FOR_RECONCILIATION: dict[str, Any] = {

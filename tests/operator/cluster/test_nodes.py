@@ -84,3 +84,14 @@ def test_without_the_right_to_read_nodes_nothing_is_known(server, requests):
     """A refusal is not an absence: no pod counts as lost."""
     server.failures = [(403, "Forbidden")]
     assert seen(requests, pod(server)) == ({}, frozenset())
+
+
+@pytest.mark.parametrize(("status", "asked"), [(403, 1), (500, 2)])
+def test_only_a_refusal_is_remembered_for_long(server, requests, status, asked):
+    """Whoever grants the right can wait, but a hiccup of the API server must not hide a lost node for minutes."""
+    node(server, taint="node.kubernetes.io/out-of-service")
+    item, nodes = pod(server), Nodes(requests, clock=iter(range(1000)).__next__)
+    server.failures = [(status, "Failed")]
+    assert nodes.of("shop", {Key("Pod", "orders-0"): item})[1] == frozenset()
+    assert len(nodes.of("shop", {Key("Pod", "orders-0"): item})[1]) == asked - 1
+    assert len([path for _, path, *_ in server.asked if path == NODE]) == asked

@@ -1,9 +1,10 @@
 """Pods are replaced, removed and evicted only while their tasks have copies that could take over, or for as long as one waits."""
 
 import pytest
-from tests.operator.reconcile.world import APP, World
+from tests.operator.reconcile.world import APP, Program, World
 
 from millrace_operator import model
+from millrace_operator.children.naming import APP_UID_LABEL
 from millrace_operator.model import Key, ReportedTask
 
 LIMIT_S = 600
@@ -181,3 +182,67 @@ def test_a_missed_answer_changes_nothing(world, monkeypatch):
     world.change(restartNonce=1)
     world.run(60)
     assert (deleted(world), budget(world)) == ([], 0)
+
+
+def test_a_pod_that_never_reports_its_copies_is_not_waited_for_for_ever(world, monkeypatch):
+    """It is ready, but the operator does not reach it: the time runs although its copies had caught up before."""
+    monkeypatch.setattr(World, "_is_up", staticmethod(lambda pod: pod["metadata"]["name"] != f"{APP}-0"))
+    world.change(restartNonce=1)
+    world.run(LIMIT_S - 60)
+    assert (deleted(world), world.condition("StateReplicated")) == ([], ("False", "CopiesBehind"))
+    world.run(400)
+    assert deleted(world) == [f"{APP}-2", f"{APP}-1", f"{APP}-0"]
+
+
+def test_pods_that_never_had_copies_do_not_wait_for_them():
+    """They get standbys only by being replaced with a revision that has some."""
+    world = World()
+    world.change(replicas=3)
+    world.tasks = {f"{APP}-{pod}": tasks([pod]) for pod in range(3)}
+    world.run()
+    world.log.clear()
+    world.change(standby={"replicas": 1})
+    world.run()
+    assert deleted(world) == [f"{APP}-2", f"{APP}-1", f"{APP}-0"]
+    assert world.condition("StateReplicated") == ("False", "CopiesBehind")
+
+
+def test_standbys_that_a_rollback_keeps_are_no_warm_ups(world):
+    """Where a revision with fewer standbys failed, the running one still has its own, and may be scaled."""
+    world.change(replicas=3, standby={"replicas": 2})
+    for pod in range(3):
+        world.tasks[f"{APP}-{pod}"] = tasks([pod], [task for task in range(3) if task != pod])
+    world.run()
+    assert world.condition("ScalingAllowed")[0] == "True"
+    world.programs["registry.example/words:2"] = Program(crashes=True)
+    world.change(standby={"replicas": 1}, image="registry.example/words:2")
+    world.run(400)
+    assert world.condition("RolledBack")[0] == "True"
+    assert world.condition("ScalingAllowed")[1] != "TasksWarmUp"
+
+
+def test_a_pod_that_never_started_is_removed_without_waiting(world, monkeypatch):
+    """It runs no tasks, so nothing can be copied from it; that copies of other pods are behind is no reason to wait."""
+    world.tick(1000)
+    world.boot_seconds = 900
+    monkeypatch.setattr(World, "_is_up", staticmethod(lambda pod: pod["metadata"]["name"] != f"{APP}-3"))
+    world.change(replicas=4)
+    world.run(10)
+    placed(world, missing=(0, 1))
+    world.run(10)
+    assert world.condition("StateReplicated") == ("False", "CopiesBehind")
+    world.change(replicas=3, drain={"terminationGracePeriodSeconds": 40})
+    world.run(60)
+    assert len(world.pods()) == 3
+
+
+def test_an_application_that_is_left_alone_lets_its_pods_be_evicted(world):
+    """With deletionPolicy Orphan nobody would allow it once the copies have caught up."""
+    placed(world, behind=5000)
+    world.change(deletionPolicy="Orphan")
+    world.run(30)
+    assert budget(world) == 0
+    world.delete()
+    world.run(30)
+    assert (world.exists, budget(world)) == (False, 1)
+    assert APP_UID_LABEL not in world.objects[Key("PodDisruptionBudget", APP)]["metadata"]["labels"]

@@ -63,6 +63,16 @@ def test_members_on_a_node_that_does_not_answer_stay(world):
     assert decision.again_after <= 2
 
 
+def test_a_node_that_does_not_answer_is_not_looked_at_for_ever(world):
+    """Once the session of its members is over, nothing is to be gained by looking every two seconds."""
+    give_node(world, f"{APP}-1", "n1")
+    world.nodes["n1"] = SeenNode({}, ready=False)
+    world.set_ready(f"{APP}-1", ready=False)
+    world.members.remove(f"{APP}-1")
+    again = world.run_pass().again_after
+    assert again is None or again > 2
+
+
 def test_lost_pod_keeps_its_place_without_standbys():
     """Nobody else has its state: its successor may come back with the volume."""
     world = World()

@@ -696,10 +696,12 @@ class World:
 
     def protocol_of(self, pod: Mapping[str, Any]) -> str:
         """Return the group protocol in a pod's manifest."""
-        revision = pod["metadata"]["labels"][REVISION_LABEL]
-        manifest = json.loads(
-            self.objects[Key("ConfigMap", naming.revision_config_map(APP, revision))]["data"][MANIFEST_KEY]
+        kept = self.objects.get(
+            Key("ConfigMap", naming.revision_config_map(APP, pod["metadata"]["labels"][REVISION_LABEL]))
         )
+        if kept is None:  # a running program has read it before
+            return self.joined_with.get(pod["metadata"]["name"], "classic")
+        manifest = json.loads(kept["data"][MANIFEST_KEY])
         return str(manifest["spec"]["kafka"].get("groupProtocol", "classic"))
 
     def pods(self) -> list[dict[str, Any]]:
