@@ -163,6 +163,9 @@ class Purchases:
             {
                 "bootstrap.servers": self.kafka.bootstrap_servers,
                 "enable.idempotence": True,
+                # With more than one, librdkafka takes the first batch for a new topic as delivered if a broker refuses it because
+                # it does not lead the partition yet, and then accepts the second.
+                "max.in.flight.requests.per.connection": 1,
                 "partitioner": "murmur2_random",  # as Java's, because customers are joined with counts
             }
         )
