@@ -131,12 +131,6 @@ def test_what_the_program_prints_goes_to_standard_error(job):
     ("spec", "reason", "says", "field"),
     [
         (
-            {"kafka": {"groupProtocol": "streams"}, "standby": {"replicas": 2}},
-            "Config",
-            "streams.num.standby.replicas=2",
-            "spec.standby.replicas",
-        ),
-        (
             {"kafka": {"config": {"producer.compression.type": "zip"}}},
             "Config",
             "compression.type",
@@ -201,7 +195,7 @@ def test_wrong_manifest_ends_with_its_reason(job):
 
 def test_run_refuses_the_same_settings(job):
     """An instance with such settings ends at once with the same message."""
-    job.manifest(kafka={"groupProtocol": "streams"}, standby={"replicas": 2})
+    job.manifest(kafka={"config": {"producer.compression.type": "zip"}})
     ran = subprocess.run(
         [sys.executable, "-m", "millrace.cli", "run", "-f", str(job.folder / "streamsapp.yaml"), "--replica", "0"],
         capture_output=True,
@@ -211,5 +205,5 @@ def test_run_refuses_the_same_settings(job):
         check=False,
     )
     assert ran.returncode == 2, ran.stderr
-    assert "spec.standby.replicas" in ran.stderr
+    assert "spec.kafka.config[producer.compression.type]" in ran.stderr
     assert not Path("/tmp/kafka-streams/shop-v1").exists()
