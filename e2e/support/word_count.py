@@ -51,7 +51,14 @@ class Words:
         self.input, self.output = input_topic, output_topic
         self.written: Counter[str] = Counter()
         self.bootstrap_servers = bootstrap_servers
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5, "enable.idempotence": True})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "enable.idempotence": True,
+                "max.in.flight.requests.per.connection": 1,  # with more, librdkafka may lose its first batch
+                "linger.ms": 5,
+            }
+        )
 
     def write(self, lines: Iterable[str] = TEXT, times: int = 1) -> None:
         """Write lines and wait until the brokers have them."""

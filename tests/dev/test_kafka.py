@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from kafka import KafkaProducer
 from tests.waiting import wait_until
 
 from millrace.dev import _readiness
@@ -95,6 +97,21 @@ def test_topics_are_not_created_by_use(kafka):
 
     assert topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
     assert "never-created" not in admin.list_topics(timeout=60).topics
+
+
+def test_new_topics_can_be_written_at_once(kafka):
+    """The leaders that the metadata name know that they lead, so a producer that tries only once succeeds."""
+    for _ in range(10):
+        producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers, retries=0, enable_idempotence=False)
+        name = f"new-{secrets.token_hex(6)}"
+        names = [f"{name}-{number}" for number in range(6)]
+        kafka.create_topics(*names, partitions=3)
+
+        sent = [producer.send(name, b"a", partition=partition) for name in names for partition in range(3)]
+
+        producer.flush(DEADLINE_S)
+        producer.close()
+        assert [future.exception for future in sent if future.failed()] == []
 
 
 def test_topic_that_exists_is_not_created_again(kafka, topic_factory):

@@ -144,6 +144,7 @@ def produce(kafka: Any, topic: str, lines: list[str], *, partitions: int = 1, st
         {
             "bootstrap.servers": kafka.bootstrap_servers,
             "enable.idempotence": True,
+            "max.in.flight.requests.per.connection": 1,  # with more, librdkafka may lose its first batch
             "linger.ms": 5,
             "queue.buffering.max.messages": 0,
         }
@@ -168,6 +169,7 @@ class Feeder:
             {
                 "bootstrap.servers": kafka.bootstrap_servers,
                 "enable.idempotence": True,
+                "max.in.flight.requests.per.connection": 1,  # with more, librdkafka may lose its first batch
                 "linger.ms": 5,
                 "log_level": 0,
                 "reconnect.backoff.max.ms": 500,

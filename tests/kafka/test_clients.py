@@ -60,6 +60,14 @@ def test_isolation_follows_the_guarantee(caplog):
     assert "isolation.level" in caplog.text
 
 
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_requests_in_flight(guarantee):
+    """A producer waits for each answer, as librdkafka can lose records otherwise, unless the user wants more requests at once."""
+    assert clients(processing_guarantee=guarantee).producer(1)["max.in.flight.requests.per.connection"] == 1
+    wanted = of({"processing.guarantee": guarantee, "producer.max.in.flight.requests.per.connection": "5"})
+    assert wanted.producer(1)["max.in.flight.requests.per.connection"] == "5"
+
+
 def test_exactly_once_producer():
     """The producer is idempotent and transactional, with 10 s transactions, and retries for as long as a transaction may take."""
     producer = clients(processing_guarantee="exactly_once_v2", delivery_timeout_ms=2147483647).producer(1)

@@ -44,6 +44,7 @@ class Feeder:
             {
                 "bootstrap.servers": servers,
                 "enable.idempotence": True,  # so the order, and with it the order of timestamps, survives a broker's restart
+                "max.in.flight.requests.per.connection": 1,  # with more, librdkafka may lose its first batch
                 "linger.ms": 5,
                 "partitioner": "murmur2_random",
                 "log_level": 0,

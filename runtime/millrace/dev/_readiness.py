@@ -5,11 +5,12 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import OFFSET_INVALID, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 _REQUEST_TIMEOUT_S = 5.0
+_SPEC: Any = OffsetSpec  # its factories carry no types
 _CLIENT_CONFIG: dict[str, str | int] = {
     "log_level": 0,
     "reconnect.backoff.ms": 20,
@@ -50,9 +51,18 @@ def serves(admin: AdminClient, cluster_id: str, brokers: int) -> bool:
 
 
 def has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
-    """Return whether this many partitions of a topic have leaders."""
+    """Return whether this many partitions of a topic have leaders that serve them.
+
+    Metadata names a leader a moment before that broker knows it, so each leader is asked for its partition's end.
+    """
     try:
         described = admin.list_topics(topic, timeout=_REQUEST_TIMEOUT_S).topics[topic].partitions
+        if len(described) < partitions or any(partition.leader < 0 for partition in described.values()):
+            return False
+        ends = {TopicPartition(topic, number): _SPEC.latest() for number in described}
+        for future in admin.list_offsets(ends, request_timeout=_REQUEST_TIMEOUT_S).values():
+            if future.result().offset == OFFSET_INVALID:  # the request has timed out
+                return False
     except KafkaException:
         return False
-    return len(described) >= partitions and all(partition.leader >= 0 for partition in described.values())
+    return True

@@ -309,7 +309,7 @@ class EmbeddedKafka:
         replication_factor: int = -1,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Create topics and wait until all their partitions have leaders.
+        """Create topics and wait until all their partitions have leaders that serve them.
 
         Args:
             names: The topics.

@@ -44,6 +44,14 @@ nothing else is fetched from it. The queue holds more than a thread processes in
 _RESTORE_FETCH_WAIT_MS: Final = 20
 """The same for changelogs. They are no longer read once their end is reached, so a short wait costs nothing when idle."""
 
+_IN_FLIGHT: Final = 1
+"""How many requests a producer sends to a broker without waiting for answers (Java: 5).
+
+A broker that does not know a producer yet takes any batch from it. If it refuses the first one for the moment (it has just become
+the leader, or too few replicas are in sync) and takes the second one, which was sent meanwhile, librdkafka concludes that the
+first one has been written too: its records are lost, without an error.
+"""
+
 _MAIN: Final = ("consumer.", "main.consumer.")
 _RESTORE: Final = ("consumer.", "restore.consumer.")
 _GLOBAL: Final = ("consumer.", "global.consumer.")
@@ -142,6 +150,7 @@ class ClientSettings:
         given = self._given(*_PRODUCER)
         defaults: dict[str, object] = {
             "linger.ms": 100,
+            "max.in.flight.requests.per.connection": _IN_FLIGHT,
             "partitioner": "murmur2_random",
             "queue.buffering.max.messages": 0,
             "queue.buffering.max.kbytes": 131_072,

@@ -1,0 +1,171 @@
+"""The first batch that a producer writes to a partition, when the broker cannot take it yet and the next one is on its way.
+
+A broker that does not know a producer yet takes any batch from it. If it took the second batch and not the first one, librdkafka
+would conclude that both had been written.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import struct
+import threading
+
+import pytest
+from tests.instance.support import TEXT, read_all, settings
+from tests.waiting import wait_until
+
+from millrace.config import StreamsConfig
+from millrace.deadline import Deadline
+from millrace.dev._ports import free_ports
+from millrace.instance.producer import StreamsProducer
+from millrace.instance.record_collector import KafkaRecordCollector
+from millrace.kafka.client_settings import ClientSettings
+from millrace.records import NO_HEADERS
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+PRODUCE = 0
+"""The API key of produce requests."""
+FOLLOWS_WITHIN_S = 1.0
+"""How long the answer to the first produce request is kept back, so that another one may follow."""
+
+
+class Proxy:
+    """A broker's proxy: the first produce request reaches the broker at a bad moment, and a second one at a good one.
+
+    Until then the client gets no answer. If it does not send the second request without one, it gets it soon.
+
+    Args:
+        port: where it listens.
+        before: called before the first produce request goes on.
+        between: called when the broker has answered it.
+    """
+
+    def __init__(self, port, before, between):
+        self.answered = threading.Event()
+        """Set when the broker has answered the first produce request."""
+        self.broker = None
+        """The broker's port, once known."""
+        self._before, self._between = before, between
+        self._held = None
+        self._release = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._sockets = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        """End all connections."""
+        self._release.set()
+        for each in self._sockets:
+            each.close()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self.broker))
+            except OSError:
+                return
+            self._sockets += [client, server]
+            threading.Thread(target=self._pass_requests, args=(client, server), daemon=True).start()
+            threading.Thread(target=self._pass_answers, args=(client, server), daemon=True).start()
+
+    def _pass_answers(self, client, server):
+        try:
+            while data := server.recv(65_536):
+                if client is self._held:
+                    self.answered.set()
+                    self._release.wait()
+                client.sendall(data)
+        except OSError:
+            pass
+
+    def _pass_requests(self, client, server):
+        try:
+            while True:
+                request = read_request(client)
+                if is_produce(request) and self._held is None:
+                    self._before()
+                    self._held = client
+                    server.sendall(request)
+                    self.answered.wait()
+                    request = self._followers(client)
+                    self._between()
+                    self._release.set()
+                server.sendall(request)
+        except OSError:
+            pass
+
+    @staticmethod
+    def _followers(client):
+        followers, deadline = b"", Deadline(FOLLOWS_WITHIN_S)
+        try:
+            while not deadline.passed:
+                client.settimeout(deadline.left_s(at_least=0.01))
+                request = read_request(client)
+                followers += request
+                if is_produce(request):
+                    break
+        except TimeoutError:
+            pass
+        client.settimeout(None)
+        return followers
+
+
+def read_request(client):
+    """Read one request with its length; a timeout applies to its beginning only."""
+    begin = receive(client, 1)
+    client.settimeout(None)
+    begin += receive(client, 3)
+    return begin + receive(client, struct.unpack(">i", begin)[0])
+
+
+def receive(client, size):
+    """Read this many bytes."""
+    data = b""
+    while len(data) < size:
+        more = client.recv(size - len(data))
+        if not more:
+            raise OSError("the client has gone")
+        data += more
+    return data
+
+
+def is_produce(request):
+    """Return whether a request writes records."""
+    return struct.unpack(">h", request[4:6])[0] == PRODUCE
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_a_first_batch_that_is_refused_is_not_lost(own_kafka, tmp_path, guarantee):
+    """It is written before the second one is sent. Here the broker does not have the partition when the first one arrives."""
+    directory = tmp_path / "kafka"
+
+    def remove():
+        admin = kafka.admin()  # without a reference to it the answer never comes
+        admin.delete_topics(["out"])["out"].result()
+        wait_until(lambda: not (directory / "node-1" / "out-0").exists(), "the partition gone")
+
+    [port] = free_ports(1, "127.0.0.1")
+    proxy = Proxy(port, before=remove, between=lambda: kafka.create_topics("out"))
+    kafka = own_kafka(directory=directory, advertised_ports=[port])
+    [proxy.broker] = kafka.proxied_ports
+    kafka.create_topics("out")
+    config = StreamsConfig.of(
+        settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path / "state", processing_guarantee=guarantee)
+        | {"bootstrap.servers": f"127.0.0.1:{proxy.broker}", "producer.linger.ms": 0}
+    )
+    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    producer.start()
+    collector = KafkaRecordCollector(producer, kafka.admin(), config)
+    try:
+        for value in ("first", "second"):
+            collector.send("out", None, TEXT.serialize("out", value, NO_HEADERS), 1, NO_HEADERS, 0)
+            wait_until(proxy.answered.is_set, "the first batch refused", meanwhile=collector.poll)
+        collector.flush()
+        if producer.transactional:
+            producer.client.commit_transaction(30)
+    finally:
+        producer.close()
+        proxy.close()
+    assert [value for _, value, _ in read_all(kafka, "out")] == [b"first", b"second"]
