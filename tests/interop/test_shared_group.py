@@ -42,7 +42,7 @@ EXPECTED_WARNINGS = re.compile(
     r"|did not find checkpoint offsets while stores are not empty|corrupted|Unsupported offset metadata found"
     # A member that is late because the machine is busy: its transaction or session has timed out.
     r"|thread is being fenced|Error encountered sending record to topic"
-    r"|Cannot add offsets to the transaction|Current transaction failed|is no longer in generation"
+    r"|Cannot add offsets to the transaction|Current transaction failed|is no longer in generation|has begun its next generation"
 )
 """What the log may say although nothing is wrong with the other language."""
 
