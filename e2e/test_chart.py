@@ -245,10 +245,10 @@ def rules(items: list[dict[str, Any]], kind: str) -> dict[str, list[dict[str, An
 
 
 def test_no_excessive_permissions(rendered) -> None:
-    """No wildcards; Secrets are only read one by one; nobody can get permissions, tokens or pods through the operator."""
+    """No wildcards; Secrets and nodes are only read one by one; nobody gets permissions, tokens or pods through the operator."""
     for rule in itertools.chain(*rules(rendered, "ClusterRole").values(), *rules(rendered, "Role").values()):
         assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
-        if "secrets" in rule["resources"]:
+        if {"secrets", "nodes"} & {*rule["resources"]}:
             assert rule["verbs"] == ["get"]
         forbidden = {
             "pods/exec",
@@ -257,7 +257,6 @@ def test_no_excessive_permissions(rendered) -> None:
             "pods/proxy",
             "serviceaccounts/token",
             "roles",
-            "nodes",
         }
         assert not forbidden & {*rule["resources"]}
         assert not {"escalate", "bind", "impersonate"} & {*rule["verbs"]}
@@ -273,14 +272,15 @@ def test_all_namespaces_are_served_by_default() -> None:
 
 
 def test_namespaces_are_served_by_roles_in_them() -> None:
-    """With watchNamespaces nothing can be read or written elsewhere, except which StorageClasses allow expansion."""
+    """With watchNamespaces nothing can be read or written elsewhere, except which StorageClasses allow expansion, and nodes."""
     rbac = {"aggregate": False, "namespaceDeletion": False}
     items = objects({"watchNamespaces": ["orders", "payments"], "rbac": rbac})
     assert [*rules(items, "Role")] == [f"orders/{NAME}", f"payments/{NAME}", f"{NAMESPACE}/{NAME}-leader"]
     assert rules(items, "ClusterRole") == {
         f"/{NAMESPACE}:{NAME}:storage-classes": [
             {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["get"]}
-        ]
+        ],
+        f"/{NAMESPACE}:{NAME}:nodes": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}],
     }
     assert {"name": "MILLRACE_OPERATOR_NAMESPACES", "value": "orders,payments"} in next(pods(items))["containers"][0][
         "env"

@@ -196,6 +196,16 @@ def renewal_failed() -> World:
     return world
 
 
+def with_streams_protocol(**trouble: bool) -> World:
+    """Return an application that is to use the streams group protocol, where something is in its way."""
+    world = running()
+    for name, value in trouble.items():
+        setattr(world, name, value)
+    world.change(kafka={**world.manifest["kafka"], "groupProtocol": "streams"})
+    world.run(600)
+    return world
+
+
 def deleting() -> World:
     """Return an application that is being deleted."""
     world = running()
@@ -247,6 +257,8 @@ STATES: dict[str, tuple[Callable[[], World], str, str]] = {
     "RefusedByApiServer: a PodDisruptionBudget": (lambda: refused("PodDisruptionBudget"), "Failed", "Degraded"),
     "NameTaken": (name_taken, "Failed", "Degraded"),
     "ApplicationIdInUse": (id_in_use, "Failed", "Degraded"),
+    "GroupProtocolNotServed": (lambda: with_streams_protocol(serves_streams=False), "Failed", "Degraded"),
+    "GroupSettingsUnknown": (lambda: with_streams_protocol(hides_group_settings=True), "Failed", "Degraded"),
     "RenewalFailed": (renewal_failed, "Failed", "Degraded"),
     "RefusedByKafka": (lambda: failed_pass("RefusedByKafka"), "Failed", "Degraded"),
     "ActionFailed": (lambda: failed_pass("ActionFailed"), "Failed", "Degraded"),
