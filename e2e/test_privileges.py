@@ -76,7 +76,7 @@ def rights(cluster: Cluster, namespace: str, user: str) -> list[Mapping[str, Any
 
 
 def test_operator_has_minimal_permissions(cluster: Cluster, operator: Release, namespace: str) -> None:
-    """Cluster-wide it reads Secrets by name only, creates no pods, roles or tokens, and cannot enter containers.
+    """Cluster-wide it reads Secrets and nodes by name only, creates no pods, roles or tokens, and cannot enter containers.
 
     It may also get the objects it creates by name, to see who has taken a name; that shows no more than a list does.
     """
@@ -126,7 +126,8 @@ def test_operator_has_minimal_permissions(cluster: Cluster, operator: Release, n
         ("create", "rolebindings.rbac.authorization.k8s.io"),
         ("escalate", "roles.rbac.authorization.k8s.io"),
         ("impersonate", "users"),
-        ("get", "nodes"),
+        ("list", "nodes"),
+        ("patch", "nodes"),
         ("get", "namespaces"),
         ("list", "customresourcedefinitions.apiextensions.k8s.io"),
         ("get", "pods"),
