@@ -23,8 +23,8 @@ from millrace.kafka.membership.member import GroupMember
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import OffsetAndMetadata
 from millrace.testing.simulation import Problem, Simulation, SimulationFailure, simulate
-from millrace.testing.simulation.clients import SimulatedProducer
 from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, CALLS
+from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import StalledError
 
 TEXT = Serdes.string()

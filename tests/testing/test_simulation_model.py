@@ -28,9 +28,10 @@ from millrace.kafka.membership.coordinator import Coordinator
 from millrace.kafka.membership.wire import encode_assignment, encode_group_metadata, encode_subscription
 from millrace.testing.simulation.admin import SimulatedAdmin
 from millrace.testing.simulation.broker import Broker
-from millrace.testing.simulation.clients import SimulatedConsumer, SimulatedProducer
+from millrace.testing.simulation.consumer import SimulatedConsumer
 from millrace.testing.simulation.group import Group
 from millrace.testing.simulation.instance import Host
+from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import Scheduler
 
 pytestmark = pytest.mark.broker

@@ -13,7 +13,7 @@ from confluent_kafka.admin import ConfigEntry, OffsetSpec  # type: ignore[attr-d
 
 from millrace.records import TopicPartition
 from millrace.testing.simulation.broker import UNKNOWN_TOPIC, RefusedError
-from millrace.testing.simulation.clients import lost
+from millrace.testing.simulation.consumer import lost
 from millrace.testing.simulation.instance import Host
 
 __all__ = ["SimulatedAdmin"]

@@ -27,11 +27,12 @@ from millrace.kafka.internal_topics import provision
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
 from millrace.testing.simulation.admin import SimulatedAdmin
 from millrace.testing.simulation.broker import Broker, Outcome
-from millrace.testing.simulation.clients import SimulatedConsumer, SimulatedProducer
 from millrace.testing.simulation.connection import SimulatedConnection
+from millrace.testing.simulation.consumer import SimulatedConsumer
 from millrace.testing.simulation.group import Group
 from millrace.testing.simulation.instance import Host, Instance
 from millrace.testing.simulation.plan import Fault, Plan
+from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import Scheduler
 from millrace.topology.model import BuiltTopology
 
