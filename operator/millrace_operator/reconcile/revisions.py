@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import lru_cache
 from typing import Final
 
 from pydantic import ValidationError
@@ -76,8 +77,15 @@ def revision_of(spec: StreamsAppSpec) -> str:
 def spec_of(config_map: Object) -> StreamsAppSpec | None:
     """Return the spec that a revision's ConfigMap holds; None if this operator cannot read it."""
     try:
-        manifest = json.loads(config_map["data"][MANIFEST_KEY])  # YAML to its readers, but written as JSON
-        return StreamsAppSpec.model_validate(manifest["spec"])
+        return _parsed(config_map["data"][MANIFEST_KEY])
+    except (KeyError, TypeError):
+        return None
+
+
+@lru_cache(maxsize=1_024)  # a pass asks for the revision of every pod
+def _parsed(manifest: str) -> StreamsAppSpec | None:
+    try:
+        return StreamsAppSpec.model_validate(json.loads(manifest)["spec"])  # YAML to its readers, but written as JSON
     except (KeyError, TypeError, json.JSONDecodeError, ValidationError):
         return None
 

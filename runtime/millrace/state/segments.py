@@ -48,9 +48,7 @@ def require_segment_interval(context: StoreContext, store: str, interval_ms: int
     recorded = ""
     with suppress(OSError):
         recorded = _interval_file(context, store).read_text()
-    if (
-        not recorded
-    ):  # written by Java or an old version, or the machine or its disk failed before the file had its content
+    if not recorded:  # written by Java or an old version, or the machine failed before the file had its content
         record_segment_interval(context, store, interval_ms)
         return
     if recorded != str(interval_ms) and context.task_id.subtopology >= 0:
