@@ -92,7 +92,7 @@ class Committer:
 
     def _commit_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         member = self._resources.member
-        metadata, generation = member.group_metadata(), member.generation
+        generation, metadata = member.generation, member.group_metadata()
         try:
             self._resources.producer.commit(offsets, metadata)
         except StaleGenerationError as error:
