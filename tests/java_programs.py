@@ -69,3 +69,14 @@ def compile_java(
     if result.returncode:
         raise JavaCompileError(result.stdout + result.stderr)
     return output
+
+
+def streams_class_path(*sources: Path, output: Path) -> str:
+    """Compile programs that use Kafka Streams, and return the class path to run them with.
+
+    Args:
+        sources: The `.java` files.
+        output: Where the classes go; created when missing.
+    """
+    jars = resolve(Bundle.KAFKA_STREAMS)
+    return join_class_path([compile_java(sources, jars, output), *jars])

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaAdminClient
-from tests.java_programs import compile_java
+from tests.java_programs import streams_class_path
 from tests.waiting import wait_until
 
-from millrace.dev.jars import Bundle, resolve
-from millrace.dev.java import find_java, join_class_path
+from millrace.dev.java import find_java
 
 HERE = Path(__file__).parent
 PARTITIONS = 3
@@ -216,9 +215,7 @@ class Tail:
 @pytest.fixture(scope="session")
 def word_count_class_path(tmp_path_factory):
     """Compile the Java program and return the class path to run it with."""
-    jars = resolve(Bundle.KAFKA_STREAMS)
-    classes = compile_java([HERE / "java" / "WordCount.java"], jars, tmp_path_factory.mktemp("classes"))
-    return join_class_path([classes, *jars])
+    return streams_class_path(HERE / "java" / "WordCount.java", output=tmp_path_factory.mktemp("classes"))
 
 
 @pytest.fixture

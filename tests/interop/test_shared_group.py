@@ -10,11 +10,10 @@ from collections import Counter
 import pytest
 from confluent_kafka import Producer
 from tests.interop.conftest import FIRST_TIMESTAMP, HERE, App, Tail
-from tests.java_programs import compile_java, run_java
+from tests.java_programs import run_java, streams_class_path
 from tests.waiting import wait_until
 
-from millrace.dev.jars import Bundle, resolve
-from millrace.dev.java import find_java, join_class_path
+from millrace.dev.java import find_java
 from millrace.kafka.offsets import latest_offsets
 from millrace.records import TopicPartition
 from millrace.serdes import Serdes
@@ -341,9 +340,7 @@ def check_changelogs(application):
 @pytest.fixture(scope="session")
 def class_path(tmp_path_factory):
     """Compile the Java program and return the class path to run it with."""
-    jars = resolve(Bundle.KAFKA_STREAMS)
-    classes = compile_java([HERE / "java" / "Purchases.java"], jars, tmp_path_factory.mktemp("purchases"))
-    return join_class_path([classes, *jars])
+    return streams_class_path(HERE / "java" / "Purchases.java", output=tmp_path_factory.mktemp("purchases"))
 
 
 @pytest.fixture

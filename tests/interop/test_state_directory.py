@@ -16,11 +16,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from rocksdict import AccessType, Options, Rdict
-from tests.java_programs import compile_java
+from tests.java_programs import streams_class_path
 from tests.waiting import wait_until
 
-from millrace.dev.jars import Bundle, resolve
-from millrace.dev.java import find_java, join_class_path
+from millrace.dev.java import find_java
 
 pytestmark = [pytest.mark.java, pytest.mark.broker, pytest.mark.slow]
 
@@ -257,9 +256,7 @@ def _rows_of(directory):
 @pytest.fixture(scope="module")
 def class_path(tmp_path_factory):
     """Compile the Java program and return the class path to run it with."""
-    jars = resolve(Bundle.KAFKA_STREAMS)
-    classes = compile_java([HERE / "java" / "StoreKeeper.java"], jars, tmp_path_factory.mktemp("store-keeper"))
-    return join_class_path([classes, *jars])
+    return streams_class_path(HERE / "java" / "StoreKeeper.java", output=tmp_path_factory.mktemp("store-keeper"))
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,14 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.java_programs import compile_java
+from tests.java_programs import streams_class_path
 from tests.waiting import wait_until
 
 from millrace.assignment import AssignmentConfig, GroupLeader, MemberProtocol
 from millrace.assignment.model import LATEST_OFFSET
 from millrace.assignment.protocol import Assigned, TopicSubscription
 from millrace.config import StreamsConfig
-from millrace.dev.jars import Bundle, resolve
-from millrace.dev.java import find_java, join_class_path
+from millrace.dev.java import find_java
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.internal_topics import LeaderCluster
 from millrace.kafka.membership.member import GroupMember
@@ -37,8 +36,7 @@ TASKS = {TaskId(subtopology, number) for subtopology in (0, 1) for number in ran
 @pytest.fixture(scope="module")
 def class_path(tmp_path_factory):
     """Compile the Java program."""
-    jars = resolve(Bundle.KAFKA_STREAMS)
-    return join_class_path([compile_java([SOURCE], jars, tmp_path_factory.mktemp("classes")), *jars])
+    return streams_class_path(SOURCE, output=tmp_path_factory.mktemp("classes"))
 
 
 class Application:
