@@ -24,7 +24,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.mark.slow
 def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path):
-    """A record that was not delivered in time fails the transaction; so do all further sends until it is aborted."""
+    """A record that was not delivered in time fails the transaction, and all further sends until another client takes over."""
     kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
     kafka.create_topics("out")
     config = StreamsConfig.of(
@@ -33,7 +33,7 @@ def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path
     )
     producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
     producer.start()
-    collector = KafkaRecordCollector(producer, kafka.admin(), config)
+    collector, client = KafkaRecordCollector(producer, kafka.admin(), config), producer.client
 
     def send(value):
         collector.send("out", None, TEXT.serialize("out", value, NO_HEADERS), 1, NO_HEADERS, 0)
@@ -57,6 +57,7 @@ def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path
         kafka.resume()
         producer.abort()
         collector.discard()
+        assert producer.client is not client
         send("again")
         collector.flush()
         producer.client.commit_transaction(30)

@@ -82,6 +82,39 @@ def test_a_member_that_joins_while_the_broker_is_away_joins_later(own_kafka):
     group.close()
 
 
+def test_a_static_member_whose_new_id_the_coordinator_lost_joins_again(own_kafka):
+    """A coordinator that fails before a generation begins forgets the id of a process that came back: it gets another one."""
+
+    class Interrupted(Group):
+        """A group whose broker restarts once while the leader assigns, when `b` has its new id."""
+
+        restarts = False
+
+        def assign(self, members):
+            if self.restarts:
+                self.restarts = False
+                wait_until(lambda: self.members["b"]._shared.step.is_done, "b has its id")
+                kafka.restart_broker()
+            return super().assign(members)
+
+    kafka = own_kafka()
+    kafka.create_topics("in", partitions=3)
+    group = Interrupted(kafka.bootstrap_servers, "in", 3, **{"session.timeout.ms": 60_000})
+    group.join("a")
+    group.settle()
+    group.join("b", **{"group.instance.id": "pod-b"})
+    group.settle()
+    assert group.members["a"].is_leader
+    group.members.pop("b").close()
+    group.restarts = True
+    group.join("c")
+    group.until(lambda: group.members["a"]._shared.rejoin_reason is not None, "c")
+    group.join("b", **{"group.instance.id": "pod-b"})
+    group.settle(timeout_s=120)
+    assert not group.restarts
+    group.close()
+
+
 def test_commits_give_up_in_time_when_no_broker_answers(own_kafka):
     """A commit and a read raise StreamsTimeoutError after their timeouts; close does not hang."""
     kafka = own_kafka()

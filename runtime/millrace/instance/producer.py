@@ -287,7 +287,8 @@ class StreamsProducer:
     def replace_at_abort(self) -> None:
         """Have `abort` replace the producer.
 
-        After a refused record librdkafka has to renumber its batches, which may fail the next transaction.
+        After a refused record librdkafka has to renumber its batches, which may fail the next transaction. And a client that
+        could not deliver a record in time may never deliver any again, although the brokers are back and it can abort.
         """
         self._to_be_replaced = True
 

@@ -314,6 +314,7 @@ class KafkaRecordCollector:
             self._check_progress()
         cause = (refused or reports)[0].failure
         if isinstance(cause, TransactionAbortedError):
+            self._producer.replace_at_abort()
             raise cause
         raise TransactionAbortedError(f"{cause}. The records since the last commit are processed again")
 

@@ -14,7 +14,7 @@ import kafka.errors as kafka_errors
 from kafka.protocol.consumer import HeartbeatRequest
 
 from millrace.deadline import Deadline
-from millrace.errors import AuthorizationError, FencedInstanceIdError
+from millrace.errors import AuthorizationError
 from millrace.kafka.client_settings import MembershipSettings
 from millrace.kafka.connection import Connection
 from millrace.kafka.membership.coordinator import NOT_HERE, Coordinator
@@ -116,18 +116,10 @@ class Heartbeats:
         elif code == 25:  # UNKNOWN_MEMBER_ID
             self._member.reset("the group has removed this member", keep_member_id=False)
         elif code == 82:  # FENCED_INSTANCE_ID
-            self._member.fail(fenced(self._settings))
+            self._member.fenced(self._coordinator.changes)
         elif code == 30:  # GROUP_AUTHORIZATION_FAILED
             self._member.fail(AuthorizationError(f"The principal may not read group {group}: allow READ on that group"))
         elif code in NOT_HERE:
             self._coordinator.forget(f"error {code}")
         elif code:
             log.warning("Heartbeat of group %s was answered with error %d; it will be sent again", group, code)
-
-
-def fenced(settings: MembershipSettings) -> FencedInstanceIdError:
-    """Return the error for a static member that another has replaced."""
-    return FencedInstanceIdError(
-        f"Another member of group {settings.group_id} has joined with group.instance.id={settings.instance_id}: give each "
-        "process its own id, and make sure that the former process has ended"
-    )

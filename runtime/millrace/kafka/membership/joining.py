@@ -42,7 +42,6 @@ from millrace.errors import AuthorizationError, ConfigError, InconsistentGroupEr
 from millrace.kafka.client_settings import MembershipSettings
 from millrace.kafka.connection import Connection
 from millrace.kafka.membership.coordinator import NOT_HERE, Coordinator
-from millrace.kafka.membership.heartbeat import fenced
 from millrace.kafka.membership.state import MemberState, SharedState
 from millrace.kafka.membership.topic_watch import TopicWatch
 from millrace.kafka.membership.wire import (
@@ -155,6 +154,8 @@ class Joining:
             return []
         shared = self._shared
         with shared.lock:
+            if response.member_id != shared.member_id:
+                shared.given_at = self._coordinator.changes
             shared.generation, shared.member_id = response.generation_id, response.member_id
             shared.leader_id = response.leader
             shared.state = MemberState.SYNCING  # heartbeats keep the membership while the leader assigns
@@ -193,6 +194,7 @@ class Joining:
             revoked, added = shared.owned - now_owned, now_owned - shared.owned
             shared.owned = now_owned
             shared.state = MemberState.STABLE
+            shared.given_at = None
             self._backoff_ms = self._settings.retry_backoff_ms
             generation = shared.generation
         log.info(
@@ -220,8 +222,7 @@ class Joining:
         if code in {22, 25}:
             shared.reset("it was removed while the group rebalanced", keep_member_id=code == 22)
         elif code == 82:
-            shared.fail(fenced(self._settings))
-            raise fenced(self._settings)
+            shared.fenced(self._coordinator.changes)
         elif code in NOT_HERE:
             self._retry_after(f"error {code}")
         elif code != 27:  # REBALANCE_IN_PROGRESS: rejoin at once

@@ -16,7 +16,7 @@ from millrace.errors import RebalanceInProgressError
 from millrace.kafka.admin_requests import given_up
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.membership.base import BaseMember
-from millrace.kafka.membership.heartbeat import Heartbeats, fenced
+from millrace.kafka.membership.heartbeat import Heartbeats
 from millrace.kafka.membership.joining import Joining
 from millrace.kafka.membership.offsets import MigratedCommitError
 from millrace.kafka.membership.state import MemberState, SharedState
@@ -129,7 +129,7 @@ class GroupMember(BaseMember):
                     f"Group {self._settings.group_id} has started its next generation: offsets are committed in that one"
                 ) from error
             if error.code == 82:
-                shared.fail(fenced(self._settings))
+                shared.fenced(self._coordinator.changes)
             elif identity == (shared.generation, shared.member_id):
                 shared.reset("a commit was refused", keep_member_id=error.code == 22)
             raise

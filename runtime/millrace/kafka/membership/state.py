@@ -14,7 +14,7 @@ from typing import Final
 
 from kafka.future import Future
 
-from millrace.errors import StreamsError, TaskMigratedError
+from millrace.errors import FencedInstanceIdError, StreamsError, TaskMigratedError
 from millrace.kafka.client_settings import MembershipSettings
 from millrace.records import TopicPartition
 
@@ -46,6 +46,8 @@ class SharedState:
         self.state = MemberState.UNJOINED
         self.generation = NO_GENERATION
         self.member_id = ""
+        self.given_at: int | None = None
+        """`Coordinator.changes` when `member_id` was given; None once a generation with it has begun and is stored."""
         self.leader_id = ""
         self.owned: frozenset[TopicPartition] = frozenset()
         self.lost = False
@@ -130,6 +132,25 @@ class SharedState:
                 self.state = MemberState.UNJOINED
                 self.step = None
         self.changed.set()
+
+    def fenced(self, coordinator_changes: int) -> None:
+        """Take the answer that another member has this static member's place.
+
+        If the coordinator failed after it had given the member id, and before a generation with it began, its successor knows
+        only the id of the former process. This member then joins again without an id, as a process that starts does.
+        """
+        if self.given_at is not None and self.given_at != coordinator_changes:
+            self.reset(
+                "the group's new coordinator does not know the id that the former one gave it", keep_member_id=False
+            )
+        else:
+            group, instance_id = self._settings.group_id, self._settings.instance_id
+            self.fail(
+                FencedInstanceIdError(
+                    f"Another member of group {group} has joined with group.instance.id={instance_id}: give each process its own "
+                    "id, and make sure that the former process has ended"
+                )
+            )
 
     def fail(self, error: StreamsError) -> None:
         """End the membership with an error that every `poll` raises from now on."""
