@@ -23,7 +23,7 @@ from millrace.kafka.membership.member import GroupMember
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import OffsetAndMetadata
 from millrace.testing.simulation import Problem, Simulation, SimulationFailure, simulate
-from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, CALLS
+from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, BEHIND, CALLS
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import StalledError
 
@@ -147,6 +147,9 @@ def test_every_kind_of_fault_happens():
     faults = [fault for seed in range(2_000) for fault in simulation.plan(seed).faults]
     assert {fault.kind for fault in faults} == {*AT_A_CALL, *AT_A_TIME}
     assert {(fault.kind, fault.call) for fault in faults if fault.call} == {(k, c) for k in AT_A_CALL for c in CALLS}
+    simulation = Simulation(counting(), {"in": words}, STANDBYS)
+    faults = [fault for seed in range(200) for fault in simulation.plan(seed).faults]
+    assert {fault.kind for fault in faults} == {*AT_A_CALL, *AT_A_TIME, BEHIND}
 
 
 def test_a_failure_is_explained_with_a_small_plan(monkeypatch):
@@ -354,6 +357,7 @@ def _claim_the_next_record_of_a_standby(patch):
         (_keep_buffered_records_of_lost_tasks, stateless, {}, 100),
         (_update_standbys_one_too_far, counting, STANDBYS, 100),
         (_let_standbys_pass_the_committed_offset, table_counting, STANDBYS, 50),
+        (_run_standbys_without_catching_up, counting, STANDBYS, 100),
         pytest.param(_claim_the_next_record_of_a_standby, counting, STANDBYS, 300, marks=pytest.mark.slow),
     ],
 )

@@ -152,6 +152,8 @@ class SimulatedConsumer:
 
     def _fetch(self) -> None:
         world = self._host.world
+        if self._name == "restore" and world.is_behind(self._host.number):
+            return
         rng = world.scheduler.rng
         partitions = sorted(self._positions.keys() - self._paused)
         rng.shuffle(partitions)

@@ -35,6 +35,10 @@ _STANDBY_STEP_S: Final = 0.3
 _SLOW_STANDBYS: Final = 0.1
 _SLOW_STANDBY_S: Final = 10.0
 """How long it waits now and then, so that a standby is behind when it becomes active."""
+_BEHIND_STEP_S: Final = 1.0
+"""How long it waits at most while it gets no records."""
+_BEHIND_ROUND_S: Final = 0.2
+"""How long the thread waits meanwhile between two rounds, if it has tasks that are being restored."""
 
 Processed = tuple[TaskId, TopicPartition, int]
 """Task, input partition and offset of a record that was processed."""
@@ -314,7 +318,15 @@ class Instance:
         elif failure is not None or thread.stop_requested.is_set():
             self._end(failure)
         else:
-            self._next = self._world.scheduler.later(max(host.idle_s, self._world.rng.random() * 0.005), self._round)
+            self._next = self._world.scheduler.later(
+                max(self._idle_s(host), self._world.rng.random() * 0.005), self._round
+            )
+
+    def _idle_s(self, host: Host) -> float:
+        """Return how long the thread waits before its next round."""
+        if self.tasks is not None and self.tasks.restoring and self._world.is_behind(self.number):
+            return max(host.idle_s, _BEHIND_ROUND_S)  # most of its rounds would only find that this takes longer
+        return host.idle_s
 
     def _round(self) -> None:
         assert self._host is not None
@@ -352,12 +364,15 @@ class Instance:
         except CrashedError:
             return
         tasks = self.tasks
-        if tasks is not None and tasks.restoring:
+        is_behind = self._world.is_behind(self.number)
+        if tasks is not None and tasks.restoring and not is_behind:
             self.wake()
         if tasks is not None and (tasks.restoring or tasks.standby):
             self._updating = True
             rng = self._world.rng
-            if tasks.restoring:
+            if is_behind:
+                between_s = _BEHIND_STEP_S
+            elif tasks.restoring:
                 between_s = 0.005 if more else 0.05
             else:
                 between_s = _SLOW_STANDBY_S if rng.random() < _SLOW_STANDBYS else _STANDBY_STEP_S

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-__all__ = ["AT_A_CALL", "AT_A_TIME", "CALLS", "Fault", "Input", "MakeRecord", "Plan", "make_plan", "smaller"]
+__all__ = ["AT_A_CALL", "AT_A_TIME", "BEHIND", "CALLS", "Fault", "Input", "MakeRecord", "Plan", "make_plan", "smaller"]
 
 MakeRecord = Callable[[random.Random], tuple[bytes | None, bytes | None]]
 """Makes the key and value of one input record, serialised."""
@@ -18,6 +18,8 @@ AT_A_CALL: Final = (
     *("freeze before", "freeze after"),  # of the whole process
 )
 AT_A_TIME: Final = ("crash", "disk lost", "stop", "outage")
+BEHIND: Final = "behind"
+"""The fault that an instance gets no records of changelogs for a while, so that its standbys fall behind."""
 CALLS: Final = {
     "commit_transaction": 6,
     "send_offsets": 5,
@@ -36,6 +38,8 @@ CALLS: Final = {
     "find_coordinator": 1,
 }
 """Requests at which faults happen, with how often."""
+_BEHIND: Final = 0.4
+"""How many plans with standbys lose an instance while they are behind, longer than the group waits for a member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Fault:
     nth: int = 0
     at_s: float = 0.0
     seconds: float = 0.0
-    """How long a pause or outage lasts, or how long the instance is down."""
+    """How long a pause or outage lasts, no changelog is read, or the instance is down."""
 
     def __str__(self) -> str:
         where = f"at its {self.call} number {self.nth}" if self.call else f"at {self.at_s:.3f} s"
@@ -96,7 +100,7 @@ def make_plan(
         makers: how to make records, by input topic.
         partitions: how many partitions the input topics have.
         max_instances: there are 1 to this many.
-        long: whether input also arrives after what has crashed is back, as standbys then matter.
+        long: whether there are standbys: input then also arrives after what has crashed is back, and standbys fall behind.
     """
     rng = random.Random(f"plan {seed}")  # noqa: S311
     instances = rng.randint(1, max_instances)
@@ -107,6 +111,8 @@ def make_plan(
         key, value = makers[topic](rng)
         inputs.append(Input(rng.random() * lasts_s, topic, rng.randrange(partitions[topic]), key, value))
     faults = [_make_fault(rng, instances, lasts_s) for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 5)))]
+    if long and instances > 1 and rng.random() < _BEHIND:
+        faults += _lose_an_instance_whose_standbys_are_behind(rng, instances, lasts_s)
     return Plan(seed, instances, tuple(sorted(inputs, key=lambda one: one.at_s)), tuple(faults), rng.random() < 0.5)
 
 
@@ -117,6 +123,14 @@ def _make_fault(rng: random.Random, instances: int, lasts_s: float) -> Fault:
         return Fault(rng.choice(AT_A_TIME), instance, at_s=rng.random() * (lasts_s + 2.0), seconds=seconds)
     call = rng.choices(list(CALLS), list(CALLS.values()))[0]
     return Fault(rng.choice(AT_A_CALL), instance, call, int(rng.expovariate(0.3)), seconds=seconds)
+
+
+def _lose_an_instance_whose_standbys_are_behind(rng: random.Random, instances: int, lasts_s: float) -> list[Fault]:
+    lost = rng.randrange(instances)
+    at_s, seconds = rng.random() * lasts_s, rng.choice((14.0, 25.0, 40.0))
+    faults = [Fault(BEHIND, other, at_s=at_s, seconds=seconds) for other in range(instances) if other != lost]
+    kind = rng.choice(("crash", "disk lost", "stop"))
+    return [*faults, Fault(kind, lost, at_s=at_s + rng.random() * lasts_s, seconds=seconds)]
 
 
 def smaller(plan: Plan) -> Iterator[Plan]:

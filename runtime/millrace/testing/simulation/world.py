@@ -31,7 +31,7 @@ from millrace.testing.simulation.connection import SimulatedConnection
 from millrace.testing.simulation.consumer import SimulatedConsumer
 from millrace.testing.simulation.group import Group
 from millrace.testing.simulation.instance import Host, Instance
-from millrace.testing.simulation.plan import Fault, Plan
+from millrace.testing.simulation.plan import BEHIND, Fault, Plan
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import Scheduler
 from millrace.topology.model import BuiltTopology
@@ -124,6 +124,7 @@ class World:
         self._faults = {(fault.instance, fault.call, fault.nth): fault for fault in plan.faults if fault.call}
         self._outage_until_s = 0.0
         self._down: frozenset[int] = frozenset()
+        self._behind_until_s: defaultdict[int, float] = defaultdict(float)
         self._done = False
         for name, count in partitions.items():
             self.broker.create_topic(name, count)
@@ -240,6 +241,9 @@ class World:
             self._down = frozenset(number for number in range(_NODES) if self.rng.random() < 0.6)
             self._outage_until_s = self.scheduler.now_s + fault.seconds
             return
+        if fault.kind == BEHIND:
+            self._behind_until_s[fault.instance] = self.scheduler.now_s + fault.seconds
+            return
         if fault.kind == "stop":
             instance.stop()
             return
@@ -248,6 +252,10 @@ class World:
             self.scheduler.later(fault.seconds, instance.start)
         else:
             self.crash(fault)
+
+    def is_behind(self, instance: int) -> bool:
+        """Whether an instance gets no records of changelogs."""
+        return self.scheduler.now_s < self._behind_until_s[instance]
 
     def is_down(self, partition: TopicPartition) -> bool:
         """Whether the broker that leads a partition is away."""
