@@ -6,6 +6,8 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,15 +16,16 @@ from tests.backfill.support import SETTINGS, Engine, Partitions, differences, re
 from tests.golden.papi_topologies import KvCounter
 from tests.golden.support import kv, longs, pair
 
+from millrace.backfill import job
 from millrace.backfill.collector import Outputs
 from millrace.backfill.history import Backfill
 from millrace.backfill.job import compute
 from millrace.backfill.refusals import notes
-from millrace.backfill.rows import REPORT
+from millrace.backfill.rows import REPORT, ROWS_DDL
 from millrace.config import StreamsConfig
-from millrace.dsl import Materialized, Repartitioned, StreamsBuilder
+from millrace.dsl import Materialized, Produced, Repartitioned, StreamsBuilder
 from millrace.engine.offset_metadata import decode_metadata
-from millrace.errors import StreamsError, TopologyError, UnsupportedFeatureError
+from millrace.errors import MissingSourceTopicError, StreamsError, TopologyError, UnsupportedFeatureError
 from millrace.records import Record
 from millrace.serdes import Serdes
 from millrace.state import Stores
@@ -106,6 +109,60 @@ def test_an_output_topic_must_exist():
     """A topic whose partitions are not known is named, with what to do."""
     with pytest.raises(StreamsError, match=r"topic out, which does not exist: create it"):
         run_without_spark(backfill_of(words, LINES, {"in": 1}))
+
+
+def test_without_outputs_partitioners_are_called_all_the_same():
+    """What they choose for a topic that does not exist cannot be wrong."""
+
+    def chosen(b: StreamsBuilder) -> None:
+        b.stream("in").to("out", Produced.stream_partitioner(lambda _topic, _key, _value, _count: 3))
+
+    result = run_without_spark(backfill_of(chosen, LINES, {"in": 1}, outputs=Outputs.NONE))
+    assert result.tasks == {"0_0": (60, 0)}
+
+
+def test_missing_topics_are_named(spark):
+    """All of them, before anything runs."""
+
+    def joined(b: StreamsBuilder) -> None:
+        b.stream("in").join(b.table("gone"), pair).join(
+            b.global_table("lost"), pair, key_selector=lambda key, _value: key
+        )
+
+    with pytest.raises(MissingSourceTopicError, match="There is no history of gone, lost, which the application reads"):
+        compute(spark, backfill_of(joined, [], {"in": 1}))
+
+
+@dataclass
+class Filed(Partitions):
+    """A history of which a part is in files: rows that Spark brings to the tasks."""
+
+    filed: Sequence[tuple[int, int, int, bytes]] = ()
+    """partition, number, timestamp, value; all of topic `in`, with the value as the key."""
+
+    def rows(self, spark):
+        """Return the part that is in files."""
+        reached = {
+            number: max(at for p, n, at, _ in self.filed if p == part and n <= number)
+            for part, number, *_ in self.filed
+        }
+        rows = [("in", part, reached[number], "", number, at, v, v, None) for part, number, at, v in self.filed]
+        return spark.createDataFrame(rows, ROWS_DDL)
+
+
+def test_rows_of_files_come_before_what_is_read(spark):
+    """A partition's records are those of the files in their order, then those of the topic; others are merged by time."""
+
+    def copied(b: StreamsBuilder) -> None:
+        b.stream(["in", "other"]).to("out")
+
+    read = [("in", b"k", b"k4", 400, ()), ("other", b"o", b"o1", 150, ()), ("other", b"o", b"o2", 350, ())]
+    history = Filed.of(read, {"in": 1, "other": 1, "out": 1})
+    history.filed = [(0, 1, 100, b"f1"), (0, 2, 300, b"f2"), (0, 3, 200, b"f3")]
+    history.shuffled = frozenset({"in"})
+    found = compute(spark, Backfill(partial(dsl, copied), SETTINGS, history, outputs=Outputs.ALL))
+    values = [value for _, value in outputs_of(result_of(found.plan, found.rows.collect()), "out")]
+    assert values == [b"f1", b"o1", b"f2", b"f3", b"o2", b"k4"]
 
 
 def test_topics_that_match_a_pattern_are_read():
@@ -258,8 +315,9 @@ def test_global_stores_of_the_applications_own_topics_are_refused(spark):
         compute(spark, backfill_of(own, records("in", ("a", "1")), {"in": 1, "middle": 1}))
 
 
-def test_a_loop_that_does_not_end_is_refused(spark):
+def test_a_loop_that_does_not_end_is_refused(spark, monkeypatch):
     """A topic that causes another record of itself for ever has no final result."""
+    monkeypatch.setattr(job, "_MAX_PASSES", 4)
 
     def forever(b: StreamsBuilder) -> None:
         b.stream(["in", "again"]).map_values(lambda value: value + "x").to("again")

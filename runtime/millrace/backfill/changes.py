@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 
 from rocksdict import AccessType, Options, Rdict, WriteBatch
 
-from millrace.records import Headers
+from millrace.records import Headers, new_tuple
 
 _ROW_OVERHEAD = 200
 """Bytes of memory per change in addition to key and value."""
@@ -52,9 +52,13 @@ class CompactedChanges:
         if self._every:
             self._number += 1
             key += self._number.to_bytes(8, "big")
-        self._recent.pop(key, None)  # compaction keeps a key where it changed last
-        self._recent[key] = Change(value, timestamp, headers)
-        self._bytes += len(key) + len(value or b"") + _ROW_OVERHEAD
+        before = self._recent.pop(key, None)  # compaction keeps a key where it changed last
+        self._recent[key] = new_tuple(Change, (value, timestamp, headers))
+        self._bytes += len(value or b"")
+        if before is None:
+            self._bytes += len(key) + _ROW_OVERHEAD
+        elif before.value is not None:
+            self._bytes -= len(before.value)
         if self._bytes > self._limit:
             self._spill()
 

@@ -16,6 +16,9 @@ from millrace.errors import TopologyError
 from millrace.records import UNKNOWN_TIMESTAMP, Headers, TaskId, TopicPartition, new_tuple
 from millrace.state.api import LogChange
 
+_ANY_PARTITION = 2**31 - 1
+"""The partitions of a topic that does not exist and is not written: whatever a partitioner chooses is right."""
+
 
 class Outputs(StrEnum):
     """Which records of output topics a backfill keeps."""
@@ -123,14 +126,16 @@ class BackfillCollector:
         """Return how many partitions a topic has.
 
         Raises:
-            TopologyError: the topic does not exist.
+            TopologyError: the topic does not exist, and its records are to be kept.
         """
-        try:
-            return self._topics.partitions[topic]
-        except KeyError:
-            raise TopologyError(
-                f"Task {self._name} sends to topic {topic}, which does not exist: create it, or have no outputs kept"
-            ) from None
+        found = self._topics.partitions.get(topic)
+        if found is not None:
+            return found
+        if self._outputs is Outputs.NONE:
+            return _ANY_PARTITION
+        raise TopologyError(
+            f"Task {self._name} sends to topic {topic}, which does not exist: create it, or have no outputs kept"
+        )
 
     def change_sender(self, partition: TopicPartition) -> LogChange:
         """Return the function that takes the changes of one changelog partition."""

@@ -47,6 +47,7 @@ def compute(spark: SparkSession, backfill: Backfill) -> Computed:
     Stages whose sub-topologies feed each other run before this returns, the others when their rows are used.
 
     Raises:
+        MissingSourceTopicError: topics that the application reads do not exist.
         UnsupportedFeatureError: the topology cannot be computed over history.
         TopologyError: numbers of partitions do not fit together.
         PySparkException: a task failed.

@@ -6,17 +6,23 @@ from collections.abc import Iterator
 
 from millrace.backfill.history import Backfill
 from millrace.dsl.processors.stateless import SideEffect
-from millrace.errors import UnsupportedFeatureError
-from millrace.plan.model import TopologyPlan
+from millrace.errors import MissingSourceTopicError, UnsupportedFeatureError
+from millrace.plan.model import TopologyPlan, external_source_topics
 from millrace.topology.model import BuiltTopology, ProcessorNode
 
 
 def refuse(built: BuiltTopology, plan: TopologyPlan, backfill: Backfill) -> None:
-    """Raise an error that lists everything that has no meaning over history.
+    """Raise an error that lists everything that has no meaning over history, or no history.
 
     Raises:
-        UnsupportedFeatureError: there is something.
+        MissingSourceTopicError: topics that the application reads do not exist.
+        UnsupportedFeatureError: something has no meaning over history.
     """
+    missing = external_source_topics(plan) - backfill.history.partition_counts().keys()
+    if missing:
+        raise MissingSourceTopicError(
+            f"There is no history of {', '.join(sorted(missing))}, which the application reads: the topics do not exist"
+        )
     found = list(_refused(built, plan, backfill))
     if found:
         raise UnsupportedFeatureError("\n".join(("This topology cannot be computed over history.", *found)))
