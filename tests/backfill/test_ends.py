@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from tests.backfill.programs import CountPerKey
 from tests.backfill.broker_app import App
+from tests.backfill.programs import CountPerKey
 from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.backfill.programs import CountPerKey
 from tests.backfill.broker_app import FIRST_TIMESTAMP, App
+from tests.backfill.programs import CountPerKey
 from tests.waiting import wait_until
 
 from millrace.backfill.failures import spark_failures
@@ -179,6 +179,5 @@ def test_files_up_to_an_instant_and_kafka_from_then_on(spark, kafka, tmp_path):
     assert app.table(app.changelog) == dict(app.counts)
     wait_until(lambda: sum(app.committed().values()) == len(keys), "the offsets", 60)
     assert result.notes == [
-        f"{app.source}: 31 records from files (10 at or after the instant left out), 30 offsets from Kafka "
-        + "(30 earlier ones left out)"
+        f"{app.source}: 31 records from files (10 at or after the instant left out), 30 offsets from Kafka (30 earlier left out)"
     ]

@@ -24,9 +24,9 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Window, types
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from millrace.backfill.job import ROWS_DDL
 from millrace.backfill.kafka_history import KafkaHistory
 from millrace.backfill.murmur2 import partitions_of_keys
+from millrace.backfill.rows import ROWS_DDL
 from millrace.backfill.sources import ROLES, FileSource
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, SerializationError
@@ -116,14 +116,14 @@ class FileHistory:
 
     def _note(self, spark: SparkSession, source: FileSource) -> str:
         stamp = _timestamp(source, _load(spark, source))
-        before = F.lit(value=True) if source.until_ms is None else stamp < source.until_ms
+        before = F.lit(True) if source.until_ms is None else stamp < source.until_ms
         found = _load(spark, source).agg(F.count_if(before), F.count_if(~before)).first()
         assert found is not None
         extents = [extent for partition, extent in self.kafka.extents.items() if partition.topic == source.topic]
         after, earlier = sum(e.end - e.start for e in extents), sum(e.start - e.first for e in extents)
         return (
             f"{source.topic}: {found[0]:,} records from files ({found[1]:,} at or after the instant left out), "
-            f"{after:,} offsets from Kafka ({earlier:,} earlier ones left out)"
+            f"{after:,} offsets from Kafka ({earlier:,} earlier left out)"
         )
 
     def _rows(self, spark: SparkSession, source: FileSource) -> DataFrame:
@@ -154,6 +154,8 @@ class FileHistory:
                 selected.schema["order"],
             ]
         )
+        schema_of_rows = types.StructType.fromDDL(ROWS_DDL)
+        assert isinstance(schema_of_rows, types.StructType)
         encode = _Encode(source, self.topology, self.kafka.settings, self.kafka.counts[source.topic])
         in_order = Window.partitionBy("partition").orderBy("order", "timestamp", "key", "value")
         return (
@@ -169,7 +171,7 @@ class FileHistory:
                 "value",
                 "headers",
             )
-            .to(types.StructType.fromDDL(ROWS_DDL))
+            .to(schema_of_rows)
         )
 
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class History(Protocol):
     """Where the records of the user's topics come from; it is pickled into the executors."""
 
-    shuffled: frozenset[str]
-    """Topics of which records come as `rows`, before those that `read` returns."""
+    @property
+    def shuffled(self) -> frozenset[str]:
+        """Topics of which records come as `rows`, before those that `read` returns."""
 
     def partition_counts(self) -> Mapping[str, int]:
         """Return the partitions of every topic that exists."""

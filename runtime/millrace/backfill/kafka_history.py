@@ -9,7 +9,7 @@ Only committed records are read, whatever the application's guarantee: an aborte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -179,7 +179,7 @@ def _check_beginning(extents: Mapping[TopicPartition, Extent], until_ms: Mapping
 
 def read_committed(
     clients: ClientSettings, partition: TopicPartition, start: int, end: int
-) -> Iterator[list[ConsumedRecord]]:
+) -> Generator[list[ConsumedRecord], None, None]:
     """Read the committed records of a partition from `start` up to `end` (exclusive), in offset order.
 
     Raises:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from millrace.backfill.job import REPORT, ROWS_DDL, from_arrow
 from millrace.backfill.kafka_history import KafkaHistory, backfill_clients, read_committed
+from millrace.backfill.rows import REPORT, ROWS_DDL, Row, rows_from_arrow
 from millrace.config import StreamsConfig
 from millrace.engine.offset_metadata import encode_metadata
 from millrace.errors import ActiveGroupError, ConfigError, ProductionError, StreamsError, TaskMigratedError
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from pyspark.sql import DataFrame, SparkSession
 
-    from millrace.backfill.collector import Row
     from millrace.backfill.job import Computed
     from millrace.kafka.client_settings import ClientSettings
 
@@ -315,7 +314,7 @@ class _ExecutorWrite:
         writer = _Writer(clients, f"{config.application_id}-backfill-{target}")
         try:
             with writer.transaction():
-                rows = (row for batch in chain([first], batches) for row in from_arrow(batch))
+                rows = (row for batch in chain([first], batches) for row in rows_from_arrow(batch))
                 written = self._changes.write(writer, clients, target, rows)
                 writer.commit(config.application_id, {})
         finally:
@@ -350,7 +349,7 @@ def _ordered(spark: SparkSession, rows: DataFrame, targets: list[TopicPartition]
     for (packed,) in ordered.mapInArrow(_pack, _PACKED_DDL).toLocalIterator(prefetchPartitions=False):
         with pa.ipc.open_stream(packed) as reader:
             for batch in reader:
-                yield from from_arrow(batch)
+                yield from rows_from_arrow(batch)
 
 
 def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

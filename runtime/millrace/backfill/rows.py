@@ -5,7 +5,7 @@ Columns are converted as a whole, because a Python object per value of Arrow wou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -76,6 +76,16 @@ def to_arrow(rows: Sequence[Row]) -> pa.RecordBatch:
     )
     arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=False)]
     return pa.RecordBatch.from_arrays([*arrays, pa.array(structs, _HEADERS)], schema=SCHEMA)
+
+
+def rows_from_arrow(batch: pa.RecordBatch) -> Iterator[Row]:
+    """Return what `to_arrow` was given."""
+    number = batch.num_rows
+    headers = batch.column("headers")
+    read = [NO_HEADERS] * number
+    if headers.null_count < number:
+        read = [Headers((each["name"], each["value"]) for each in one or ()) for one in headers.to_pylist()]
+    return map(Row._make, zip(*(values_of(batch, name) for name in Row._fields[:-1]), read, strict=True))
 
 
 def topics_of(batch: pa.RecordBatch) -> list[str]:

@@ -20,9 +20,11 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from millrace.backfill.collector import Outputs
 from millrace.backfill.failures import spark_failures
 from millrace.backfill.file_history import FileHistory
-from millrace.backfill.job import REPORT, Backfill, Computed, compute
+from millrace.backfill.history import Backfill
+from millrace.backfill.job import Computed, compute
 from millrace.backfill.kafka_history import KafkaHistory, check_unchanged, freeze
 from millrace.backfill.publish import DEFAULT_TRANSACTION_RECORDS, Publisher, check_group_is_empty
+from millrace.backfill.rows import REPORT
 from millrace.backfill.sources import FileSource
 from millrace.backfill.tables import write_tables
 from millrace.config import StreamsConfig
@@ -64,6 +66,10 @@ class BackfillSpec:
     """Folder for the final tables as Parquet; Kafka is left alone then."""
     dry_run: bool = False
     allow_missing_history: bool = False
+    side_effects: bool = False
+    """Whether `peek`, `foreach` and `print` run, for every record of history."""
+    wall_clock_punctuators: bool = False
+    """Whether to compute without calling wall-clock punctuators."""
     plan_hash: str | None = None
     """Which plan the topology must have."""
     transaction_records: int = DEFAULT_TRANSACTION_RECORDS
@@ -135,9 +141,19 @@ def run_backfill(
         ends = {partition: extent.end for partition, extent in kafka.extents.items()}
         progress(Phase.COMPUTING, ends)
         history = FileHistory.of(kafka, spec.files, spec.topology, plan) if spec.files else kafka
-        computed = compute(spark, Backfill(spec.topology, spec.settings, history, spec.outputs))
+        computed = compute(
+            spark,
+            Backfill(
+                spec.topology,
+                spec.settings,
+                history,
+                spec.outputs,
+                side_effects=spec.side_effects,
+                wall_clock_punctuators=spec.wall_clock_punctuators,
+            ),
+        )
         result = _result(plan, computed, ends)
-        result.notes += _notes(kafka)
+        result.notes += [*computed.notes, *_notes(kafka)]
         if isinstance(history, FileHistory):
             result.notes += history.notes(spark)
         if spec.tables is not None and not spec.dry_run:

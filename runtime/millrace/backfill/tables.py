@@ -30,7 +30,7 @@ from millrace.state.builders import LayeredStoreBuilder, VersionedKeyValueStoreB
 from millrace.state.keys import decode_session_key, decode_window_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from millrace.backfill.job import Computed
     from millrace.serdes.base import AnySerde
@@ -139,7 +139,7 @@ def _columns(builder: StoreBuilder, config: StreamsConfig) -> _Columns:
     return _Columns(builder.kind, key, value, size)
 
 
-def _split(keys: list[bytes], columns: _Columns) -> tuple[list[bytes], list[int], list[int]]:
+def _split(keys: list[bytes], columns: _Columns) -> tuple[Sequence[bytes], list[int], list[int]]:
     """Return the keys of changelog records without their windows, and these."""
     if columns.kind == "window":
         windows = [decode_window_key(key) for key in keys]
@@ -158,7 +158,7 @@ def _type(serde: AnySerde | None) -> tuple[str, pa.DataType]:
     return _TYPES.get(type(serde), _BINARY)
 
 
-def _decoded(values: list[bytes | None], serde: AnySerde | None, topic: str) -> pa.Array:
+def _decoded(values: Sequence[bytes | None], serde: AnySerde | None, topic: str) -> pa.Array:
     kind = _type(serde)
     if serde is None or kind is _BINARY:
         return pa.array(values, pa.binary())

@@ -102,6 +102,12 @@ def backfill(
     allow_missing_history: Annotated[
         bool, typer.Option("--allow-missing-history", help="Use what is left where Kafka has deleted records.")
     ] = False,
+    allow_side_effects: Annotated[
+        bool, typer.Option("--allow-side-effects", help="Let peek, foreach and print run again for every record.")
+    ] = False,
+    ignore_wall_clock: Annotated[
+        bool, typer.Option("--ignore-wall-clock", help="Compute without calling wall-clock punctuators.")
+    ] = False,
     plan_hash: Annotated[
         str | None, typer.Option("--plan-hash", help="Refuse a topology with another plan.", show_default=False)
     ] = None,
@@ -157,6 +163,8 @@ def backfill(
                     tables=tables,
                     dry_run=dry_run,
                     allow_missing_history=allow_missing_history,
+                    side_effects=allow_side_effects,
+                    wall_clock_punctuators=ignore_wall_clock,
                     plan_hash=plan_hash,
                     transaction_records=transaction_records,
                 )

@@ -167,7 +167,7 @@ def stage_diagram(topology: Topology, config: StreamsConfig) -> str:
         MissingSourceTopicError: input topics do not exist.
         StreamsError: the brokers do not answer.
     """
-    from millrace.backfill.stages import internal_edges, plan_stages
+    from millrace.backfill.stages import plan_stages, shuffled_topics
     from millrace.kafka.client_settings import ClientSettings
     from millrace.kafka.clients import open_admin
     from millrace.kafka.connection_check import check_connection
@@ -177,7 +177,7 @@ def stage_diagram(topology: Topology, config: StreamsConfig) -> str:
     check_connection(settings)
     plan = topology.build(config).plan()
     counts = partition_counts(plan, open_admin(settings.admin()))
-    edges = internal_edges(plan, counts)
+    edges = shuffled_topics(plan, counts)
     lines = ["flowchart LR"]
     boxes: dict[str, str] = {}
 
