@@ -25,4 +25,4 @@ class CountPerKey:
         keyed = records.group_by(lambda _, value: value, grouped) if self.by_value else records.group_by_key(grouped)
         counts = keyed.count(Materialized.as_("counts").with_key_serde(string).with_value_serde(long))
         counts.to_stream().to(self.sink, Produced.with_(string, long))
-        return builder.build(self.settings)
+        return builder.build(self.settings or None)
