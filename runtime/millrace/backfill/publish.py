@@ -154,6 +154,7 @@ class Publisher:
         targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
         changes = _Changes(self._settings, _old_extents(admin, targets), _versioned(self._plan))
         check_group_is_empty(group)
+        self._end_abandoned(admin, targets)
         rows = computed.rows.where(F.col("topic") != REPORT)
         if sum(counts.values()) > transaction_records:
             small = rows.where(~F.col("topic").isin(*logs))
@@ -171,6 +172,13 @@ class Publisher:
             self._writer.commit(self._plan.application_id, published.offsets)
         published.transactions += 1
         return published
+
+    def _end_abandoned(self, admin: AdminClient, targets: list[TopicPartition]) -> None:
+        """End the transactions of executors that were killed, beyond which nothing can be restored until they time out."""
+        stable, ends = latest_offsets(admin, targets, committed_only=True), latest_offsets(admin, targets)
+        for target in targets:
+            if stable[target] < ends[target]:
+                _Writer(self._clients, _transactional_id(self._plan.application_id, target)).close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +319,7 @@ class _ExecutorWrite:
         target = TopicPartition(first.column("topic")[0].as_py(), first.column("partition")[0].as_py())
         config = StreamsConfig.of(self._changes.settings)
         clients = backfill_clients(config)
-        writer = _Writer(clients, f"{config.application_id}-backfill-{target}")
+        writer = _Writer(clients, _transactional_id(config.application_id, target))
         try:
             with writer.transaction():
                 rows = (row for batch in chain([first], batches) for row in rows_from_arrow(batch))
@@ -358,6 +366,10 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
         yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["batch"])
+
+
+def _transactional_id(application_id: str, target: TopicPartition) -> str:
+    return f"{application_id}-backfill-{target}"
 
 
 def _target(row: Row) -> TopicPartition:

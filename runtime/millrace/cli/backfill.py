@@ -5,11 +5,11 @@ PySpark is imported once everything is checked that can be checked without it: i
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -147,7 +147,7 @@ def backfill(
             typer.echo(stage_diagram(app.topology(), app.config), nl=False)
             return
         tables = _tables(sink)
-        sources = functools.partial(_sources, source, app)
+        sources = _sources(source, app)
         app.topology()  # a program that cannot be imported is found before Spark is started
         with reporter:
             spark = _session(master, f"backfill of {app.config.application_id}")
@@ -191,13 +191,11 @@ def _path(url: str) -> str:
     return url.removeprefix(_PARQUET)
 
 
-def _sources(source: str, app: Application, spark: SparkSession) -> tuple[FileSource, ...]:
+def _sources(source: str, app: Application) -> Callable[[SparkSession], tuple[FileSource, ...]]:
+    """Return what returns the files to be read; only the columns of a table that nothing describes need Spark."""
     if source == "kafka":
-        return ()
-    from millrace.backfill.sources import read_sources
-
+        return lambda _: ()
     if source.startswith(_PARQUET):
-        from millrace.backfill.file_history import source_of_table
         from millrace.plan.model import external_source_topics
 
         topics = sorted(external_source_topics(app.topology().build(app.config).plan()))
@@ -206,10 +204,19 @@ def _sources(source: str, app: Application, spark: SparkSession) -> tuple[FileSo
                 f"The application reads {len(topics)} topics ({', '.join(topics)}): say in a file which of them {source} has "
                 "(--from FILE)"
             )
-        return (source_of_table(spark, topics[0], _path(source)),)
+
+        def table(spark: SparkSession) -> tuple[FileSource, ...]:
+            from millrace.backfill.file_history import source_of_table
+
+            return (source_of_table(spark, topics[0], _path(source)),)
+
+        return table
     if _FILES in source:
         raise ConfigError(f"--from {source} is not known: give kafka, parquet://FOLDER, or a file that maps columns")
-    return read_sources(Path(source))
+    from millrace.backfill.sources import read_sources
+
+    found = read_sources(Path(source))
+    return lambda _: found
 
 
 def _session(master: str | None, name: str) -> SparkSession:
