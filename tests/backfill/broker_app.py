@@ -57,7 +57,11 @@ class App:
     def open_transaction(self, keys):
         """Write records in a transaction, and return the producer to end it."""
         producer = Producer(
-            {"bootstrap.servers": self.kafka.bootstrap_servers, "transactional.id": f"other-{secrets.token_hex(4)}"}
+            {
+                "bootstrap.servers": self.kafka.bootstrap_servers,
+                "transactional.id": f"other-{secrets.token_hex(4)}",
+                "transaction.timeout.ms": 600_000,
+            }
         )
         producer.init_transactions(60)
         producer.begin_transaction()

@@ -195,9 +195,13 @@ def test_a_driver_killed_between_its_transactions(app, tmp_path):
     driver = subprocess.Popen(arguments, start_new_session=True, **options)
     logs = [TopicPartition(app.changelog, number) for number in range(app.partitions)]
     try:
+        said = []
         for line in driver.stdout:
-            if "Publishing" in line:
+            said.append(line)
+            if '"Publishing"' in line:
                 break
+        else:
+            pytest.fail("".join(said))
         wait_until(lambda: any(latest_offsets(admin, logs).values()), "the first transaction", DEADLINE_S)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
