@@ -163,7 +163,7 @@ spec:
   applicationId: {app.id}
   image: shop:1
   app: {{entrypoint: "shop:topology"}}
-  kafka: {{bootstrapServers: ["{app.kafka.bootstrap_servers}"], processingGuarantee: exactly_once_v2}}
+  kafka: {{bootstrapServers: ["{app.kafka.bootstrap_servers}"]}}
 """
 PROGRAM = """\
 from tests.backfill.programs import CountPerKey
