@@ -125,7 +125,8 @@ class Reporter:
         stages: dict[int, dict[str, Any]] = {}
         tracker = spark.sparkContext.statusTracker()
         while not self._ended.wait(_LOOK_EVERY_S):
-            for number in tracker.getActiveStageIds():
+            active = tracker.getActiveStageIds()
+            for number in active:
                 info = tracker.getStageInfo(number)
                 if info is not None:
                     name = f"stage {number}"
@@ -133,7 +134,7 @@ class Reporter:
                     if number not in self._tasks:
                         self._tasks[number] = self._bars.add_task(name)
             for number, stage in stages.items():
-                if number not in tracker.getActiveStageIds():
+                if number not in active:
                     stage["done"] = stage["tasks"]
                 self._bars.update(self._tasks[number], total=stage["tasks"], completed=stage["done"])
             self._state["stages"] = [stages[number] for number in sorted(stages)]
