@@ -143,6 +143,10 @@ class MissingSinkTopicError(StreamsError):
     """An output topic (for dead letters) does not exist."""
 
 
+class MissingHistoryError(StreamsError):
+    """Kafka has deleted records that a backfill needs; names the partitions and their first offsets."""
+
+
 class MissingInternalTopicsError(StreamsError):
     """Internal topics (changelog, repartition) do not exist and may not be created."""
 

@@ -43,6 +43,21 @@ def test_partition_of_unknown_lag_is_waited_for(two):
     assert two.task.counters.enforced_processing == 1
 
 
+def test_the_next_timestamp_can_be_asked_for(two):
+    """It is the smallest of the heads', and asking does not change the order; None if nothing is waiting."""
+    assert two.task.next_timestamp() is None
+    two.add("a", ("k", "a3", 3), ("k", "a1", 1))
+    assert two.task.next_timestamp() == 3
+    two.add("b", ("k", "b2", 2))
+    assert two.task.next_timestamp() == 2
+    two.task.set_lag(A, 0)
+    two.task.set_lag(B, 0)
+    assert two.task.process(0, 1) == 1
+    assert two.task.next_timestamp() == 3
+    assert two.task.process(0, 10) == 2
+    assert two.values() == ["b2", "a3", "a1"]
+
+
 def test_processing_stops_when_a_partition_runs_empty_with_lag(two):
     """A batch ends as soon as a partition runs empty, if its next records are known to be on the broker."""
     two.task.set_lag(A, 5)

@@ -286,7 +286,7 @@ def test_punctuators_see_no_record_and_their_own_time(tmp_path):
     task = harness.run()
     harness.add("in", ("k", "v", 1))
     task.process(5, 1)
-    assert task.next_wall_clock_punctuation_ms == 10
+    assert task.schedules.wall_clock.next_ms == 10
     assert task.punctuate_wall_clock(9) == 0
     assert task.punctuate_wall_clock(25) == 1
     assert seen == [0, (25, None, 25)]

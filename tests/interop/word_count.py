@@ -9,15 +9,13 @@ from datetime import timedelta
 from millrace.dsl import Consumed, Grouped, Materialized, Produced, StreamsBuilder, TimeWindows
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.serdes import Serdes
+from millrace.topology import Topology
 
 WINDOW = timedelta(seconds=10)
 
 
-def main(arguments: list[str]) -> int:
-    """Run until standard input ends."""
-    settings = dict(argument.split("=", 1) for argument in arguments)
-    source, sink = settings.pop("input"), settings.pop("output")
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+def topology(source: str, sink: str, settings: dict[str, str]) -> Topology:
+    """Return the word count."""
     string, long = Serdes.string(), Serdes.long()
 
     builder = StreamsBuilder()
@@ -33,8 +31,15 @@ def main(arguments: list[str]) -> int:
         .to_stream()
         .to(f"{sink}-windowed", Produced.with_(Serdes.time_windowed(string, 10_000), long))
     )
+    return builder.build(settings)
 
-    streams = KafkaStreams(builder.build(settings), settings)
+
+def main(arguments: list[str]) -> int:
+    """Run until standard input ends."""
+    settings = dict(argument.split("=", 1) for argument in arguments)
+    source, sink = settings.pop("input"), settings.pop("output")
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    streams = KafkaStreams(topology(source, sink, settings), settings)
     streams.set_state_listener(lambda now, _: print(now.value, flush=True))  # noqa: T201 (the protocol with the harness)
     streams.start()
     sys.stdin.read()

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from millrace.cli import describe, dev, plan, reset, run
+from millrace.cli import backfill, describe, dev, plan, reset, run
 from millrace.cli.errors import report
 from millrace.errors import StreamsError
 
@@ -69,6 +69,7 @@ app.command()(run.run)
 app.command()(plan.plan)
 app.command()(describe.describe)
 app.command()(reset.reset)
+app.command()(backfill.backfill)
 app.add_typer(dev.app, name="dev")
 for command in entry_points(group="millrace.commands"):  # from packages that this one must not import
     app.command(command.name)(command.load())

@@ -21,6 +21,7 @@ _WRONG_INPUT = (
     errors.ManifestError,
     errors.EntrypointError,
     errors.UnsupportedFeatureError,
+    errors.MissingHistoryError,
 )
 
 _HINTS: dict[type[errors.StreamsError], str] = {
@@ -36,6 +37,11 @@ _HINTS: dict[type[errors.StreamsError], str] = {
 }
 
 
+def exit_code(error: errors.StreamsError) -> int:
+    """Return the exit code of a command that ends with an error."""
+    return WRONG_INPUT if isinstance(error, _WRONG_INPUT) else FAILED
+
+
 def report(error: errors.StreamsError, *, verbose: bool, with_reason: bool = False) -> int:
     """Print an error to standard error and return its exit code.
 
@@ -46,13 +52,13 @@ def report(error: errors.StreamsError, *, verbose: bool, with_reason: bool = Fal
         verbose: Whether to print the traceback, with causes, as well.
         with_reason: Whether to add the kind of the error as the last line, for programs: `Reason: UnsupportedFeature`.
     """
-    exit_code = WRONG_INPUT if isinstance(error, _WRONG_INPUT) else FAILED
+    code = exit_code(error)
     usual_remedy = next((_HINTS[kind] for kind in type(error).__mro__ if kind in _HINTS), None)
     hints = [*getattr(error, "__notes__", ()), *filter(None, [usual_remedy])]
     if are_json():
         text = " ".join([f"{_with_cause(error)}", *hints, f"(reason: {reason(error)})"])
         logging.getLogger("millrace").error("%s", text, exc_info=error if verbose else None)
-        return exit_code
+        return code
     from rich.console import Console
 
     console = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -63,7 +69,7 @@ def report(error: errors.StreamsError, *, verbose: bool, with_reason: bool = Fal
         console.print(f"Hint: {hint}", style="yellow", markup=False)
     if with_reason:
         console.print(f"Reason: {reason(error)}", markup=False)
-    return exit_code
+    return code
 
 
 def reason(error: errors.StreamsError) -> str:

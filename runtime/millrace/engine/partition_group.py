@@ -69,6 +69,10 @@ class PartitionGroup:
             return bool(self._list[0].raw) or self._list[0].head is not None
         return any(map(len, self._list)) and self._may_process(now_ms)
 
+    def next_timestamp(self) -> int | None:
+        """Return the smallest timestamp among the queues' heads, which are read if necessary; None if all are empty."""
+        return min((at for queue in self._list if (at := queue.peek()) is not None), default=None)
+
     def process(self, now_ms: int, max_records: int) -> int:
         """Process at most this many records in timestamp order; return how many were taken."""
         queues = self._list

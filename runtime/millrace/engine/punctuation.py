@@ -59,6 +59,11 @@ class PunctuationQueue:
     def __repr__(self) -> str:
         return f"PunctuationQueue({self._heap!r})"
 
+    @property
+    def nodes(self) -> frozenset[str]:
+        """The nodes that have a schedule here."""
+        return frozenset(entry.node for entry in self._heap if not entry.cancelled)
+
     def schedule(self, node: str, first_ms: int, interval_ms: int, punctuator: Punctuator) -> PunctuationSchedule:
         """Add a schedule.
 

@@ -104,7 +104,7 @@ class StreamTask:
         self._clock = clock
         self._global_stores = global_stores
         self._trace_record = trace_record
-        self._schedules = TaskSchedules(clock)
+        self.schedules = TaskSchedules(clock)
         self._failures: ErrorHandling | None = None
         self._topology: CompiledTopology | None = None
         self._group: PartitionGroup | None = None
@@ -219,6 +219,10 @@ class StreamTask:
         """Return whether a record can be processed now."""
         return self._running_group().ready(now_ms)
 
+    def next_timestamp(self) -> int | None:
+        """Return the smallest timestamp among the partitions' next records, or None if nothing valid is waiting."""
+        return self._running_group().next_timestamp()
+
     def process(self, now_ms: int, max_records: int = 1) -> int:
         """Process at most this many records; return how many were taken from the input.
 
@@ -243,22 +247,17 @@ class StreamTask:
     def punctuate_stream_time(self) -> int:
         """Call the punctuators that stream time has made due; return how many."""
         stream_time = self.times.stream_time
-        if stream_time < self._schedules.stream_time.next_ms:
+        if stream_time < self.schedules.stream_time.next_ms:
             return 0
         self.times.system_time = self._clock()
-        return self._punctuate(self._schedules.stream_time, stream_time)
+        return self._punctuate(self.schedules.stream_time, stream_time)
 
     def punctuate_wall_clock(self, now_ms: int) -> int:
         """Call the punctuators that the wall clock has made due; return how many."""
-        if now_ms < self._schedules.wall_clock.next_ms:
+        if now_ms < self.schedules.wall_clock.next_ms:
             return 0
         self.times.system_time = now_ms
-        return self._punctuate(self._schedules.wall_clock, now_ms)
-
-    @property
-    def next_wall_clock_punctuation_ms(self) -> int:
-        """When the next wall-clock punctuation is due (2**63 - 1 = never)."""
-        return self._schedules.wall_clock.next_ms
+        return self._punctuate(self.schedules.wall_clock, now_ms)
 
     # Commits
 
@@ -429,7 +428,7 @@ class StreamTask:
             failures=failures,
             stores=self.stores,
             global_stores=self._global_stores,
-            schedule=self._schedules.schedule,
+            schedule=self.schedules.schedule,
             drop_record=self._drop_record,
             request_commit=self._request_commit,
             default_key_serde=default_key_serde(self.config),
@@ -470,7 +469,7 @@ class StreamTask:
 
     def _close_topology(self) -> None:
         topology, self._topology, self._group = self._topology, None, None
-        self._schedules.clear()
+        self.schedules.clear()
         self.times.stream_time = UNKNOWN_TIMESTAMP
         if topology is not None:
             topology.close()

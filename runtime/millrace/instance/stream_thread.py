@@ -398,7 +398,7 @@ class ThreadLoop:
         if not tasks.all_running:
             return min(_RESTORING_POLL_S, self._poll_s)
         now_ms = self._context.clock()
-        due = min((task.next_wall_clock_punctuation_ms for task in tasks.running.values()), default=None)
+        due = min((task.schedules.wall_clock.next_ms for task in tasks.running.values()), default=None)
         wait_s = self._poll_s
         if due is not None:
             wait_s = min(wait_s, max(0.0, (due - now_ms) / 1000))

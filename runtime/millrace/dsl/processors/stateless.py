@@ -184,6 +184,20 @@ def flat_mapping_values_with_key(mapper: Callable[[Any, Any], Iterable[object]])
     return factory
 
 
+class SideEffect:
+    """The factory of a node that runs code for what it does elsewhere, not for what it returns: `peek`, `foreach`, `print`.
+
+    It is a class so that a host can recognise such nodes.
+    """
+
+    def __init__(self, factory: NodeFactory) -> None:
+        self._factory = factory
+
+    def __call__(self, node: NodeContext) -> ProcessFn:
+        """Compile the node."""
+        return self._factory(node)
+
+
 def peeking(action: KeyValueMapper) -> NodeFactory:
     """Call a function, and forward the record; without children this is `foreach`."""
 
@@ -200,7 +214,7 @@ def peeking(action: KeyValueMapper) -> NodeFactory:
 
         return process
 
-    return factory
+    return SideEffect(factory)
 
 
 def branching(predicates: Sequence[Predicate], children: Sequence[str]) -> NodeFactory:
@@ -248,4 +262,4 @@ def printing(label: str, mapper: Callable[[Any, Any], str] | None, path: Path | 
         node.on_close(file.close)
         return peeking(lambda key, value: file.write(line(key, value) + "\n"))(node)
 
-    return factory
+    return SideEffect(factory)

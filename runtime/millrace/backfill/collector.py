@@ -1,0 +1,207 @@
+"""The record collector of a backfill: sorts what a task sends into rows for other tasks, outputs and changelogs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum, StrEnum, auto
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from millrace.backfill.changes import CompactedChanges
+from millrace.backfill.rows import Row
+from millrace.engine.partitioner import partition_for_key
+from millrace.engine.task_state import TaskTimes
+from millrace.errors import TopologyError
+from millrace.records import UNKNOWN_TIMESTAMP, Headers, TaskId, TopicPartition, new_tuple
+from millrace.state.api import LogChange
+
+_ANY_PARTITION = 2**31 - 1
+"""The partitions of a topic that does not exist and is not written: whatever a partitioner chooses is right."""
+
+
+class Outputs(StrEnum):
+    """Which records of output topics a backfill keeps."""
+
+    NONE = "none"
+    LAST = "last"
+    """The last record of each key, and every record without a key."""
+    ALL = "all"
+
+
+class Topics(NamedTuple):
+    """What a collector has to know about topics."""
+
+    partitions: Mapping[str, int]
+    """Of every topic that exists or will."""
+    read: frozenset[str]
+    """By the application, its global stores included."""
+    shuffled: frozenset[str]
+    """Read by the application, and known to be written by it."""
+    circular: frozenset[str]
+    """Those of them that the task's stage both writes and reads."""
+    versioned: frozenset[str]
+    """Changelogs of versioned stores, of which every change is kept."""
+    dead_letters: str | None
+
+
+class _Route(Enum):
+    DISCARD = auto()
+    LAST_PER_KEY = auto()
+    EVERY = auto()
+    CIRCULAR = auto()
+
+
+class _Target:
+    """Where the records of one topic go."""
+
+    __slots__ = ("partitions", "reached", "route")
+
+    def __init__(self, route: _Route, partitions: int) -> None:
+        self.route = route
+        self.partitions = partitions
+        self.reached = [UNKNOWN_TIMESTAMP] * partitions
+        """The largest timestamp sent to each partition."""
+
+
+class BackfillCollector:
+    """Takes the output of one task.
+
+    Args:
+        task: whose.
+        directory: scratch space on disk.
+        topics: what is known about topics.
+        outputs: what to keep of topics that the application does not read.
+        limit_bytes: memory for the last records of each topic.
+    """
+
+    def __init__(self, task: TaskId, directory: Path, topics: Topics, *, outputs: Outputs, limit_bytes: int) -> None:
+        self.times = TaskTimes()
+        """The task's clocks; the task has them once it exists."""
+        self.reached = UNKNOWN_TIMESTAMP
+        """The largest `Row.reached` of a record that came back from the task's own stage."""
+        self._task = task
+        self._name = str(task)
+        self._directory = directory
+        self._topics = topics
+        self._outputs = outputs
+        self._limit = limit_bytes
+        self._rows: list[Row] = []
+        self._number = 0
+        self._targets: dict[str, _Target] = {}
+        self._last: dict[TopicPartition, CompactedChanges] = {}
+        self._changes: dict[TopicPartition, CompactedChanges] = {}
+
+    def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int | None,
+        headers: Headers,
+        partition: int | None,
+    ) -> None:
+        """Take one record; see `RecordCollector.send`."""
+        target = self._targets.get(topic) or self._target(topic)
+        route = target.route
+        if route is _Route.DISCARD:
+            return
+        if partition is None:
+            count = target.partitions
+            partition = self._task.partition % count if key is None else partition_for_key(key, count)
+        at = max(self.times.stream_time, 0) if timestamp is None else timestamp
+        if route is _Route.LAST_PER_KEY and key is not None:
+            self._compacted(self._last, TopicPartition(topic, partition)).log_change(key, value, at, headers)
+            return
+        self._number = number = self._number + 1
+        reached = target.reached[partition]
+        if at > reached:
+            target.reached[partition] = reached = at
+        if route is _Route.CIRCULAR:
+            reached = max(at, self.reached, self.times.stream_time)
+        row = (topic, partition, reached, self._name, number, at, key, value, headers)
+        self._rows.append(new_tuple(Row, row))
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has.
+
+        Raises:
+            TopologyError: the topic does not exist, and its records are to be kept.
+        """
+        found = self._topics.partitions.get(topic)
+        if found is not None:
+            return found
+        if self._outputs is Outputs.NONE:
+            return _ANY_PARTITION
+        raise TopologyError(
+            f"Task {self._name} sends to topic {topic}, which does not exist: create it, or have no outputs kept"
+        )
+
+    def change_sender(self, partition: TopicPartition) -> LogChange:
+        """Return the function that takes the changes of one changelog partition."""
+        return self._compacted(self._changes, partition).log_change
+
+    def flush(self) -> None:
+        """Do nothing: rows are handed on by the host."""
+
+    def changelog_offsets(self) -> Mapping[TopicPartition, int]:
+        """Return nothing: offsets are known once the changelogs are written."""
+        return {}
+
+    def take(self) -> list[Row]:
+        """Return the rows since the last call."""
+        rows, self._rows = self._rows, []
+        return rows
+
+    def final_rows(self, stream_time: int) -> Iterator[Row]:
+        """Return the last record of each key of output topics, and what the changelogs hold; deletions only if they matter.
+
+        Args:
+            stream_time: of the task: the timestamp of changes that have none.
+        """
+        for (topic, partition), changes in chain(self._last.items(), self._changes.items()):
+            keeps_deletions = topic in self._topics.versioned or TopicPartition(topic, partition) in self._last
+            for key, change in changes.rows():
+                if change.value is None and not keeps_deletions:
+                    continue
+                at = max(stream_time, 0) if change.timestamp is None else change.timestamp
+                self._number += 1
+                yield Row(topic, partition, 0, self._name, self._number, at, key, change.value, change.headers)
+
+    def close(self) -> None:
+        """Delete what is on disk."""
+        for changes in chain(self._last.values(), self._changes.values()):
+            changes.close()
+
+    def _target(self, topic: str) -> _Target:
+        topics = self._topics
+        if topic in topics.circular:
+            route = _Route.CIRCULAR
+        elif topic in topics.shuffled:
+            route = _Route.EVERY
+        elif topic in topics.read:
+            raise TopologyError(
+                f"Task {self._name} sends to topic {topic}, which the application reads, but the topology does not say so: "
+                "the topic's name is computed for each record, or it is the topic for dead letters. Such a loop cannot be "
+                "computed over history: name the topic in the sink"
+            )
+        elif self._outputs is Outputs.NONE:
+            route = _Route.DISCARD
+        elif self._outputs is Outputs.LAST and topic != topics.dead_letters:
+            route = _Route.LAST_PER_KEY
+        else:
+            route = _Route.EVERY
+        partitions = 1 if route is _Route.DISCARD else self.partition_count(topic)
+        found = self._targets[topic] = _Target(route, partitions)
+        return found
+
+    def _compacted(self, found: dict[TopicPartition, CompactedChanges], partition: TopicPartition) -> CompactedChanges:
+        changes = found.get(partition)
+        if changes is None:
+            folder = self._directory / f"{partition.topic}-{partition.partition}"
+            every = partition.topic in self._topics.versioned
+            changes = found[partition] = CompactedChanges(folder, limit_bytes=self._limit, every=every)
+        return changes
+
+
+__all__ = ["BackfillCollector", "Outputs", "Topics"]

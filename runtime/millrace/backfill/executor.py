@@ -1,0 +1,215 @@
+"""Runs tasks in Spark's executors: `mapInArrow` calls `TaskFunction` once for each Spark partition, which is one task."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
+from pathlib import Path
+
+import pyarrow as pa
+
+from millrace.backfill.collector import BackfillCollector, Topics
+from millrace.backfill.history import Backfill
+from millrace.backfill.rows import REPORT, Row, consumed, rows_of, to_arrow, topics_of, values_of
+from millrace.backfill.stages import Stage
+from millrace.backfill.task_run import Arrival, Inputs, TaskRun, backfill_config
+from millrace.config import StreamsConfig
+from millrace.engine.global_task import GlobalStateTask
+from millrace.plan.partition_counts import PartitionCounts
+from millrace.records import NO_HEADERS, TaskId, TopicPartition
+from millrace.state.api import StateStore
+from millrace.topology.model import BuiltTopology
+
+_BATCH_ROWS = 10_000
+_BATCH_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _GlobalStores:
+    """The global stores of the job that this process works for."""
+
+    job: str
+    task: GlobalStateTask
+    directory: Path
+
+
+_global_stores: _GlobalStores | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFunction:
+    """Runs the tasks of one stage.
+
+    Args:
+        job: identifies the job among all that a process may work for.
+        backfill: what is computed.
+        stage: whose tasks.
+        counts: partitions of topics.
+        shuffled: topics that the application both writes and reads.
+    """
+
+    job: str
+    backfill: Backfill
+    stage: Stage
+    counts: PartitionCounts
+    shuffled: frozenset[str]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the task of this Spark partition, which its first row names: Spark does not."""
+        first = next(batches)
+        task_id = self.stage.tasks[first.column("partition")[0].as_py()]
+        batches = chain((first,), batches)
+        with tempfile.TemporaryDirectory(prefix=f"millrace-backfill-{task_id}-", dir=local_directory()) as folder:
+            yield from self._run(task_id, Path(folder), batches)
+
+    def _run(self, task_id: TaskId, folder: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        backfill = self.backfill
+        config = StreamsConfig.of(backfill.config)
+        built = backfill.topology().build(config)
+        collector = BackfillCollector(
+            task_id, folder / "changes", self._topics(built), outputs=backfill.outputs, limit_bytes=backfill.limit_bytes
+        )
+        run = TaskRun(
+            task_id,
+            built.subtopology(task_id.subtopology),
+            config,
+            collector,
+            folder / str(task_id),
+            self._inputs(task_id, batches),
+            global_stores=self._global_stores(built, config),
+            wall_clock_punctuators=backfill.wall_clock_punctuators,
+        )
+        pending: list[Row] = []
+        pending_bytes = 0
+        try:
+            for rows in run.rows():
+                pending += rows
+                pending_bytes += sum(len(row.value or b"") for row in rows)
+                if len(pending) >= _BATCH_ROWS or pending_bytes >= _BATCH_BYTES:
+                    yield to_arrow(pending)
+                    pending, pending_bytes = [], 0
+            yield to_arrow([*pending, _report(run)])
+        finally:
+            run.task.close_dirty()
+            collector.close()
+
+    def _topics(self, built: BuiltTopology) -> Topics:
+        plan, counts = built.plan(), self.counts
+        read = {topic for topics in counts.sources.values() for topic in topics}
+        versioned = {
+            store.changelog_topic
+            for item in plan.subtopologies
+            for store in item.stores
+            if store.kind == "versioned" and store.changelog_topic is not None
+        }
+        return Topics(
+            partitions={**self.backfill.history.partition_counts(), **counts.topics},
+            read=frozenset(read | {store.topic for store in plan.global_stores}),
+            shuffled=self.shuffled,
+            circular=self.stage.circular,
+            versioned=frozenset(versioned),
+            dead_letters=plan.dead_letter_topic,
+        )
+
+    def _inputs(self, task_id: TaskId, batches: Iterator[pa.RecordBatch]) -> Inputs:
+        history, counts, upstream = self.backfill.history, self.counts, self.stage.upstream
+        partitions = [
+            TopicPartition(topic, task_id.partition)
+            for topic in counts.sources[task_id.subtopology]
+            if task_id.partition < counts.topics.get(topic, 0)
+        ]
+        return Inputs(
+            read={at: history.read(at) for at in partitions if at.topic not in upstream},
+            arriving=frozenset(at for at in partitions if at.topic in upstream | history.shuffled),
+            arrivals=_arrivals(batches, task_id.partition, self.stage.circular),
+        )
+
+    def _global_stores(self, built: BuiltTopology, config: StreamsConfig) -> Mapping[str, StateStore]:
+        """Return the global stores, which are restored once per process."""
+        global _global_stores  # noqa: PLW0603 (as long as the process: Spark runs many tasks in it)
+        if built.global_subtopology is None:
+            return {}
+        if _global_stores is not None and _global_stores.job != self.job:
+            _global_stores.task.close()
+            shutil.rmtree(_global_stores.directory, ignore_errors=True)
+            _global_stores = None
+        if _global_stores is None:
+            directory = Path(tempfile.mkdtemp(prefix="millrace-backfill-global-", dir=local_directory()))
+            settings = backfill_config(config, directory)
+            task = GlobalStateTask(built.global_subtopology, settings, state_dir=directory, clock=_now)
+            task.open_stores()
+            task.initialize()
+            history = self.backfill.history
+            existing = history.partition_counts()
+            for topic in built.global_subtopology.source_topics:
+                for number in range(existing[topic]):
+                    partition = TopicPartition(topic, number)
+                    for records in history.read(partition):
+                        task.update(partition, records)
+                        if task.uncommitted_bytes() > config.uncommitted_max_bytes:
+                            task.commit()
+            task.commit()
+            _global_stores = _GlobalStores(self.job, task, directory)
+        return _global_stores.task.stores
+
+
+def local_directory() -> str | None:
+    """Return the disk that Spark gave its executor for scratch files, or None for the system's own choice."""
+    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+
+
+def _arrivals(batches: Iterator[pa.RecordBatch], partition: int, circular: frozenset[str]) -> Iterator[Arrival]:
+    """Return what comes from other tasks, in its order: a batch as a whole, or what comes back from the stage bit by bit."""
+    offsets: dict[str, int] = {}
+    for batch in batches:
+        for part in _parts(batch, circular):
+            found = []
+            for topic in topics_of(part):
+                if topic == REPORT:
+                    continue
+                rows = rows_of(part, topic)
+                at, offset = TopicPartition(topic, partition), offsets.get(topic, 0)
+                offsets[topic] = offset + rows.num_rows
+                found.append((at, consumed(rows, at, offset)))
+            if found:
+                reached = min(number for number in values_of(part, "reached") if number >= 0)
+                # In the order of partitions, which decides between records with the same timestamp.
+                yield Arrival(reached, found[0][0].topic in circular, sorted(found, key=itemgetter(0)))
+
+
+def _parts(batch: pa.RecordBatch, circular: frozenset[str]) -> Iterator[pa.RecordBatch]:
+    if not circular.intersection(topics_of(batch)):
+        yield batch
+        return
+    kinds = [
+        (reached, True) if topic in circular else (-1, False)
+        for reached, topic in zip(values_of(batch, "reached"), values_of(batch, "topic"), strict=True)
+    ]
+    start = 0
+    for index in range(1, len(kinds) + 1):
+        if index == len(kinds) or kinds[index] != kinds[start]:
+            yield batch.slice(start, index - start)
+            start = index
+
+
+def _report(run: TaskRun) -> Row:
+    counters, task_id = run.task.counters, run.task.task_id
+    report = {
+        "processed": counters.records_processed,
+        "dropped": counters.dropped_records,
+        "stream_time": run.stream_time,
+        "offsets": [[*partition, found.offset, found.metadata] for partition, found in sorted(run.offsets.items())],
+    }
+    value = json.dumps(report).encode()
+    return Row(REPORT, task_id.partition, 0, str(task_id), 0, 0, None, value, NO_HEADERS)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

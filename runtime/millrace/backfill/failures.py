@@ -1,0 +1,50 @@
+"""What went wrong in an executor, as the exception it was there.
+
+Spark passes on the text of a Python traceback, deep inside its own messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from millrace import errors
+
+__all__ = ["spark_failures"]
+
+_RAISED: Final = re.compile(
+    r"^(?:\w+\.)*(\w+Error): (.*(?:\n(?!\s*(?:at |Traceback|File |\w+(?:\.\w+)+Error|\n)).+)*)", re.MULTILINE
+)
+_LOST: Final = re.compile(r"ExecutorLostFailure|OutOfMemoryError|No space left on device|exit code 137|OOMKilled")
+
+
+@contextmanager
+def spark_failures() -> Iterator[None]:
+    """Raise what Spark reports from this block as the error that it was in the executor.
+
+    Raises:
+        StreamsError: of its own kind if it was one of ours.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise _translated(str(error)) from error
+
+
+def _translated(text: str) -> errors.StreamsError:
+    if lost := _LOST.search(text):
+        return errors.StreamsError(
+            f"An executor did not survive ({lost[0]}): give executors more memory or local disk, or use more of them"
+        )
+    for name, message in reversed(_RAISED.findall(text)):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, errors.StreamsError):
+            return kind(message.strip())
+    raised = _RAISED.findall(text)
+    last = f"{raised[-1][0]}: {raised[-1][1].strip()}" if raised else text.strip().splitlines()[0]
+    return errors.StreamsError(f"Spark could not run a task: {last}")

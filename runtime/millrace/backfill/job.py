@@ -1,0 +1,168 @@
+"""The Spark job: one stage after the other, each task of the topology in one Spark partition.
+
+A stage's tasks read the user's topics themselves. What another stage sends them comes as a shuffle, in the order of the time its
+task had reached; `TaskRun` feeds both to the engine. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+from millrace.backfill.collector import Outputs
+from millrace.backfill.executor import TaskFunction
+from millrace.backfill.history import Backfill, History
+from millrace.backfill.refusals import notes, refuse
+from millrace.backfill.rows import COLUMNS, REPORT, ROWS_DDL
+from millrace.backfill.stages import Stage, plan_stages, shuffled_topics
+from millrace.config import StreamsConfig
+from millrace.errors import UnsupportedFeatureError
+from millrace.plan.model import TopologyPlan, repartition_topics
+from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
+
+_MAX_PASSES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What a job computes; Spark does so when `rows` are used."""
+
+    plan: TopologyPlan
+    counts: PartitionCounts
+    rows: DataFrame
+    """`Row`s: outputs, changelogs, and one report per task (topic `REPORT`)."""
+    notes: tuple[str, ...]
+    """What the user should know about the result."""
+
+
+def compute(spark: SparkSession, backfill: Backfill) -> Computed:
+    """Compute every stage.
+
+    Stages whose sub-topologies feed each other run before this returns, the others when their rows are used.
+
+    Raises:
+        MissingSourceTopicError: topics that the application reads do not exist.
+        UnsupportedFeatureError: the topology cannot be computed over history.
+        TopologyError: numbers of partitions do not fit together.
+        PySparkException: a task failed.
+    """
+    built = backfill.topology().build(StreamsConfig.of(backfill.config))
+    plan = built.plan()
+    refuse(built, plan, backfill)
+    counts = resolve_partition_counts(plan, backfill.history.partition_counts())
+    job = _Job(spark, uuid.uuid4().hex, backfill, counts, shuffled_topics(plan, counts))
+    given = backfill.history.rows(spark)
+    done: list[DataFrame] = []
+    for stage in plan_stages(plan, counts):
+        if stage.tasks:
+            before = [rows.where(F.col("topic").isin(*stage.upstream)) for rows in done if stage.upstream]
+            if given is not None and stage.sources & backfill.history.shuffled:
+                before.append(given.where(F.col("topic").isin(*stage.sources)))
+            done.append(job.run(stage, before))
+    rows = _union(done, spark.createDataFrame([], ROWS_DDL))
+    return Computed(plan, counts, _published(rows, plan, job.shuffled, backfill.outputs), notes(plan))
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    spark: SparkSession
+    name: str
+    backfill: Backfill
+    counts: PartitionCounts
+    shuffled: frozenset[str]
+
+    def run(self, stage: Stage, before: list[DataFrame]) -> DataFrame:
+        """Run a stage, as often as it takes until what it sends to itself no longer changes."""
+        rows = self._pass(stage, before)
+        if not stage.circular:
+            return rows
+        sent: tuple[int, int] = (0, 0)
+        for _ in range(_MAX_PASSES):
+            circular = rows.where(F.col("topic").isin(*stage.circular))
+            now = _checksum(circular)
+            if now == sent:
+                return rows
+            sent, previous = now, rows
+            rows = self._pass(stage, [*before, circular])
+            rows.count()
+            previous.unpersist()
+        raise UnsupportedFeatureError(
+            f"The records of {', '.join(sorted(stage.circular))} depend on each other in a loop that does not end after "
+            f"{_MAX_PASSES} passes over history, so there is no final result. Have the loop end, or take it out"
+        )
+
+    def _pass(self, stage: Stage, before: list[DataFrame]) -> DataFrame:
+        count = len(stage.tasks)
+        first: dict[int, int] = {}
+        for index, task in enumerate(stage.tasks):
+            first.setdefault(task.subtopology, index)
+        starts = {topic: first[n] for n, topics in self.counts.sources.items() if n in first for topic in topics}
+        rows = _union(before, _first_rows(self.spark, count))
+        start = F.create_map(*(F.lit(part) for pair in {REPORT: 0, **starts}.items() for part in pair))
+        placed = rows.withColumns(
+            {"at": start[F.col("topic")] + F.col("partition"), "returns": F.col("topic").isin(*stage.circular)}
+        )
+        ordered = placed.repartitionById(count, F.col("at")).sortWithinPartitions(
+            "reached", "returns", "topic", "task", "number"
+        )
+        run = TaskFunction(self.name, self.backfill, stage, self.counts, self.shuffled)
+        return ordered.mapInArrow(run, ROWS_DDL).persist(StorageLevel.MEMORY_AND_DISK)
+
+
+def _first_rows(spark: SparkSession, tasks: int) -> DataFrame:
+    """Return the row with which each of a stage's Spark partitions begins.
+
+    It names the task, because Spark does not say which partition a function runs for, and may skip partitions without rows.
+    """
+    given = {
+        "topic": F.lit(REPORT),
+        "partition": F.col("id"),
+        "reached": F.lit(-1),
+        "number": F.lit(0),
+        "timestamp": F.lit(0),
+    }
+    columns = [given.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in COLUMNS.items()]
+    return spark.range(tasks).select(*columns)
+
+
+def _checksum(rows: DataFrame) -> tuple[int, int]:
+    hashed = F.xxhash64(*rows.columns).cast("decimal(38,0)")
+    found = rows.agg(F.count("*"), F.sum(hashed)).first()
+    assert found is not None
+    return found[0], int(found[1] or 0)
+
+
+def _published(rows: DataFrame, plan: TopologyPlan, shuffled: frozenset[str], outputs: Outputs) -> DataFrame:
+    """Return the rows without those that only tasks of the application need.
+
+    Topics of the user that the application reads again are outputs too. If one is the changelog of a store, its last records are
+    needed in any case.
+    """
+    restored = {
+        store.changelog_topic for item in plan.subtopologies for store in item.stores if store.changelog_is_source
+    }
+    users = shuffled - repartition_topics(plan).keys()
+    every = users if outputs is Outputs.ALL else frozenset[str]()
+    last = (users if outputs is Outputs.LAST else users & restored) - every
+    found = rows.where(~F.col("topic").isin(*(shuffled - every)))
+    if not last:
+        return found
+    order = F.struct("reached", "task", "number")
+    columns = F.struct(*rows.columns)
+    keyed = rows.where(F.col("topic").isin(*last) & F.col("key").isNotNull())
+    kept = keyed.groupBy("topic", "partition", "key").agg(F.max_by(columns, order).alias("row")).select("row.*")
+    keyless = rows.where(F.col("topic").isin(*last) & F.col("key").isNull())
+    return _union([found, kept.select(*rows.columns)], keyless)
+
+
+def _union(frames: Sequence[DataFrame], first: DataFrame) -> DataFrame:
+    return reduce(lambda one, other: one.unionByName(other), frames, first)
+
+
+__all__ = ["Backfill", "Computed", "History", "Outputs", "compute"]

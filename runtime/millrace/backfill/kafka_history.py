@@ -1,0 +1,243 @@
+"""History that is read from Kafka, up to ends that are fixed before anything runs.
+
+The end of a partition is its last stable offset, so transactions that are still open are left to the application, which goes on
+there. A partition is read completely when a record's offset or the position of its end says so: the last offsets may belong to
+aborted records and to transaction markers, which no consumer gets to see.
+
+Only committed records are read, whatever the application's guarantee: an aborted record would stay in the state forever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from millrace.config import ProcessingGuarantee, StreamsConfig
+from millrace.deadline import Deadline
+from millrace.errors import MissingHistoryError, StreamsError, StreamsTimeoutError
+from millrace.instance.input_consumer import InputConsumer
+from millrace.kafka.admin import all_topic_partitions, describe_topics
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_consumer
+from millrace.kafka.internal_topics import partition_counts
+from millrace.kafka.offsets import earliest_offsets, latest_offsets, offsets_for_time
+from millrace.plan.model import TopologyPlan, repartition_topics
+from millrace.records import ConsumedRecord, TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "Extent",
+    "KafkaHistory",
+    "backfill_clients",
+    "check_unchanged",
+    "freeze",
+    "read_committed",
+    "source_partitions",
+]
+
+_BATCH: Final = 10_000
+_WAIT_S: Final = 0.5
+_SILENCE_S: Final = 120.0
+_SHOWN: Final = 5
+_TRANSACTION_TIMEOUT_MS: Final = 600_000
+"""How long publishing may take; brokers allow 15 minutes unless configured otherwise (`transaction.max.timeout.ms`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a backfill reads of one partition."""
+
+    first: int
+    """Offset of the first record that Kafka still has."""
+    start: int
+    """Where reading starts: `first`, or the first record that the files do not have."""
+    end: int
+    """Offset before which it ends, and from which the application goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaHistory:
+    """The records of the user's topics between fixed offsets; pickled into the executors."""
+
+    settings: Mapping[str, object]
+    """The application's."""
+    counts: Mapping[str, int]
+    """Partitions of every topic that exists."""
+    topic_ids: Mapping[str, str]
+    """Source topic → the id by which a topic that was deleted and created again is recognised."""
+    extents: Mapping[TopicPartition, Extent]
+
+    @property
+    def shuffled(self) -> frozenset[str]:
+        """Topics whose history begins in `rows`: none."""
+        return frozenset()
+
+    def partition_counts(self) -> Mapping[str, int]:
+        """Return the partitions of every topic that exists."""
+        return self.counts
+
+    def rows(self, spark: SparkSession) -> None:
+        """Return nothing: all records come from `read`."""
+
+    def read(self, partition: TopicPartition) -> Iterator[list[ConsumedRecord]]:
+        """Read one partition, in offset order.
+
+        Raises:
+            MissingHistoryError: records were deleted since the ends were fixed.
+            StreamsTimeoutError: nothing more arrives.
+        """
+        extent = self.extents.get(partition)
+        if extent is not None:
+            clients = backfill_clients(StreamsConfig.of(self.settings))
+            yield from read_committed(clients, partition, extent.start, extent.end)
+
+
+def backfill_clients(config: StreamsConfig) -> ClientSettings:
+    """Return the settings of a backfill's clients: the application's, reading committed records and writing in transactions."""
+    settings = {"producer.transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS, **config.client_settings}
+    guarantee = ProcessingGuarantee.EXACTLY_ONCE_V2
+    return ClientSettings(
+        config.model_copy(update={"processing_guarantee": guarantee, "client_settings": settings}), "backfill"
+    )
+
+
+def source_partitions(plan: TopologyPlan, admin: AdminClient) -> list[TopicPartition]:
+    """Return the partitions of the user's topics that an application reads, those of global stores included.
+
+    Raises:
+        MissingSourceTopicError: topics do not exist.
+    """
+    internal = repartition_topics(plan)
+    read = {
+        topic for topics in partition_counts(plan, admin).sources.values() for topic in topics if topic not in internal
+    }
+    described = describe_topics(admin, read | {store.topic for store in plan.global_stores})
+    return [
+        TopicPartition(topic, number)
+        for topic, found in sorted(described.items())
+        for number in range(found.partitions)
+    ]
+
+
+def freeze(
+    plan: TopologyPlan,
+    settings: Mapping[str, object],
+    admin: AdminClient,
+    *,
+    until_ms: Mapping[str, int | None] = MappingProxyType({}),
+    allow_missing: bool = False,
+) -> KafkaHistory:
+    """Fix what a backfill reads.
+
+    Args:
+        plan: the application's.
+        settings: the application's.
+        admin: client of its cluster.
+        until_ms: topic → the instant up to which files have its history: Kafka is read from there, or not at all if it is None.
+        allow_missing: read what is left where Kafka has deleted records.
+
+    Raises:
+        MissingSourceTopicError: topics do not exist.
+        MissingHistoryError: Kafka no longer has the beginning, and `allow_missing` is False.
+    """
+    partitions = source_partitions(plan, admin)
+    first = earliest_offsets(admin, partitions)
+    ends = latest_offsets(admin, partitions, committed_only=True)
+    starts = dict(first)
+    for topic, instant in until_ms.items():
+        own = [partition for partition in partitions if partition.topic == topic]
+        after = ends if instant is None else offsets_for_time(admin, own, instant)
+        starts |= {partition: min(after[partition], ends[partition]) for partition in own}
+    extents = {p: Extent(first[p], starts[p], max(ends[p], starts[p])) for p in partitions}
+    if not allow_missing:
+        _check_beginning(extents, until_ms)
+    described = describe_topics(admin, {partition.topic for partition in partitions})
+    return KafkaHistory(
+        settings, all_topic_partitions(admin), {topic: found.id for topic, found in described.items()}, extents
+    )
+
+
+def _check_beginning(extents: Mapping[TopicPartition, Extent], until_ms: Mapping[str, int | None]) -> None:
+    """Where files come first, a retained record before the instant shows that none after it is missing."""
+    missing = [
+        f"{partition} begins at offset {extent.first}"
+        for partition, extent in extents.items()
+        if extent.first > 0 and extent.start == extent.first and until_ms.get(partition.topic, 0) is not None
+    ]
+    if missing:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise MissingHistoryError(
+            f"Kafka has deleted the beginning of the history (retention): {', '.join(missing[:_SHOWN])}{more}. Give files that "
+            "have the older records, or allow missing history (--allow-missing-history) to compute from what is left"
+        )
+
+
+def read_committed(
+    clients: ClientSettings, partition: TopicPartition, start: int, end: int
+) -> Generator[list[ConsumedRecord], None, None]:
+    """Read the committed records of a partition from `start` up to `end` (exclusive), in offset order.
+
+    Raises:
+        MissingHistoryError: records at `start` were deleted.
+        MissingSourceTopicError: the topic was deleted.
+        StreamsTimeoutError: nothing more arrives.
+    """
+    if start >= end:
+        return
+    client = open_consumer(clients.restore_consumer(1))
+    reader = InputConsumer(client, _deleted)
+    try:
+        reader.assign({partition: start})
+        silence = Deadline(_SILENCE_S)
+        while True:
+            records = reader.poll(_BATCH, _WAIT_S).get(partition, [])
+            complete = reader.at_end.get(partition, -1) >= end
+            if records:
+                silence = Deadline(_SILENCE_S)
+                complete = complete or records[-1].offset >= end - 1
+                if records[-1].offset >= end:
+                    records = [record for record in records if record.offset < end]
+                if records:
+                    yield records
+            if complete:
+                return
+            if silence.passed:
+                raise StreamsTimeoutError(
+                    f"Nothing has arrived from {partition} for {_SILENCE_S:.0f} s, but it was to be read up to offset {end}: "
+                    "check that its leader is reachable"
+                )
+    finally:
+        client.close()
+
+
+def _deleted(partition: TopicPartition) -> int:
+    raise MissingHistoryError(
+        f"Records of {partition} were deleted while the backfill read them (retention): make the topic's retention longer, and "
+        "start the backfill again"
+    )
+
+
+def check_unchanged(history: KafkaHistory, admin: AdminClient) -> None:
+    """Check that the source topics are still those that were read.
+
+    Raises:
+        StreamsError: one was deleted, created again, or has got partitions.
+    """
+    described = describe_topics(admin, history.topic_ids)
+    for topic, topic_id in history.topic_ids.items():
+        found = described.get(topic)
+        if found is None or found.id != topic_id:
+            change = "deleted" if found is None else "deleted and created again"
+            raise StreamsError(
+                f"Topic {topic} was {change} during the backfill, so nothing has been written: start it again"
+            )
+        if found.partitions != history.counts[topic]:
+            raise StreamsError(
+                f"Topic {topic} had {history.counts[topic]} partitions when the backfill started and has {found.partitions} now, "
+                "so keys have moved and nothing has been written: start it again"
+            )

@@ -1,0 +1,434 @@
+"""Writes what a backfill has computed: changelogs, outputs and, last of all, the offsets from which the application goes on.
+
+Nothing is written before everything is computed. Then one transaction of the driver has it all, so there is never half a result.
+Only if there is more than one transaction can take, the changelogs are written first, each partition by an executor in
+transactions of its own; outputs and offsets still follow in the driver's transaction. A backfill that ended half-way is started
+again: every changelog partition is compared with what is to be in it, and gets tombstones for the keys that are no longer there,
+so the second result replaces the first. Outputs cannot be replaced, hence they are never written by themselves.
+
+Every transactional id is fixed. So whoever starts later fences those who wrote before, and of two backfills only the one that
+started last can end: the driver's producer is started before anything is computed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+from millrace.backfill.kafka_history import KafkaHistory, backfill_clients, read_committed
+from millrace.backfill.rows import REPORT, ROWS_DDL, Row, rows_from_arrow
+from millrace.config import StreamsConfig
+from millrace.engine.offset_metadata import encode_metadata
+from millrace.errors import ActiveGroupError, ConfigError, ProductionError, StreamsError, TaskMigratedError
+from millrace.instance.producer import StreamsProducer, delivery_error
+from millrace.kafka.group_admin import GroupAdmin
+from millrace.kafka.membership.wire import encode_group_metadata
+from millrace.kafka.offsets import earliest_offsets, latest_offsets
+from millrace.plan.model import TopologyPlan, changelog_topics
+from millrace.records import UNKNOWN_TIMESTAMP, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+    from confluent_kafka.admin import AdminClient
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millrace.backfill.job import Computed
+    from millrace.kafka.client_settings import ClientSettings
+
+__all__ = ["DEFAULT_TRANSACTION_RECORDS", "Publisher", "Written", "check_group_is_empty"]
+
+DEFAULT_TRANSACTION_RECORDS: Final = 10_000_000
+_POLL_EVERY: Final = 1_000
+_FULL_S: Final = 1.0
+_NUMBER_OF_MARKER: Final = -1
+_WRITTEN_DDL: Final = "topic string, partition bigint, records bigint, bytes bigint, tombstones bigint"
+_PACKED_DDL: Final = "batch binary"
+
+
+class Written(NamedTuple):
+    """What was written to one partition."""
+
+    topic: str
+    partition: int
+    records: int
+    bytes: int
+    """Of keys and values."""
+    tombstones: int
+    """For keys that an earlier run had left."""
+
+
+@dataclass(slots=True)
+class Published:
+    """What was written altogether."""
+
+    written: list[Written] = field(default_factory=list)
+    offsets: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
+    transactions: int = 0
+
+
+def check_group_is_empty(group: GroupAdmin) -> None:
+    """Check that nobody runs the application; brokers would take a stranger's offsets even then.
+
+    Raises:
+        ActiveGroupError: its group has members.
+    """
+    members = group.members()
+    if members:
+        raise ActiveGroupError(
+            f"Application {group.group_id} runs: its group has {len(members)} members ({', '.join(map(str, members[:3]))}). Stop "
+            "it, then start the backfill again; nothing has been written"
+        )
+
+
+class Publisher:
+    """Publishes the result of one application's backfill; a context manager.
+
+    Args:
+        settings: the application's.
+        plan: the application's.
+
+    Raises:
+        StreamsTimeoutError: no transaction coordinator answered.
+    """
+
+    def __init__(self, settings: Mapping[str, object], plan: TopologyPlan) -> None:
+        self._settings = settings
+        self._plan = plan
+        self._clients = backfill_clients(StreamsConfig.of(settings))
+        self._writer = _Writer(self._clients, f"{plan.application_id}-backfill")
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give up what is not committed."""
+        self._writer.close()
+
+    def publish(
+        self,
+        spark: SparkSession,
+        computed: Computed,
+        history: KafkaHistory,
+        admin: AdminClient,
+        group: GroupAdmin,
+        transaction_records: int = DEFAULT_TRANSACTION_RECORDS,
+    ) -> Published:
+        """Write everything; the internal topics exist.
+
+        Args:
+            spark: the session that has computed the rows.
+            computed: what to write.
+            history: what it was computed from.
+            admin: client of the cluster.
+            group: the application's group.
+            transaction_records: how many records one transaction may have.
+
+        Raises:
+            ActiveGroupError: the application was started in the meantime.
+            TaskMigratedError: another backfill of this application has started in the meantime.
+            ConfigError: there are more outputs than one transaction can take.
+            StreamsError: a record was refused, or a changelog has versions that cannot be removed.
+        """
+        counts = _counts(computed.rows)
+        logs = {
+            topic: computed.counts.changelogs[topic]
+            for topic in changelog_topics(self._plan)
+            if topic in computed.counts.changelogs
+        }
+        outputs = sum(count for topic, count in counts.items() if topic not in logs)
+        if outputs > transaction_records:
+            raise ConfigError(
+                f"There are {outputs:,} output records, and outputs are written in one transaction of at most "
+                f"{transaction_records:,}. Write fewer (--outputs last or none), or allow larger transactions "
+                "(--transaction-records); nothing has been written"
+            )
+        published = Published(offsets=_offsets(computed, history, admin))
+        targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
+        changes = _Changes(self._settings, _old_extents(admin, targets), _versioned(self._plan))
+        check_group_is_empty(group)
+        self._end_abandoned(admin, targets)
+        rows = computed.rows.where(F.col("topic") != REPORT)
+        if sum(counts.values()) > transaction_records:
+            small = rows.where(~F.col("topic").isin(*logs))
+            published.written += _write_in_executors(spark, rows.where(F.col("topic").isin(*logs)), targets, changes)
+            published.transactions += len(targets)
+            targets = []
+            check_group_is_empty(group)
+        else:
+            small = rows
+        with self._writer.transaction():
+            for target, found in groupby(_ordered(spark, small, targets), _target):
+                published.written.append(changes.write(self._writer, self._clients, target, found))
+            self._writer.flush()
+            published.offsets |= _beyond_own_records(admin, published, history)
+            self._writer.commit(self._plan.application_id, published.offsets)
+        published.transactions += 1
+        return published
+
+    def _end_abandoned(self, admin: AdminClient, targets: list[TopicPartition]) -> None:
+        """End the transactions of executors that were killed, beyond which nothing can be restored until they time out."""
+        stable, ends = latest_offsets(admin, targets, committed_only=True), latest_offsets(admin, targets)
+        for target in targets:
+            if stable[target] < ends[target]:
+                _Writer(self._clients, _transactional_id(self._plan.application_id, target)).close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """Writes partitions of changelogs and outputs; pickled into the executors."""
+
+    settings: Mapping[str, object]
+    old: Mapping[TopicPartition, range]
+    """Changelog partition → its offsets."""
+    versioned: frozenset[str]
+
+    def write(self, writer: _Writer, clients: ClientSettings, target: TopicPartition, rows: Iterator[Row]) -> Written:
+        """Write one partition in the writer's transaction: its rows, and tombstones for what it holds besides."""
+        versioned = target.topic in self.versioned
+        left = self._left(clients, target, versioned=versioned)
+        records = size = 0
+        for row in rows:
+            if row.number == _NUMBER_OF_MARKER:
+                continue
+            writer.send(target, row.key, row.value, row.timestamp, row.headers)
+            records += 1
+            size += len(row.key or b"") + len(row.value or b"")
+            if left:
+                left.pop(_identity(row.key, row.timestamp) if versioned else row.key or b"", None)
+        if left and versioned:
+            raise StreamsError(
+                f"Changelog {target} holds {len(left)} versions that the backfill has not computed, and versions cannot "
+                "be deleted one by one: reset the application first (`millrace reset`)"
+            )
+        for key, timestamp in left.items():
+            writer.send(target, key, None, timestamp, ())
+        return Written(target.topic, target.partition, records, size, len(left))
+
+    def _left(self, clients: ClientSettings, target: TopicPartition, *, versioned: bool) -> dict[bytes, int]:
+        """Return the keys that a changelog partition holds now."""
+        found: dict[bytes, int] = {}
+        offsets = self.old.get(target, range(0))
+        with closing(read_committed(clients, target, offsets.start, offsets.stop)) as batches:
+            for batch in batches:
+                for record in batch:
+                    key: Any = record.key
+                    if versioned:
+                        found[_identity(key, record.timestamp)] = record.timestamp
+                    elif record.value is None:
+                        found.pop(key, None)
+                    else:
+                        found[key] = record.timestamp
+        return found
+
+
+class _Writer:
+    """A transactional producer under a fixed id."""
+
+    def __init__(self, clients: ClientSettings, transactional_id: str) -> None:
+        def settings() -> Any:
+            found = clients.producer(0)
+            found["transactional.id"] = transactional_id
+            return found
+
+        self._failure: StreamsError | None = None
+        self._producer = StreamsProducer(settings, clients.config.task_timeout_ms)
+        self._producer.on_failure = self._on_failure
+        self._sent = 0
+        self._producer.start()
+
+    def transaction(self) -> _Writer:
+        """Begin a transaction; leaving the block without a commit aborts it."""
+        self._check(self._producer.begin)
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._producer.in_transaction:
+            self._producer.abort()
+
+    def send(
+        self, target: TopicPartition, key: bytes | None, value: bytes | None, timestamp: int, headers: Any
+    ) -> None:
+        """Send one record; a timestamp of 0 would mean now, and becomes 1 as in the engine."""
+        while True:
+            try:
+                self._producer.client.produce(
+                    target.topic,
+                    value,
+                    key,
+                    target.partition,
+                    None,
+                    None,
+                    timestamp or 1,
+                    list(headers) if headers else None,
+                )
+                break
+            except BufferError:
+                self._check(lambda: self._producer.poll(_FULL_S))
+        self._sent += 1
+        if self._sent % _POLL_EVERY == 0:
+            self._check(self._producer.poll)
+
+    def flush(self) -> None:
+        """Wait until every record has an offset."""
+        self._check(self._producer.flush)
+
+    def commit(self, application_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit the transaction, with the group's offsets if there are any."""
+        self.flush()
+        group = encode_group_metadata(application_id, -1, "", None)
+        self._check(lambda: self._producer.commit(offsets, group))
+
+    def close(self) -> None:
+        """Close the producer."""
+        self._producer.close()
+
+    def _check(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except TaskMigratedError as error:
+            raise TaskMigratedError(
+                "Another backfill of this application was started, so this one has been fenced and writes nothing more"
+            ) from error
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_failure(self, error: KafkaError, message: Message) -> None:
+        failure = delivery_error(error, message.topic(), message.partition(), message.key())
+        self._failure = self._failure or ProductionError(str(failure))
+
+
+class _ExecutorWrite:
+    """Writes one changelog partition: that of its rows, of which there is at least a marker."""
+
+    def __init__(self, changes: _Changes) -> None:
+        self._changes = changes
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        first = next(batches)
+        target = TopicPartition(first.column("topic")[0].as_py(), first.column("partition")[0].as_py())
+        config = StreamsConfig.of(self._changes.settings)
+        clients = backfill_clients(config)
+        writer = _Writer(clients, _transactional_id(config.application_id, target))
+        try:
+            with writer.transaction():
+                rows = (row for batch in chain([first], batches) for row in rows_from_arrow(batch))
+                written = self._changes.write(writer, clients, target, rows)
+                writer.commit(config.application_id, {})
+        finally:
+            writer.close()
+        yield pa.RecordBatch.from_pylist([written._asdict()])
+
+
+def _write_in_executors(
+    spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], changes: _Changes
+) -> list[Written]:
+    index = F.create_map(*(F.lit(x) for n, p in enumerate(targets) for x in (str(p), n)))
+    placed = _with_markers(spark, rows, targets).withColumn("at", index[F.concat_ws("-", "topic", "partition")])
+    ordered = placed.repartitionById(len(targets), F.col("at")).sortWithinPartitions(*_ORDER).drop("at")
+    found = ordered.mapInArrow(_ExecutorWrite(changes), _WRITTEN_DDL).collect()
+    return [Written(**row.asDict()) for row in found]
+
+
+_ORDER: Final = ("topic", "partition", "reached", "task", "number")
+
+
+def _with_markers(spark: SparkSession, rows: DataFrame, targets: list[TopicPartition]) -> DataFrame:
+    """Add a row for each target, so that those without rows are seen too."""
+    if not targets:
+        return rows
+    markers = [(*target, UNKNOWN_TIMESTAMP, "", _NUMBER_OF_MARKER, 0, None, None, None) for target in targets]
+    return rows.unionByName(spark.createDataFrame(markers, ROWS_DDL))
+
+
+def _ordered(spark: SparkSession, rows: DataFrame, targets: list[TopicPartition]) -> Iterator[Row]:
+    """Bring rows to the driver in order, packed: Spark's own way to bring them one by one costs several times as much."""
+    ordered = _with_markers(spark, rows, targets).repartition(1).sortWithinPartitions(*_ORDER)
+    for (packed,) in ordered.mapInArrow(_pack, _PACKED_DDL).toLocalIterator(prefetchPartitions=False):
+        with pa.ipc.open_stream(packed) as reader:
+            for batch in reader:
+                yield from rows_from_arrow(batch)
+
+
+def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["batch"])
+
+
+def _transactional_id(application_id: str, target: TopicPartition) -> str:
+    return f"{application_id}-backfill-{target}"
+
+
+def _target(row: Row) -> TopicPartition:
+    return TopicPartition(row.topic, row.partition)
+
+
+def _identity(key: bytes | None, timestamp: int) -> bytes:
+    return (key or b"") + timestamp.to_bytes(8, "big", signed=True)
+
+
+def _counts(rows: DataFrame) -> dict[str, int]:
+    found = rows.where(F.col("topic") != REPORT).groupBy("topic").count().collect()
+    return {row["topic"]: row["count"] for row in found}
+
+
+def _versioned(plan: TopologyPlan) -> frozenset[str]:
+    stores = (store for item in plan.subtopologies for store in item.stores)
+    return frozenset(store.changelog_topic for store in stores if store.kind == "versioned" and store.changelog_topic)
+
+
+def _old_extents(admin: AdminClient, targets: list[TopicPartition]) -> dict[TopicPartition, range]:
+    ends, beginnings = latest_offsets(admin, targets, committed_only=True), earliest_offsets(admin, targets)
+    return {target: range(beginnings[target], ends[target]) for target in targets if beginnings[target] < ends[target]}
+
+
+def _offsets(computed: Computed, history: KafkaHistory, admin: AdminClient) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return what the group is to commit: the ends of the history, and of repartition topics as they are now.
+
+    What is in a repartition topic comes from records of the history, which are processed already.
+    """
+    known: dict[TopicPartition, str] = {}
+    for row in computed.rows.where(F.col("topic") == REPORT).select("value").collect():
+        for topic, number, _, metadata in json.loads(row["value"])["offsets"]:
+            known[TopicPartition(topic, number)] = metadata
+    read = [
+        TopicPartition(topic, number)
+        for topics in computed.counts.sources.values()
+        for topic in topics
+        for number in range(computed.counts.topics[topic])
+    ]
+    internal = latest_offsets(admin, [partition for partition in read if partition not in history.extents])
+    ends = {**internal, **{partition: extent.end for partition, extent in history.extents.items()}}
+    unknown = encode_metadata(UNKNOWN_TIMESTAMP)
+    return {
+        partition: OffsetAndMetadata(ends[partition], known.get(partition, unknown))
+        for partition in dict.fromkeys(read)
+    }
+
+
+def _beyond_own_records(
+    admin: AdminClient, published: Published, history: KafkaHistory
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return where the application goes on in topics of the user that it both writes and reads.
+
+    What was just written there has been processed already. A table restored from such a topic ends where its task goes on.
+    """
+    own = {TopicPartition(item.topic, item.partition) for item in published.written} & history.extents.keys()
+    return {
+        partition: published.offsets[partition]._replace(offset=end)
+        for partition, end in latest_offsets(admin, own).items()
+        if partition in published.offsets
+    }

@@ -1,0 +1,62 @@
+"""What a topology may not contain to be computed over history, as far as it can be told before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millrace.backfill.history import Backfill
+from millrace.dsl.processors.stateless import SideEffect
+from millrace.errors import MissingSourceTopicError, UnsupportedFeatureError
+from millrace.plan.model import TopologyPlan, external_source_topics
+from millrace.topology.model import BuiltTopology, ProcessorNode
+
+
+def refuse(built: BuiltTopology, plan: TopologyPlan, backfill: Backfill) -> None:
+    """Raise an error that lists everything that has no meaning over history, or no history.
+
+    Raises:
+        MissingSourceTopicError: topics that the application reads do not exist.
+        UnsupportedFeatureError: something has no meaning over history.
+    """
+    missing = external_source_topics(plan) - backfill.history.partition_counts().keys()
+    if missing:
+        raise MissingSourceTopicError(
+            f"There is no history of {', '.join(sorted(missing))}, which the application reads: the topics do not exist"
+        )
+    found = list(_refused(built, plan, backfill))
+    if found:
+        raise UnsupportedFeatureError("\n".join(("This topology cannot be computed over history.", *found)))
+
+
+def _refused(built: BuiltTopology, plan: TopologyPlan, backfill: Backfill) -> Iterator[str]:
+    if not backfill.side_effects:
+        for subtopology in built.subtopologies:
+            for node in subtopology.nodes:
+                if isinstance(node, ProcessorNode) and isinstance(node.factory, SideEffect):
+                    yield (
+                        f"Node {node.name} of sub-topology {subtopology.id} (peek, foreach or print) is there for its side "
+                        "effects. Take it out, or allow side effects: they then happen again for every record of history"
+                    )
+    written = {topic: item.id for item in plan.subtopologies for topic in item.sink_topics}
+    for store in plan.global_stores:
+        if store.topic in written:
+            yield (
+                f"Global store {store.name} is filled from topic {store.topic}, which sub-topology {written[store.topic]} "
+                "writes. Global stores are complete before the first record is processed, so they would lack what the backfill "
+                "computes: run the part that writes the topic as an application of its own"
+            )
+        if store.topic in backfill.history.shuffled:
+            yield (
+                f"Global store {store.name} is filled from topic {store.topic}, whose history is in files. The topics of global "
+                "stores are read from Kafka: leave it out of the files"
+            )
+
+
+def notes(plan: TopologyPlan) -> tuple[str, ...]:
+    """Return what a user should know about the result."""
+    return tuple(
+        f"Store {store.name} of sub-topology {item.id} has no changelog: its contents are used, but not handed over"
+        for item in plan.subtopologies
+        for store in item.stores
+        if store.changelog_topic is None
+    )

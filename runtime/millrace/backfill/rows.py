@@ -1,0 +1,137 @@
+"""Records on their way through the job: rows of Spark, in batches of Arrow.
+
+Columns are converted as a whole, because a Python object per value of Arrow would cost more than the engine's own work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TopicPartition
+
+REPORT = ""
+"""The topic of the row with which a task reports what it did, as JSON in `value`."""
+_HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("reached", pa.int64()),
+        ("task", pa.string()),
+        ("number", pa.int64()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", _HEADERS),
+    ]
+)
+"""`Row` in Arrow."""
+COLUMNS = {
+    "topic": "string",
+    "partition": "int",
+    "reached": "bigint",
+    "task": "string",
+    "number": "bigint",
+    "timestamp": "bigint",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<name: string, value: binary>>",
+}
+"""`Row` in Spark."""
+ROWS_DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+"""The same as a schema."""
+
+
+class Row(NamedTuple):
+    """A record of any topic.
+
+    The records of a partition are ordered by `reached`, `task` and `number`.
+    """
+
+    topic: str
+    partition: int
+    reached: int
+    """Of a topic that is read again: the largest timestamp that its task had sent to this partition; if its stage is run in
+    passes, the time that its task had reached. Otherwise 0."""
+    task: str
+    number: int
+    """Counts what the task has sent."""
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def to_arrow(rows: Sequence[Row]) -> pa.RecordBatch:
+    """Return rows, at least one, as Arrow."""
+    *columns, headers = zip(*rows, strict=True)
+    structs = (
+        [[{"name": name, "value": value} for name, value in one] if one else None for one in headers]
+        if any(headers)
+        else pa.nulls(len(rows), _HEADERS)
+    )
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=False)]
+    return pa.RecordBatch.from_arrays([*arrays, pa.array(structs, _HEADERS)], schema=SCHEMA)
+
+
+def rows_from_arrow(batch: pa.RecordBatch) -> Iterator[Row]:
+    """Return what `to_arrow` was given."""
+    number = batch.num_rows
+    headers = batch.column("headers")
+    read = [NO_HEADERS] * number
+    if headers.null_count < number:
+        read = [Headers((each["name"], each["value"]) for each in one or ()) for one in headers.to_pylist()]
+    return map(Row._make, zip(*(values_of(batch, name) for name in Row._fields[:-1]), read, strict=True))
+
+
+def topics_of(batch: pa.RecordBatch) -> list[str]:
+    """Return the topics of the rows of a batch."""
+    found: list[str] = pc.unique(batch.column("topic")).to_pylist()
+    return found
+
+
+def rows_of(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
+    """Return the rows of one topic."""
+    return batch.filter(pc.equal(batch.column("topic"), topic))
+
+
+def consumed(batch: pa.RecordBatch, partition: TopicPartition, offset: int) -> list[ConsumedRecord]:
+    """Return rows as the engine reads records.
+
+    Args:
+        batch: rows, with any of the columns of `Row`.
+        partition: of all of them.
+        offset: of the first.
+    """
+    number = batch.num_rows
+    headers = batch.column("headers")
+    read = (
+        [NO_HEADERS] * number
+        if headers.null_count == number
+        else [
+            Headers((pair["name"], pair["value"]) for pair in one) if one else NO_HEADERS for one in headers.to_pylist()
+        ]
+    )
+    return [
+        ConsumedRecord._make(values)
+        for values in zip(
+            [partition.topic] * number,
+            [partition.partition] * number,
+            range(offset, offset + number),
+            values_of(batch, "timestamp"),
+            values_of(batch, "key"),
+            values_of(batch, "value"),
+            read,
+            strict=True,
+        )
+    ]
+
+
+def values_of(batch: pa.RecordBatch, column: str) -> list[Any]:
+    """Return a column that has no nested values as Python objects."""
+    found: list[Any] = batch.column(column).to_numpy(zero_copy_only=False).tolist()
+    return found

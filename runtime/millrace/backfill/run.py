@@ -1,0 +1,206 @@
+"""A whole backfill: fix what is read, compute, and publish, in an order in which nothing is written before everything is known.
+
+1. Start the driver's producer, which fences an earlier backfill of the same application.
+2. Check that nobody runs the application, and fix the ends of the history.
+3. Compute.
+4. Check that the source topics are still the same, create the internal topics, and publish.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+from millrace.backfill.collector import Outputs
+from millrace.backfill.failures import spark_failures
+from millrace.backfill.file_history import FileHistory
+from millrace.backfill.history import Backfill
+from millrace.backfill.job import Computed, compute
+from millrace.backfill.kafka_history import KafkaHistory, check_unchanged, freeze
+from millrace.backfill.publish import DEFAULT_TRANSACTION_RECORDS, Publisher, check_group_is_empty
+from millrace.backfill.rows import REPORT
+from millrace.backfill.sources import FileSource
+from millrace.backfill.tables import write_tables
+from millrace.config import StreamsConfig
+from millrace.errors import ConfigError
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_admin
+from millrace.kafka.connection_check import check_connection
+from millrace.kafka.group_admin import GroupAdmin
+from millrace.kafka.internal_topics import provision
+from millrace.plan.model import TopologyPlan
+from millrace.records import TopicPartition
+from millrace.topology import Topology
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["BackfillResult", "BackfillSpec", "Phase", "StoreResult", "run_backfill"]
+
+
+class Phase(StrEnum):
+    """What a backfill is doing."""
+
+    COMPUTING = "Computing"
+    PUBLISHING = "Publishing"
+    SUCCEEDED = "Succeeded"
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillSpec:
+    """What to do."""
+
+    topology: Callable[[], Topology]
+    """Imports the program; pickled into the executors."""
+    settings: Mapping[str, object]
+    """The application's."""
+    files: Sequence[FileSource] = ()
+    outputs: Outputs = Outputs.NONE
+    tables: str | None = None
+    """Folder for the final tables as Parquet; Kafka is left alone then."""
+    dry_run: bool = False
+    allow_missing_history: bool = False
+    side_effects: bool = False
+    """Whether `peek`, `foreach` and `print` run, for every record of history."""
+    wall_clock_punctuators: bool = False
+    """Whether to compute without calling wall-clock punctuators."""
+    plan_hash: str | None = None
+    """Which plan the topology must have."""
+    transaction_records: int = DEFAULT_TRANSACTION_RECORDS
+
+
+@dataclass(slots=True)
+class StoreResult:
+    """What one store holds in the end."""
+
+    records: int = 0
+    bytes: int = 0
+    tombstones: int = 0
+    """For keys that an earlier run had left in its changelog."""
+
+
+@dataclass(slots=True)
+class BackfillResult:
+    """What a backfill has done."""
+
+    plan: TopologyPlan
+    ends: Mapping[TopicPartition, int]
+    """Offsets from which the application goes on."""
+    processed: int = 0
+    dropped: int = 0
+    stores: dict[str, StoreResult] = field(default_factory=dict)
+    outputs: dict[str, int] = field(default_factory=dict)
+    transactions: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def run_backfill(
+    spark: SparkSession,
+    spec: BackfillSpec,
+    progress: Callable[[Phase, Mapping[TopicPartition, int]], None] = lambda *_: None,
+) -> BackfillResult:
+    """Run a backfill.
+
+    Args:
+        spark: runs the tasks.
+        spec: what to do.
+        progress: called when a phase begins, with the offsets at which the history ends.
+
+    Raises:
+        ConfigError: the topology has another plan, or the files do not have what they should.
+        TopologyError: the topology cannot be computed over history.
+        ActiveGroupError: the application runs.
+        MissingHistoryError: Kafka no longer has the beginning.
+        StreamsError: something failed; with a `transaction_records` that suffices for everything, nothing was written.
+    """
+    config = StreamsConfig.of(spec.settings)
+    plan = spec.topology().build(config).plan()
+    if spec.plan_hash is not None and spec.plan_hash != plan.hash:
+        raise ConfigError(
+            f"The topology of {plan.application_id} has plan {plan.hash}, but the application's is {spec.plan_hash}: its state "
+            "would not fit. Use the same program, version and settings for both; nothing has been written"
+        )
+    writes = not spec.dry_run and spec.tables is None
+    with spark_failures(), ExitStack() as stack:
+        settings = ClientSettings(config, "backfill")
+        check_connection(settings)
+        admin = open_admin(settings.admin())
+        group = stack.enter_context(GroupAdmin(settings))
+        publisher = None
+        if writes:
+            check_group_is_empty(group)
+            publisher = stack.enter_context(Publisher(spec.settings, plan))
+        until_ms = {source.topic: source.until_ms for source in spec.files}
+        kafka = freeze(plan, spec.settings, admin, until_ms=until_ms, allow_missing=spec.allow_missing_history)
+        ends = {partition: extent.end for partition, extent in kafka.extents.items()}
+        progress(Phase.COMPUTING, ends)
+        history = FileHistory.of(kafka, spec.files, spec.topology, plan) if spec.files else kafka
+        computed = compute(
+            spark,
+            Backfill(
+                spec.topology,
+                spec.settings,
+                history,
+                spec.outputs,
+                side_effects=spec.side_effects,
+                wall_clock_punctuators=spec.wall_clock_punctuators,
+            ),
+        )
+        result = _result(plan, computed, ends)
+        result.notes += [*computed.notes, *_notes(kafka)]
+        if isinstance(history, FileHistory):
+            result.notes += history.notes(spark)
+        if spec.tables is not None and not spec.dry_run:
+            write_tables(spec.topology, spec.settings, computed, spec.tables)
+        if publisher is not None:
+            check_unchanged(kafka, admin)
+            provision(plan, admin, config)
+            progress(Phase.PUBLISHING, ends)
+            published = publisher.publish(spark, computed, kafka, admin, group, spec.transaction_records)
+            result.transactions = published.transactions
+            stores = _stores_by_changelog(plan)
+            for written in published.written:
+                if written.topic in stores:
+                    result.stores[stores[written.topic]].tombstones += written.tombstones
+        progress(Phase.SUCCEEDED, ends)
+        return result
+
+
+def _result(plan: TopologyPlan, computed: Computed, ends: Mapping[TopicPartition, int]) -> BackfillResult:
+    stores = _stores_by_changelog(plan)
+    result = BackfillResult(plan, ends, stores={name: StoreResult() for name in stores.values()})
+    size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
+    found = computed.rows.groupBy("topic").agg(F.count("*").alias("records"), F.sum(size).alias("bytes"))
+    for topic, records, bytes_ in found.collect():
+        if topic in stores:
+            result.stores[stores[topic]] = StoreResult(records, bytes_)
+        elif topic != REPORT:
+            result.outputs[topic] = records
+    for row in computed.rows.where(F.col("topic") == REPORT).select("value").collect():
+        report = json.loads(row["value"])
+        result.processed += report["processed"]
+        result.dropped += report["dropped"]
+    return result
+
+
+def _stores_by_changelog(plan: TopologyPlan) -> dict[str, str]:
+    return {
+        store.changelog_topic: store.name
+        for item in plan.subtopologies
+        for store in item.stores
+        if store.changelog_topic is not None and not store.changelog_is_source
+    }
+
+
+def _notes(kafka: KafkaHistory) -> list[str]:
+    return [
+        f"Kafka has deleted what {partition} had before offset {extent.first}: computed without"
+        for partition, extent in sorted(kafka.extents.items())
+        if extent.start == extent.first > 0
+    ]

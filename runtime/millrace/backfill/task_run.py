@@ -1,0 +1,244 @@
+"""Runs one task over the whole history of its inputs: the engine's own `StreamTask`, from the first record to the last.
+
+The engine chooses between the task's partitions as it does elsewhere: the smallest timestamp first. Here it must never choose
+without having seen them all, so a partition is only passed over when what it still has is known to come later:
+
+* Partitions that the task reads itself are never empty before their end.
+* Records of other tasks come in one stream, ordered by the largest timestamp so far (`Row.reached`). As long as the next one has
+  not been reached, a partition that is empty has nothing earlier.
+* Records that come back from the task's own stage, such as the responses of a foreign-key join, must come after what caused
+  them. So they wait until the task has reached the time at which they were sent, and are then processed at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from millrace.backfill.collector import BackfillCollector
+from millrace.backfill.rows import Row
+from millrace.config import FINAL_RESULTS_INTERVAL, OUTER_JOIN_INTERVAL, StreamsConfig
+from millrace.engine.punctuation import NEVER
+from millrace.engine.task import StreamTask
+from millrace.errors import UnsupportedFeatureError
+from millrace.records import UNKNOWN_TIMESTAMP, ConsumedRecord, OffsetAndMetadata, TaskId, TopicPartition
+from millrace.state.api import StateStore
+from millrace.topology.model import Subtopology
+
+_TURN_RECORDS = 1_000
+_NO_THROTTLE = {FINAL_RESULTS_INTERVAL: 0, OUTER_JOIN_INTERVAL: 0}
+
+
+class Arrival(NamedTuple):
+    """Records of other tasks, or of this task's own stage."""
+
+    reached: int
+    """The smallest `Row.reached` among them."""
+    circular: bool
+    """Whether they come back from the task's own stage; if so, all have the same `Row.reached`."""
+    records: Sequence[tuple[TopicPartition, Sequence[ConsumedRecord]]]
+
+
+class Inputs(NamedTuple):
+    """What a task reads.
+
+    A partition can be in both `read` and `arriving`: then what arrives comes first.
+    """
+
+    read: Mapping[TopicPartition, Iterator[Sequence[ConsumedRecord]]]
+    """Partitions that the task reads itself, in offset order."""
+    arriving: frozenset[TopicPartition]
+    """Partitions whose records come from elsewhere."""
+    arrivals: Iterator[Arrival]
+    """Those records, by `reached`."""
+
+
+def backfill_config(config: StreamsConfig, state_dir: Path) -> StreamsConfig:
+    """Return the settings under which a task runs in a backfill.
+
+    Record caches are off: what they hold back depends on when the engine commits. Results are sent as soon as they are due.
+    """
+    return config.model_copy(
+        update={
+            "state_dir": state_dir,
+            "max_task_idle_ms": 0,
+            "statestore_cache_max_bytes": 0,
+            "client_settings": {**config.client_settings, **_NO_THROTTLE},
+        }
+    )
+
+
+class TaskRun:
+    """One task from its first record to its last.
+
+    Args:
+        task_id: which.
+        subtopology: what it runs.
+        config: the application's settings.
+        collector: takes its output.
+        directory: where its state goes.
+        inputs: what it reads.
+        global_stores: name → store.
+        wall_clock_punctuators: whether to let wall-clock punctuators pass; they are never called.
+    """
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        subtopology: Subtopology,
+        config: StreamsConfig,
+        collector: BackfillCollector,
+        directory: Path,
+        inputs: Inputs,
+        *,
+        global_stores: Mapping[str, StateStore] = MappingProxyType({}),
+        wall_clock_punctuators: bool = False,
+    ) -> None:
+        self._collector = collector
+        self._unread = dict(inputs.read)
+        self._arriving = inputs.arriving
+        self._arrivals = inputs.arrivals
+        self._next = next(inputs.arrivals, None)
+        self._wall_clock_punctuators = wall_clock_punctuators
+        self._limit = config.uncommitted_max_bytes
+        self.stream_time = UNKNOWN_TIMESTAMP
+        """The largest timestamp processed; known in the end."""
+        self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        """What to commit for each partition of which a record was processed; known in the end."""
+        self.task = StreamTask(
+            task_id,
+            subtopology,
+            backfill_config(config, directory),
+            collector,
+            state_dir=directory,
+            cache=None,
+            clock=_now,
+            input_partitions=frozenset(inputs.read.keys() | inputs.arriving),
+            global_stores=global_stores,
+        )
+        collector.times = self.task.times
+
+    def rows(self) -> Iterator[list[Row]]:
+        """Process everything; return what the task sends, and in the end what its changelogs hold.
+
+        Raises:
+            UnsupportedFeatureError: the task schedules wall-clock punctuators, which have no meaning over history.
+            StreamsError: as the engine raises it.
+        """
+        task = self.task
+        task.open_stores()
+        task.initialize()
+        self._refuse_wall_clock()
+        for _ in self._process_everything():
+            if task.uncommitted_bytes() > self._limit:
+                self._commit()
+            self._refuse_wall_clock()
+            yield self._collector.take()
+        self.stream_time = task.stream_time
+        task.suspend()
+        self._commit()
+        task.close_clean()
+        yield self._collector.take()
+        final = self._collector.final_rows(self.stream_time)
+        while rows := list(islice(final, _TURN_RECORDS)):
+            yield rows
+
+    def _process_everything(self) -> Iterator[None]:
+        """Process all records, pausing after some."""
+        while True:
+            self._read()
+            if self._next is None:
+                self._wait_for_arrivals(wait=False)
+            while self._process(_TURN_RECORDS):
+                yield
+            if self._next is None and not self._unread:
+                return
+            if self._next is None or self._must_read():
+                continue
+            self._wait_for_arrivals(wait=False)
+            while self._precedes_next() and self._process(1):
+                yield
+            if not self._must_read():
+                self._take_next()
+                yield
+            self._wait_for_arrivals(wait=True)
+
+    def _read(self) -> None:
+        """Read until no partition that the task reads itself is empty before its end."""
+        task = self.task
+        while self._must_read():
+            for partition in self._must_read():
+                records = next(self._unread[partition], None)
+                if records is None:
+                    del self._unread[partition]
+                    task.set_lag(partition, 0)
+                else:
+                    task.add_records(partition, records)
+
+    def _must_read(self) -> list[TopicPartition]:
+        return [
+            partition
+            for partition in self._unread
+            if not self.task.buffered(partition) and (self._next is None or partition not in self._arriving)
+        ]
+
+    def _wait_for_arrivals(self, *, wait: bool) -> None:
+        """Have the engine wait for partitions that arrive and are empty, or not."""
+        for partition in self._arriving - self._unread.keys() if self._next is None else self._arriving:
+            self.task.set_lag(partition, None if wait else 0)
+
+    def _process(self, most: int) -> bool:
+        """Process some records; return whether there were any that may be."""
+        task, now = self.task, _now()
+        before = task.buffered()
+        if not before or not task.ready(now):
+            return False
+        task.process(now, 1 if task.schedules.stream_time.next_ms < NEVER else most)
+        task.punctuate_stream_time()
+        return task.buffered() < before
+
+    def _precedes_next(self) -> bool:
+        """Return whether the record that the engine would choose comes before what arrives next."""
+        following = self._next
+        timestamp = self.task.next_timestamp()
+        if following is None or timestamp is None:
+            return False
+        if not following.circular:
+            return timestamp < following.reached
+        return max(timestamp, self.task.stream_time, self._collector.reached) <= following.reached
+
+    def _take_next(self) -> None:
+        """Hand what has arrived to the engine."""
+        arrival = self._next
+        assert arrival is not None
+        self._next = next(self._arrivals, None)
+        for partition, records in arrival.records:
+            self.task.add_records(partition, records)
+        if arrival.circular:
+            self._collector.reached = max(arrival.reached, self._collector.reached)
+            while any(self.task.buffered(partition) for partition, _ in arrival.records) and self._process(1):
+                pass
+
+    def _commit(self) -> None:
+        self.offsets.update(self.task.prepare_commit())
+        self.task.post_commit({})
+
+    def _refuse_wall_clock(self) -> None:
+        schedules = self.task.schedules.wall_clock
+        if schedules.next_ms < NEVER and not self._wall_clock_punctuators:
+            raise UnsupportedFeatureError(
+                f"Node {', '.join(sorted(schedules.nodes))} of task {self.task.task_id} schedules a punctuator by wall-clock "
+                "time, which has no meaning over history. Schedule it by stream time, or allow wall-clock punctuators, which are "
+                "then never called during the backfill"
+            )
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+__all__ = ["Arrival", "Inputs", "TaskRun", "backfill_config"]

@@ -1,0 +1,249 @@
+"""`millrace backfill`: computes an application's state from its history with Spark, and hands it over.
+
+PySpark is imported once everything is checked that can be checked without it: it is an extra, and needs Java.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from millrace.cli.application import (
+    Application,
+    ApplicationIdOption,
+    EntrypointArgument,
+    ManifestOption,
+    SettingOption,
+    application,
+)
+from millrace.errors import ConfigError, JavaNotFoundError, StreamsError, UnsupportedFeatureError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from millrace.backfill.sources import FileSource
+    from millrace.topology import Topology
+
+_FILES = "://"
+_PARQUET = "parquet://"
+
+
+class Outputs(StrEnum):
+    """Which records of output topics are written."""
+
+    NONE = "none"
+    LAST = "last"
+    ALL = "all"
+
+
+class Progress(StrEnum):
+    """How progress is shown."""
+
+    BAR = "bar"
+    JSON = "json"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Imports the user's program; pickled into Spark's executors, where the same files must be."""
+
+    application: Application
+
+    def __call__(self) -> Topology:
+        """Return the topology."""
+        return self.application.topology()
+
+
+def backfill(
+    entrypoint: EntrypointArgument = None,
+    file: ManifestOption = None,
+    application_id: ApplicationIdOption = None,
+    bootstrap: Annotated[
+        str | None, typer.Option("--bootstrap", metavar="HOST:PORT,…", help="Addresses of brokers.", show_default=False)
+    ] = None,
+    config: SettingOption = None,
+    secrets_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--secrets-dir", metavar="DIR", help="Where the manifest's secrets are mounted.", show_default=False
+        ),
+    ] = None,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="kafka|parquet://…|FILE",
+            help="Where the history is: in Kafka; in Parquet files; or as a file says, which maps columns (YAML or JSON).",
+        ),
+    ] = "kafka",
+    outputs: Annotated[
+        Outputs, typer.Option("--outputs", help="What to write to output topics: the last record per key, or all.")
+    ] = Outputs.NONE,
+    sink: Annotated[
+        str,
+        typer.Option(
+            "--sink", metavar="kafka|parquet://…", help="Hand over in Kafka, or write the final tables as Parquet."
+        ),
+    ] = "kafka",
+    master: Annotated[
+        str | None,
+        typer.Option("--master", metavar="URL", help="Spark's master; by default local[*].", show_default=False),
+    ] = None,
+    allow_missing_history: Annotated[
+        bool, typer.Option("--allow-missing-history", help="Use what is left where Kafka has deleted records.")
+    ] = False,
+    allow_side_effects: Annotated[
+        bool, typer.Option("--allow-side-effects", help="Let peek, foreach and print run again for every record.")
+    ] = False,
+    ignore_wall_clock: Annotated[
+        bool, typer.Option("--ignore-wall-clock", help="Compute without calling wall-clock punctuators.")
+    ] = False,
+    plan_hash: Annotated[
+        str | None, typer.Option("--plan-hash", help="Refuse a topology with another plan.", show_default=False)
+    ] = None,
+    transaction_records: Annotated[
+        int, typer.Option("--transaction-records", min=1, help="How many records one transaction may have.")
+    ] = 10_000_000,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Compute and report, without writing.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the stages as a Mermaid diagram, and end.")] = False,
+    progress: Annotated[Progress, typer.Option("--progress", help="How to show progress.")] = Progress.BAR,
+) -> None:
+    """Compute an application's state from its history with Spark, so that the application goes on from there.
+
+    The application must be stopped. Its stores' final contents are written to its changelogs, together with the offsets at which
+    it goes on: in one transaction, so nothing is written unless everything is. Needs Java 17, and
+    `pip install 'millrace[backfill]'`.
+
+    Exit codes: 0 done · 1 failed · 2 refused: something has to be changed first. For example:
+
+    - `millrace backfill -f streamsapp.yaml --dry-run`
+    - `millrace backfill -f streamsapp.yaml --from history.yaml --outputs last`
+    - `millrace backfill -f streamsapp.yaml --sink parquet:///data/tables`
+    """
+    from millrace.cli.backfill_report import Reporter, stage_diagram
+
+    reporter = Reporter(as_json=progress is Progress.JSON, bar=progress is Progress.BAR)
+    try:
+        app = application(
+            entrypoint,
+            file,
+            settings=config or (),
+            options={"application.id": application_id},
+            bootstrap=bootstrap,
+            secrets_dir=secrets_dir,
+        )
+        app.check_settings()
+        if explain:
+            typer.echo(stage_diagram(app.topology(), app.config), nl=False)
+            return
+        tables = _tables(sink)
+        sources = _sources(source, app)
+        app.topology()  # a program that cannot be imported is found before Spark is started
+        with reporter:
+            spark = _session(master, f"backfill of {app.config.application_id}")
+            try:
+                from millrace.backfill.collector import Outputs as Kept
+                from millrace.backfill.run import BackfillSpec, run_backfill
+
+                spec = BackfillSpec(
+                    Program(app),
+                    app.settings,
+                    sources(spark),
+                    Kept(outputs.value),
+                    tables=tables,
+                    dry_run=dry_run,
+                    allow_missing_history=allow_missing_history,
+                    side_effects=allow_side_effects,
+                    wall_clock_punctuators=ignore_wall_clock,
+                    plan_hash=plan_hash,
+                    transaction_records=transaction_records,
+                )
+                with reporter.watching(spark):
+                    result = run_backfill(spark, spec, reporter.phase)
+            finally:
+                spark.stop()
+        reporter.report(result, dry_run=dry_run, tables=tables)
+    except StreamsError as error:
+        reporter.failed(error)
+        raise
+
+
+def _tables(sink: str) -> str | None:
+    if sink == "kafka":
+        return None
+    if not sink.startswith(_PARQUET):
+        raise ConfigError(f"--sink {sink} is not known: give kafka, or a folder like parquet:///data/tables")
+    return _path(sink)
+
+
+def _path(url: str) -> str:
+    """Return Spark's path: `parquet:///data` is a local folder, `parquet://s3a://bucket/data` any other."""
+    return url.removeprefix(_PARQUET)
+
+
+def _sources(source: str, app: Application) -> Callable[[SparkSession], tuple[FileSource, ...]]:
+    """Return what returns the files to be read; only the columns of a table that nothing describes need Spark."""
+    if source == "kafka":
+        return lambda _: ()
+    if source.startswith(_PARQUET):
+        from millrace.plan.model import external_source_topics
+
+        topics = sorted(external_source_topics(app.topology().build(app.config).plan()))
+        if len(topics) != 1:
+            raise ConfigError(
+                f"The application reads {len(topics)} topics ({', '.join(topics)}): say in a file which of them {source} has "
+                "(--from FILE)"
+            )
+
+        def table(spark: SparkSession) -> tuple[FileSource, ...]:
+            from millrace.backfill.file_history import source_of_table
+
+            return (source_of_table(spark, topics[0], _path(source)),)
+
+        return table
+    if _FILES in source:
+        raise ConfigError(f"--from {source} is not known: give kafka, parquet://FOLDER, or a file that maps columns")
+    from millrace.backfill.sources import read_sources
+
+    found = read_sources(Path(source))
+    return lambda _: found
+
+
+def _session(master: str | None, name: str) -> SparkSession:
+    """Start Spark, or join the one that `spark-submit` has started this process for.
+
+    Raises:
+        UnsupportedFeatureError: PySpark is not installed.
+        JavaNotFoundError: there is no Java.
+    """
+    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
+        raise UnsupportedFeatureError("Backfills need Spark, which is not installed: pip install 'millrace[backfill]'")
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted and shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        raise JavaNotFoundError("Spark needs Java 17 or newer, and there is none on the PATH or in JAVA_HOME")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    builder = builder.appName(name)
+    if not submitted:
+        builder = builder.master(master or "local[*]").config("spark.ui.showConsoleProgress", "false")
+        if (master or "local").startswith("local"):
+            builder = builder.config("spark.ui.enabled", "false").config("spark.driver.bindAddress", "127.0.0.1")
+            builder = builder.config("spark.driver.host", "127.0.0.1")
+    spark: SparkSession = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.conf.set("spark.sql.adaptive.enabled", "false")  # a Spark partition is a task: none may be merged or split
+    if not spark.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
+        spark.conf.set("spark.sql.shuffle.partitions", str(2 * spark.sparkContext.defaultParallelism))
+    return spark

@@ -1,0 +1,113 @@
+"""An application on a real broker: its input, what it has written, and its settings."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from millrace.config import StreamsConfig
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.group_admin import GroupAdmin
+from millrace.serdes import Serdes
+
+FIRST_TIMESTAMP = 1_700_000_000_000
+
+
+@dataclass
+class App:
+    """One application, counting its input."""
+
+    kafka: object
+    partitions: int = 2
+    id: str = field(default_factory=lambda: f"app-{secrets.token_hex(4)}")
+    counts: Counter = field(default_factory=Counter)
+
+    def __post_init__(self):
+        self.source, self.sink = f"{self.id}.in", f"{self.id}.out"
+        config = {"retention.ms": "-1"}  # timestamps are years ago
+        self.kafka.create_topics(self.source, self.sink, partitions=self.partitions, config=config)
+
+    @property
+    def changelog(self):
+        return f"{self.id}-counts-changelog"
+
+    @property
+    def settings(self):
+        return {
+            "application.id": self.id,
+            "bootstrap.servers": self.kafka.bootstrap_servers,
+            "processing.guarantee": "exactly_once_v2",
+        }
+
+    @property
+    def clients(self):
+        return ClientSettings(StreamsConfig.of(self.settings), "test")
+
+    def produce(self, keys, first=FIRST_TIMESTAMP):
+        """Write a record per key, a second apart."""
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "partitioner": "murmur2_random"})
+        for number, key in enumerate(keys):
+            producer.produce(self.source, key, key, timestamp=first + number * 1_000)
+        assert producer.flush(60) == 0
+        self.counts.update(keys)
+
+    def open_transaction(self, keys):
+        """Write records in a transaction, and return the producer to end it."""
+        producer = Producer(
+            {
+                "bootstrap.servers": self.kafka.bootstrap_servers,
+                "transactional.id": f"other-{secrets.token_hex(4)}",
+                "transaction.timeout.ms": 600_000,
+            }
+        )
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        for key in keys:
+            producer.produce(self.source, key, key, timestamp=FIRST_TIMESTAMP)
+        assert producer.flush(60) == 0
+        return producer
+
+    def table(self, topic):
+        """Return the last value per key of a topic, without deleted ones."""
+        long, string = Serdes.long(), Serdes.string()
+        found = {}
+        for record in self.read(topic):
+            key = string.deserialize(topic, record.key())
+            found[key] = None if record.value() is None else long.deserialize(topic, record.value())
+        return {key: value for key, value in found.items() if value is not None}
+
+    def read(self, topic):
+        """Return all committed records of a topic; none if it does not exist."""
+        settings = {
+            "bootstrap.servers": self.kafka.bootstrap_servers,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+        consumer = Consumer(settings)
+        try:
+            known = consumer.list_topics(timeout=60).topics
+            if topic not in known:
+                return []
+            left = set(known[topic].partitions)
+            consumer.assign([TopicPartition(topic, number, 0) for number in left])
+            records = []
+            while left:
+                message = consumer.poll(60)
+                assert message is not None
+                if message.error() is None:
+                    records.append(message)
+                else:
+                    left.discard(message.partition())
+            return records
+        finally:
+            consumer.close()
+
+    def committed(self):
+        """Return the group's offsets in the source topic."""
+        with GroupAdmin(self.clients) as group:
+            return {number: offset for (topic, number), offset in group.committed().items() if topic == self.source}

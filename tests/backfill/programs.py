@@ -1,0 +1,28 @@
+"""Topologies of the tests, importable by Spark's executors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from millrace.dsl import Consumed, Grouped, Materialized, Produced, StreamsBuilder
+from millrace.serdes import Serdes
+
+
+@dataclass
+class CountPerKey:
+    """Counts records per key, with or without a shuffle before."""
+
+    source: str
+    sink: str
+    settings: dict = field(default_factory=dict)
+    by_value: bool = False
+
+    def __call__(self):
+        string, long = Serdes.string(), Serdes.long()
+        builder = StreamsBuilder()
+        records = builder.stream(self.source, Consumed.with_(string, string))
+        grouped = Grouped.with_(string, string, name="by")
+        keyed = records.group_by(lambda _, value: value, grouped) if self.by_value else records.group_by_key(grouped)
+        counts = keyed.count(Materialized.as_("counts").with_key_serde(string).with_value_serde(long))
+        counts.to_stream().to(self.sink, Produced.with_(string, long))
+        return builder.build(self.settings or None)

@@ -1,0 +1,215 @@
+"""Reading from Kafka up to fixed ends, and publishing: what is written, when, and what is refused."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from tests.backfill.broker_app import App
+from tests.backfill.programs import CountPerKey
+from tests.waiting import wait_until
+
+from millrace.backfill.collector import Outputs
+from millrace.backfill.kafka_history import check_unchanged, freeze
+from millrace.backfill.publish import Publisher
+from millrace.backfill.run import BackfillSpec, Phase, run_backfill
+from millrace.errors import ActiveGroupError, ConfigError, MissingHistoryError, StreamsError, TaskMigratedError
+from millrace.instance.kafka_streams import KafkaStreams
+from millrace.kafka.admin import delete_topics
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_admin
+from millrace.kafka.offsets import delete_records, latest_offsets
+from millrace.records import TopicPartition
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+KEYS = [f"k{number % 7}" for number in range(100)]
+DEADLINE_S = 120.0
+
+
+@pytest.fixture
+def app(kafka):
+    """An application with a hundred records."""
+    app = App(kafka)
+    app.produce(KEYS)
+    return app
+
+
+def spec(app, **options):
+    """Return what to do."""
+    return BackfillSpec(CountPerKey(app.source, app.sink), app.settings, **options)
+
+
+def go_on(app, tmp_path):
+    """Run the application until it has read everything, and stop it."""
+    settings = {**app.settings, "state.dir": str(tmp_path / "state"), "commit.interval.ms": "100"}
+    streams = KafkaStreams(CountPerKey(app.source, app.sink)(), settings)
+    streams.start()
+    try:
+        wait_until(lambda: app.table(app.changelog) == dict(app.counts), "exact counts", DEADLINE_S)
+    finally:
+        streams.close(60, leave_group=True)
+
+
+def test_the_application_goes_on_where_the_history_ends(spark, app, tmp_path):
+    """Open transactions are left to the application, aborted ones are read by nobody, and each record counts once."""
+    app.open_transaction(["aborted"] * 3).abort_transaction(60)
+    opened = app.open_transaction(["open"])
+    result = run_backfill(spark, spec(app, outputs=Outputs.LAST))
+    assert app.table(app.changelog) == app.table(app.sink) == dict(app.counts)
+    assert result.processed == len(KEYS)
+    assert result.outputs == {app.sink: len(app.counts)}
+    assert result.transactions == 1
+    wait_until(lambda: len(app.committed()) == app.partitions, "the offsets", DEADLINE_S)
+    opened.commit_transaction(60)
+    app.counts["open"] += 1
+    app.produce(["k1", "new"])
+    go_on(app, tmp_path)
+
+
+def test_a_second_backfill_replaces_the_first(spark, app):
+    """A key that the changelog holds and the history does not is deleted; nothing is counted twice."""
+    run_backfill(spark, spec(app))
+    producer = Producer({"bootstrap.servers": app.kafka.bootstrap_servers})
+    producer.produce(app.changelog, (9).to_bytes(8, "big"), "ghost", partition=1)
+    assert producer.flush(60) == 0
+    app.produce(["k1", "k2"])
+    result = run_backfill(spark, spec(app, transaction_records=1))
+    assert app.table(app.changelog) == dict(app.counts)
+    assert result.stores["counts"].tombstones == 1
+    assert result.transactions == 1 + app.partitions
+
+
+@pytest.mark.parametrize("option", [{"dry_run": True}, {"tables": True}])
+def test_neither_a_dry_run_nor_tables_touch_kafka(spark, app, tmp_path, option):
+    """Both report the stores, and leave no topic and no offset behind."""
+    if "tables" in option:
+        option = {"tables": str(tmp_path / "tables")}
+    result = run_backfill(spark, spec(app, **option))
+    assert result.stores["counts"].records == len(app.counts)
+    assert app.changelog not in app.kafka.admin().list_topics(timeout=60).topics
+    assert app.committed() == {}
+    if "tables" in option:
+        rows = spark.read.parquet(f"{option['tables']}/counts").collect()
+        assert {row["key"]: row["value"] for row in rows} == dict(app.counts)
+
+
+def test_deleted_history_is_refused_unless_allowed(spark, app):
+    """The error names the partitions with their first offsets; nothing is written."""
+    admin = open_admin(app.clients.admin())
+    delete_records(admin, {TopicPartition(app.source, 0): 5})
+    with pytest.raises(MissingHistoryError, match=rf"{app.source}-0 begins at offset 5"):
+        run_backfill(spark, spec(app))
+    assert app.committed() == {}
+    result = run_backfill(spark, spec(app, dry_run=True, allow_missing_history=True))
+    assert result.processed == len(KEYS) - 5
+    assert any(f"{app.source}-0 had before offset 5" in note for note in result.notes)
+
+
+def test_a_running_application_is_refused(spark, app, tmp_path):
+    """The error names its members, and its offsets stay."""
+    streams = KafkaStreams(CountPerKey(app.source, app.sink)(), {**app.settings, "state.dir": str(tmp_path)})
+    streams.start()
+    try:
+        wait_until(lambda: app.table(app.changelog) == dict(app.counts), "it runs", DEADLINE_S)
+        with pytest.raises(ActiveGroupError, match="Stop it, then start the backfill again"):
+            run_backfill(spark, spec(app))
+    finally:
+        streams.close(60, leave_group=True)
+
+
+def test_another_plan_is_refused(spark, app):
+    """State of another topology would not fit."""
+    with pytest.raises(ConfigError, match="the application's is 1234"):
+        run_backfill(spark, spec(app, plan_hash="1234"))
+
+
+def test_of_two_backfills_the_later_one_ends(spark, app):
+    """The earlier one is fenced when it writes, and leaves nothing."""
+    later = []
+
+    def start_another(phase, ends):
+        if phase is Phase.PUBLISHING:
+            plan = CountPerKey(app.source, app.sink)().build(app.clients.config).plan()
+            later.append(Publisher(app.settings, plan))
+
+    with pytest.raises(TaskMigratedError, match="Another backfill"):
+        run_backfill(spark, spec(app), start_another)
+    later[0].__exit__(None, None, None)
+    assert app.table(app.changelog) == {}
+    assert app.committed() == {}
+
+
+def test_a_topic_created_again_meanwhile_is_noticed(app):
+    """Offsets of the deleted topic mean nothing in the new one, so nothing is written."""
+    admin = open_admin(app.clients.admin())
+    plan = CountPerKey(app.source, app.sink)().build(app.clients.config).plan()
+    history = freeze(plan, app.settings, admin)
+    check_unchanged(history, admin)
+    delete_topics(admin, [app.source])
+    app.kafka.create_topics(app.source, partitions=app.partitions)
+    with pytest.raises(StreamsError, match="deleted and created again"):
+        check_unchanged(history, admin)
+
+
+MANIFEST = """\
+apiVersion: streams.millrace.dev/v1alpha1
+kind: StreamsApp
+metadata: {{name: shop}}
+spec:
+  applicationId: {app.id}
+  image: shop:1
+  app: {{entrypoint: "shop:topology"}}
+  kafka: {{bootstrapServers: ["{app.kafka.bootstrap_servers}"]}}
+"""
+PROGRAM = """\
+from tests.backfill.programs import CountPerKey
+
+def topology():
+    return CountPerKey({app.source!r}, {app.sink!r})()
+"""
+
+
+def command(app, folder, *arguments):
+    """Return the command as a user types it, and its options."""
+    (folder / "shop.py").write_text(PROGRAM.format(app=app))
+    (folder / "streamsapp.yaml").write_text(MANIFEST.format(app=app))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(Path.cwd()), *sys.path]))}
+    full = [sys.executable, "-m", "millrace.backfill", "-f", "streamsapp.yaml", "--master", "local[2]", *arguments]
+    return full, {
+        "cwd": folder,
+        "env": environment,
+        "text": True,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+    }
+
+
+def test_a_driver_killed_between_its_transactions(app, tmp_path):
+    """Changelogs are written, offsets are not: the next backfill ends with exactly one result."""
+    arguments, options = command(app, tmp_path, "--transaction-records", "1", "--progress", "json")
+    admin = open_admin(ClientSettings(app.clients.config, "watch").admin())
+    driver = subprocess.Popen(arguments, start_new_session=True, **options)
+    logs = [TopicPartition(app.changelog, number) for number in range(app.partitions)]
+    try:
+        said = []
+        for line in driver.stdout:
+            said.append(line)
+            if '"Publishing"' in line:
+                break
+        else:
+            pytest.fail("".join(said))
+        wait_until(lambda: any(latest_offsets(admin, logs).values()), "the first transaction", DEADLINE_S)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.communicate()
+    app.produce(["k1"])
+    arguments, options = command(app, tmp_path)
+    done = subprocess.run(arguments, timeout=300, check=False, **options)
+    assert done.returncode == 0, done.stdout
+    assert "Handed over in one transaction" in done.stdout
+    assert app.table(app.changelog) == dict(app.counts)
+    go_on(app, tmp_path)
