@@ -21,7 +21,8 @@ PAGE: Final = ROOT / "docs" / "streamsapp.md"
 _HEAD: Final = """# Manifests
 
 Every field of a `StreamsApp`, a `StreamsReset` and a `StreamsBackfill`. This page is generated from the models by
-`python -m tests.docs.streamsapp`; tests keep it up to date and try an invalid value for every field. `kubectl explain streamsapp.spec` shows the same.
+`python -m tests.docs.streamsapp`; tests keep it up to date and try an invalid value for every field. `kubectl explain
+streamsapp.spec` shows the same.
 
 * `millrace dev up`, `kubectl apply` and the operator validate the whole manifest, by the same rules, before they do anything. An
   unknown field is an error.

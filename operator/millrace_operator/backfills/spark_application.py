@@ -204,6 +204,8 @@ def arguments(attempt: Attempt) -> list[str]:
         *("--progress", "json"),
         *(["--dry-run"] if spec.dry_run else []),
         *(["--allow-missing-history"] if spec.allow_missing_history else []),
+        *(["--allow-side-effects"] if spec.allow_side_effects else []),
+        *(["--ignore-wall-clock"] if spec.ignore_wall_clock else []),
     ]
 
 

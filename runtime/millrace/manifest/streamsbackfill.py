@@ -172,6 +172,10 @@ class StreamsBackfillSpec(ManifestModel):
     """Whether the result is only counted, and written nowhere."""
     allow_missing_history: bool = False
     """Whether to compute although the brokers have deleted the start of an input topic."""
+    allow_side_effects: bool = False
+    """Whether `peek`, `foreach` and `print` may run again, for every record of history."""
+    ignore_wall_clock: bool = False
+    """Whether to compute although the program has wall-clock punctuators, which are not called."""
     driver: Driver
     """The pod that plans the job and publishes what it has computed."""
     executors: Executors = Executors()
