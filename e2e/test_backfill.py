@@ -1,6 +1,6 @@
 """A backfill against a real API server with the CRDs of both Spark operators, and a real Kafka.
 
-The SparkApplications are validated as the Spark operators' own CRDs say, strictly: an unknown field would be ignored in production.
+The SparkApplications are validated strictly, by the Spark operators' own CRDs: an unknown field would be ignored in production.
 The application has no pods, and a test takes the Spark operator's part, so the cluster needs no node. The operator runs on this
 machine.
 """
@@ -37,9 +37,18 @@ def api(api_server: Cluster) -> Cluster:
     """Return an API server with all CRDs, and a namespace for these tests."""
     api_server.kubectl("apply", "--server-side", "--kustomize", str(CRDS))
     api_server.kubectl("apply", "--server-side", "--filename", str(SPARK_CRDS))
-    api_server.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+    wait_until(lambda: all(map(_is_served, _items(api_server, "crd"))), "all CRDs", SECONDS)
     api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     return api_server
+
+
+def _items(cluster: Cluster, *arguments: str) -> list[dict[str, Any]]:
+    return list(json.loads(cluster.kubectl("get", *arguments, "--output=json"))["items"])
+
+
+def _is_served(crd: dict[str, Any]) -> bool:
+    conditions = (crd.get("status") or {}).get("conditions") or ()
+    return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
 
 
 @pytest.fixture(scope="module")
