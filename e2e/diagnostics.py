@@ -25,7 +25,7 @@ def _parts(cluster: Cluster, namespace: str) -> Iterator[str]:
 
     yield f"=== namespace {namespace}"
     if cluster.kubectl("get", "crd", "streamsapps.streams.millrace.dev", "--ignore-not-found", check=False):
-        yield ask("get", "streamsapps,streamsresets", "--output=yaml", "--show-managed-fields=false")
+        yield ask("get", "streamsapps,streamsresets,streamsbackfills", "--output=yaml", "--show-managed-fields=false")
     yield ask("get", "statefulsets,jobs,pods,persistentvolumeclaims", "--output=wide")
     yield ask("get", "events", "--sort-by=.lastTimestamp")
     pods = json.loads(ask("get", "pods", "--output=json") or '{"items": []}')["items"]

@@ -292,7 +292,8 @@ def test_deletion_permissions_are_limited_to_the_namespaces() -> None:
     items = objects({"watchNamespaces": ["orders", "payments"]})
     found = rules(items, "ClusterRole")[f"/{NAMESPACE}:{NAME}:namespace-deletion"]
     assert {resource for rule in found for resource in rule["resources"] if "resourceNames" not in rule} == {
-        *("streamsapps", "streamsresets", "streamsapps/status", "streamsresets/status")
+        *("streamsapps", "streamsresets", "streamsbackfills"),
+        *("streamsapps/status", "streamsresets/status", "streamsbackfills/status"),
     }
     policies = of_kind(items, "ValidatingAdmissionPolicy")
     policy = next(item for item in policies if item["metadata"]["name"].endswith(".namespaces"))

@@ -23,7 +23,7 @@ from e2e.manifests import KUSTOMIZE
 from millrace.manifest.status import UNSEEN_GENERATION
 
 UNSEEN = {"observedGeneration": UNSEEN_GENERATION}
-CRDS = ("streamsapps.streams.millrace.dev", "streamsresets.streams.millrace.dev")
+CRDS = tuple(f"{kind}.streams.millrace.dev" for kind in ("streamsapps", "streamsresets", "streamsbackfills"))
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 

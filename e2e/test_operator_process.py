@@ -22,7 +22,7 @@ from e2e.simulation import Kubelet, manifest
 
 _WRITES = {"APPLY", "CREATE", "DELETE", "DELETECOLLECTION", "PATCH", "POST", "PUT", "UPDATE"}
 _OURS = {
-    "streamsapps", "streamsresets", "statefulsets", "configmaps", "services", "serviceaccounts", "jobs",
+    "streamsapps", "streamsresets", "streamsbackfills", "statefulsets", "configmaps", "services", "serviceaccounts", "jobs",
     "poddisruptionbudgets", "networkpolicies",
 }  # fmt: skip
 _WRITE_LINE = re.compile(r"DEBUG \S+requests: (apply|create|patch|delete|update) /(?!apis/coordination)")

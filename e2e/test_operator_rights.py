@@ -38,6 +38,15 @@ NOT_SIMULATED: set[Right] = {
     ("get", "streams.millrace.dev", "streamsresets"),  # right before a reset is carried out
     ("patch", "streams.millrace.dev", "streamsresets"),  # for its finalizer
     ("patch", "streams.millrace.dev", "streamsresets/status"),
+    ("get", "streams.millrace.dev", "streamsbackfills"),  # right before a SparkApplication is created
+    ("patch", "streams.millrace.dev", "streamsbackfills"),  # for its finalizer
+    ("patch", "streams.millrace.dev", "streamsbackfills/status"),
+    ("delete", "streams.millrace.dev", "streamsbackfills"),  # whose time to live is over
+    *(
+        (verb, group, "sparkapplications")  # of backfills
+        for verb in ("get", "list", "create", "delete")
+        for group in ("sparkoperator.k8s.io", "spark.apache.org")
+    ),
     ("patch", "", "events"),  # that come again
 }
 """Permissions for parts of the world that are simulated here; tests with a node use them."""

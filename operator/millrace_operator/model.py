@@ -259,6 +259,8 @@ class ObservedApp:
     """The nodes that were looked at, by name: of pods that are not ready, or are to be told where they run."""
     lost_pods: frozenset[str] = frozenset()
     """The uids of pods whose nodes no longer exist, or are marked as out of service: nothing runs there any more."""
+    backfill: str | None = None
+    """The StreamsBackfill that keeps the application stopped."""
     renewal: RenewalPermit = "Never"
     """Whether this application may have its pods renewed."""
 

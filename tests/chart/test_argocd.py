@@ -9,11 +9,11 @@ import lupa.lua51
 import pytest
 import yaml
 
-from millrace.manifest import StreamsApp, StreamsReset
+from millrace.manifest import StreamsApp, StreamsBackfill, StreamsReset
 from millrace_operator.reconcile.reasons import REASONS
 
 CHECKS = Path(__file__).parents[2] / "charts/argocd/resource_customizations/streams.millrace.dev"
-MODELS = {"StreamsApp": StreamsApp, "StreamsReset": StreamsReset}
+MODELS = {"StreamsApp": StreamsApp, "StreamsReset": StreamsReset, "StreamsBackfill": StreamsBackfill}
 CASES = [
     pytest.param(kind, case["inputPath"], case["healthStatus"], id=f"{kind}-{Path(case['inputPath']).stem}")
     for kind in MODELS

@@ -20,8 +20,9 @@ PAGE: Final = ROOT / "docs" / "streamsapp.md"
 
 _HEAD: Final = """# Manifests
 
-Every field of a `StreamsApp` and a `StreamsReset`. This page is generated from the models by `python -m tests.docs.streamsapp`;
-tests keep it up to date and try an invalid value for every field. `kubectl explain streamsapp.spec` shows the same.
+Every field of a `StreamsApp`, a `StreamsReset` and a `StreamsBackfill`. This page is generated from the models by
+`python -m tests.docs.streamsapp`; tests keep it up to date and try an invalid value for every field. `kubectl explain
+streamsapp.spec` shows the same.
 
 * `millrace dev up`, `kubectl apply` and the operator validate the whole manifest, by the same rules, before they do anything. An
   unknown field is an error.
@@ -35,6 +36,7 @@ tests keep it up to date and try an invalid value for every field. `kubectl expl
 _SAMPLES: Final = {
     "StreamsApp": "The smallest possible one:",
     "StreamsReset": "It runs once: applying the same manifest again does nothing. For another reset, create another resource.",
+    "StreamsBackfill": "It runs once, like a StreamsReset. The smallest possible one computes the whole history in Kafka:",
 }
 _TYPES: Final = {
     DURATION_PATTERN: "duration",

@@ -11,7 +11,7 @@ import yaml
 
 from millrace import TopologyTestDriver
 from millrace.dsl import StreamsBuilder
-from millrace.manifest import StreamsApp, StreamsReset
+from millrace.manifest import StreamsApp, StreamsBackfill, StreamsReset
 from millrace.serdes import Serdes
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -34,8 +34,8 @@ def documents(page: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_manifests_are_valid(page: str) -> None:
-    """Every StreamsApp or StreamsReset on a page is one that the API server accepts."""
-    models = {"StreamsApp": StreamsApp, "StreamsReset": StreamsReset}
+    """Every resource of Millrace on a page is one that the API server accepts."""
+    models = {"StreamsApp": StreamsApp, "StreamsReset": StreamsReset, "StreamsBackfill": StreamsBackfill}
     for document in documents(page):
         if document.get("kind") in models:
             models[document["kind"]].model_validate(document)

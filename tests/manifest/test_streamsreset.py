@@ -6,11 +6,11 @@ import pytest
 from tests.manifest import wrong
 
 from millrace.errors import ManifestError
-from millrace.manifest import StreamsApp, StreamsReset, check, load, load_all
+from millrace.manifest import StreamsApp, StreamsBackfill, StreamsReset, check, load, load_all
 from millrace.plan.reset import OffsetTarget, Start
 
-BOTH = (wrong.GOOD / "minimal.yaml").read_text()
-RESET = BOTH.split("---\n")[1]
+ALL = (wrong.GOOD / "minimal.yaml").read_text()
+RESET = ALL.split("---\n")[1]
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_default_reset_starts_at_the_first_records_and_deletes_all_state():
 
 def test_kinds_are_read_together():
     """`load_all` returns every kind in the order of the text; `load` returns the StreamsApp among them."""
-    assert [type(resource) for resource in load_all(BOTH)] == [StreamsApp, StreamsReset]
-    assert load(BOTH).metadata.name == "smallest"
+    assert [type(resource) for resource in load_all(ALL)] == [StreamsApp, StreamsReset, StreamsBackfill]
+    assert load(ALL).metadata.name == "smallest"
 
 
 def test_manifest_with_only_a_reset_has_no_application():

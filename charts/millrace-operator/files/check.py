@@ -38,7 +38,7 @@ def main() -> None:
     """Print one line for each check; the first failure ends the pod with an error."""
     authorization = {"Authorization": f"Bearer {(ACCOUNT / 'token').read_text()}"}
     kinds = {resource["kind"] for resource in json.loads(get(API + GROUP, **authorization))["resources"]}
-    for kind in ("StreamsApp", "StreamsReset"):
+    for kind in ("StreamsApp", "StreamsReset", "StreamsBackfill"):
         if kind not in kinds:
             sys.exit(f"The API server does not serve {kind}: are the CRDs of this version installed?")
         print(f"served: {kind}")

@@ -7,9 +7,17 @@
 - apiGroups: [streams.millrace.dev]
   resources: [streamsresets]
   verbs: [get, list, watch, patch]
+# A backfill may have a time to live.
 - apiGroups: [streams.millrace.dev]
-  resources: [streamsapps/status, streamsresets/status]
+  resources: [streamsbackfills]
+  verbs: [get, list, watch, patch, delete]
+- apiGroups: [streams.millrace.dev]
+  resources: [streamsapps/status, streamsresets/status, streamsbackfills/status]
   verbs: [patch]
+# The Spark jobs of backfills, for whichever Spark operator there is.
+- apiGroups: [sparkoperator.k8s.io, spark.apache.org]
+  resources: [sparkapplications]
+  verbs: [get, list, create, delete]
 # The children it creates, by server-side apply. It only gets single objects to find out who has taken a name.
 - apiGroups: [apps]
   resources: [statefulsets]

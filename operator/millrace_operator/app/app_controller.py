@@ -35,7 +35,7 @@ from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.events import EventRecorder
 from millrace_operator.cluster.executor import Executor, NameTakenError, StaleError, write_status
 from millrace_operator.cluster.instance_status import InstanceStatusClient
-from millrace_operator.cluster.kinds import APPS, CLAIMS, KINDS, NAMESPACES, PODS
+from millrace_operator.cluster.kinds import APPS, BACKFILLS, CLAIMS, KINDS, NAMESPACES, PODS
 from millrace_operator.cluster.observe import PlanJobOutputs, desired_from, neighbours_of
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError, Requests
 from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
@@ -212,6 +212,7 @@ class AppController:
             taken=self._known_as_taken(ref, objects),
             nodes=nodes,
             lost_pods=lost_pods,
+            backfill=holding_backfill(context.resources, ref),
             renewal=self.renewals.permit_of(ref),
         )
         try:
@@ -384,6 +385,18 @@ class AppController:
         self.renewals.report(ref, None)
         self.kafka_states.forget(ref)
         self.context.kafka.forget(ref)
+
+
+def holding_backfill(resources: Cache, ref: ResourceRef) -> str | None:
+    """Return the name of the newest backfill that keeps an application stopped; None if none does."""
+    found = [
+        (str(obj["metadata"].get("creationTimestamp", "")), str(obj["metadata"]["name"]))
+        for obj in resources.of_kind(BACKFILLS)
+        if obj["metadata"]["namespace"] == ref.namespace
+        and ((obj.get("spec") or {}).get("appRef") or {}).get("name") == ref.name
+        and (obj.get("status") or {}).get("holdsApp")
+    ]
+    return max(found)[1] if found else None
 
 
 def act_on_kafka(

@@ -16,7 +16,7 @@ import kopf
 from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.app.queue import WorkQueue
 from millrace_operator.cluster.cache import Cache, app_of
-from millrace_operator.cluster.kinds import APPS, CHILDREN, GROUP, PODS, RESETS, ResourceKind
+from millrace_operator.cluster.kinds import APPS, BACKFILLS, CHILDREN, GROUP, PODS, RESOURCES, ResourceKind
 from millrace_operator.model import Object, ResourceRef
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Handlers:
     """Handles the events of watches.
 
     Args:
-        resources: The cache of StreamsApps and StreamsResets.
+        resources: The cache of the kinds that users create.
         children: The cache of their children.
         queue: The keys to be worked on.
         metrics: Counts every event.
@@ -48,15 +48,17 @@ class Handlers:
     def registry(self) -> kopf.OperatorRegistry:
         """Return kopf's registry with a watch of every kind."""
         registry = kopf.OperatorRegistry()
-        for kind in (APPS, RESETS):
+        for kind in RESOURCES:
             self._watch(registry, kind, self.on_resource)
         for kind in CHILDREN:
             self._watch(registry, kind, self.on_child)
         return registry
 
     def on_resource(self, kind: ResourceKind, event_type: str | None, obj: Object) -> None:
-        """Handle an event of a StreamsApp or a StreamsReset."""
+        """Handle an event of a kind that users create."""
         ref = ResourceRef(kind.kind, obj["metadata"]["namespace"], obj["metadata"]["name"])
+        if kind is BACKFILLS and (app := app_of_backfill(obj)):  # which stops or continues because of it
+            self._queue.add(ResourceRef(APPS.kind, ref.namespace, app), _TOGETHER_SECONDS)
         if event_type == "DELETED":
             self._resources.remove(kind, obj)
             self._queue.add(ref)
@@ -91,6 +93,11 @@ class Handlers:
             await asyncio.sleep(0)
 
         kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=f"on-{kind.plural}")(handle)
+
+
+def app_of_backfill(obj: Object) -> str:
+    """Return the name of the application that a backfill is about; empty if it names none."""
+    return str(((obj.get("spec") or {}).get("appRef") or {}).get("name") or "")
 
 
 def _asked(obj: Object) -> tuple[object, ...]:

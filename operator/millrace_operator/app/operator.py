@@ -22,6 +22,7 @@ from kubernetes import client
 from kubernetes import config as kubernetes_config
 
 from millrace_operator.app.app_controller import AppController, ControllerContext
+from millrace_operator.app.backfill_controller import BackfillController
 from millrace_operator.app.handlers import SELECTOR, Handlers, configure
 from millrace_operator.app.health import OperatorHealthServer
 from millrace_operator.app.kafka_service import KafkaService
@@ -35,7 +36,7 @@ from millrace_operator.cluster.cache import Cache, relist
 from millrace_operator.cluster.events import EventRecorder
 from millrace_operator.cluster.executor import Executor
 from millrace_operator.cluster.instance_status import InstanceStatusClient
-from millrace_operator.cluster.kinds import APPS, RESETS
+from millrace_operator.cluster.kinds import APPS, BACKFILLS, RESETS, RESOURCES
 from millrace_operator.cluster.nodes import Nodes
 from millrace_operator.cluster.observe import PlanJobOutputs, StorageClasses
 from millrace_operator.cluster.requests import ApiError, Requests
@@ -108,9 +109,10 @@ class Operator:
             renewals=self._renewals,
         )
         self._resets = ResetController(self._context, self._kafka_states)
+        self._backfills = BackfillController(self._context, self._kafka_states)
         self._workers = Workers(
             self._queue,
-            {APPS.kind: self._apps.run, RESETS.kind: self._resets.run},
+            {APPS.kind: self._apps.run, RESETS.kind: self._resets.run, BACKFILLS.kind: self._backfills.run},
             count=settings.workers,
             metrics=self._metrics,
         )
@@ -211,7 +213,7 @@ class Operator:
         else:
             self._renewals.resume(self._context.resources.of_kind(APPS))
             self._workers.start()
-        for kind in (APPS, RESETS):
+        for kind in RESOURCES:
             for obj in self._context.resources.of_kind(kind):
                 self._queue.add(
                     ResourceRef(kind.kind, obj["metadata"]["namespace"], obj["metadata"]["name"]), urgent=True

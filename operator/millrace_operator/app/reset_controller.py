@@ -10,13 +10,14 @@ from millrace.errors import StreamsError
 from millrace.manifest import StreamsResetStatus
 from millrace_operator.app.app_controller import ControllerContext, act_on_kafka
 from millrace_operator.app.backoff import STALE_SECONDS, failure_of
+from millrace_operator.app.operations import confirm, find_app, unfinished_before
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.cluster.executor import StaleError, write_status
-from millrace_operator.cluster.kinds import APPS, RESETS, ResourceKind
+from millrace_operator.cluster.kinds import RESETS
 from millrace_operator.cluster.observe import desired_from, desired_reset_from, neighbours_of
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.kafka.state_cache import KafkaStateCache
-from millrace_operator.model import Apply, Delete, Json, Object, ResourceRef, SetFinalizer
+from millrace_operator.model import Apply, Delete, Object, ResourceRef, SetFinalizer
 from millrace_operator.resets.reconciler import (
     DesiredReset,
     ObservedReset,
@@ -65,14 +66,15 @@ class ResetController:
         if has_ended(desired.status) and FINALIZER not in desired.finalizers:
             return None
         name = desired.spec.app_ref.name if desired.spec else ""
-        app = self._app(desired.namespace, name)
-        observed = self._observe(desired, name, app)
+        app = find_app(self.context, desired.namespace, name)
+        observed = self._observe(resource, desired, name, app)
         decision = reconcile_reset(desired, observed)
         # From its start on, a reset fails if it finds the application running.
         begins = decision.status is not None and decision.status.phase == "Running"
         begins = begins and (desired.status is None or desired.status.phase != "Running")
         if begins or any(not isinstance(item, SetFinalizer) for item in decision.actions):
-            self._confirm(resource, app)
+            assert app is not None
+            confirm(self.context, RESETS, resource, app)
         for action in decision.actions:
             log.info("%s: %s", ref, type(action).__name__)
             self._do(resource, observed, action)
@@ -83,20 +85,7 @@ class ResetController:
             self.context.recorder.record(resource, event)
         return decision.again_after
 
-    def _app(self, namespace: str, name: str) -> Object | None:
-        """Return the application. An unknown one is requested: if both are applied together, the reset may be seen first."""
-        found = self.context.resources.get(APPS, namespace, name)
-        if found is not None or not name:
-            return found
-        try:
-            self.context.resources.put(APPS, self.context.requests.get(APPS, namespace, name))
-        except ApiError as error:
-            if error.not_found:
-                return None
-            raise
-        return self.context.resources.get(APPS, namespace, name)
-
-    def _observe(self, desired: DesiredReset, name: str, app: Object | None) -> ObservedReset:
+    def _observe(self, resource: Object, desired: DesiredReset, name: str, app: Object | None) -> ObservedReset:
         of = desired_from(app) if app else None
         context = self.context
         near = neighbours_of(of, context.resources, context.children, self.kafka_states.cluster_id) if of else ()
@@ -105,7 +94,7 @@ class ResetController:
             app=of,
             claimants=tuple(str(item) for item in near if item.same_id),
             objects=self.context.children.of_app(desired.namespace, name),
-            before=self._before(desired, name),
+            before=unfinished_before(context, resource, name),
         )
         question = question_for(desired, observed)
         if question is None or observed.app is None:
@@ -114,35 +103,6 @@ class ResetController:
             return replace(observed, brokers=self.context.kafka.observe_for_reset(observed.app, question))
         except StreamsError as error:
             return replace(observed, problem=str(error))
-
-    def _before(self, desired: DesiredReset, app: str) -> tuple[str, ...]:
-        """Return the names of older resets of the same application that are not finished."""
-        others = sorted(
-            (str(obj["metadata"].get("creationTimestamp", "")), obj["metadata"]["name"])
-            for obj in self.context.resources.of_kind(RESETS)
-            if obj["metadata"]["namespace"] == desired.namespace
-            and (obj.get("spec") or {}).get("appRef", {}).get("name") == app
-            and not has_ended(desired_reset_from(obj).status)
-        )
-        names = [name for _, name in others]
-        return tuple(names[: names.index(desired.name)]) if desired.name in names else ()
-
-    def _confirm(self, resource: Object, app: Object | None) -> None:
-        """Read the reset and its application again: a reset cannot be undone."""
-        assert app is not None
-        for kind, known in ((RESETS, resource), (APPS, app)):
-            metadata = known["metadata"]
-            try:
-                now: Json = self.context.requests.get(kind, metadata["namespace"], metadata["name"])
-            except ApiError as error:
-                if error.not_found:
-                    self.context.resources.remove(kind, known)
-                    raise StaleError(f"{kind.kind} {metadata['name']} is gone") from error
-                raise
-            if _identity(kind, now) != _identity(kind, known):
-                self.context.resources.remove(kind, known)
-                self.context.resources.put(kind, now)
-                raise StaleError(f"{kind.kind} {metadata['name']} has changed")
 
     def _do(self, resource: Object, observed: ObservedReset, action: ResetAction) -> None:
         if isinstance(action, SetFinalizer):
@@ -175,10 +135,3 @@ class ResetController:
             write_status(self.context.requests, self.context.resources, RESETS, resource, status)
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
-
-
-def _identity(kind: ResourceKind, resource: Object) -> tuple[object, ...]:
-    """Return what must not have changed: for a reset everything, as another operator may already have carried it out."""
-    metadata = resource["metadata"]
-    version = metadata.get("resourceVersion") if kind is RESETS else None
-    return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp"), version

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from millrace_operator.children.naming import APP_LABEL
-from millrace_operator.cluster.kinds import APPS, CHILDREN, POD_MONITORS, RESETS, ResourceKind
+from millrace_operator.cluster.kinds import CHILDREN, POD_MONITORS, RESOURCES, ResourceKind
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.model import Key, Object, labels_of
 
@@ -153,7 +153,7 @@ def relist(
 
     Args:
         requests: How to reach the API server.
-        resources: The cache of StreamsApps and StreamsResets.
+        resources: The cache of the kinds that users create.
         children: The cache of children.
         namespaces: The namespaces to list; all if empty.
         selector: The label selector of children.
@@ -167,7 +167,7 @@ def relist(
     changed: set[tuple[str, str]] = set()
     pod_monitors = True
     for namespace in namespaces or (None,):
-        for kind in (APPS, RESETS):
+        for kind in RESOURCES:
             changed |= _list(requests, resources, kind, namespace)
         for kind in CHILDREN:
             changed |= _list(requests, children, kind, namespace, labelSelector=selector)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from millrace_operator.backfills.spark_application import SPARK_GROUPS
+
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
@@ -38,6 +40,9 @@ class ResourceKind:
 GROUP: Final = "streams.millrace.dev"
 APPS: Final = ResourceKind("StreamsApp", GROUP, "v1alpha1", "streamsapps")
 RESETS: Final = ResourceKind("StreamsReset", GROUP, "v1alpha1", "streamsresets")
+BACKFILLS: Final = ResourceKind("StreamsBackfill", GROUP, "v1alpha1", "streamsbackfills")
+RESOURCES: Final = (APPS, RESETS, BACKFILLS)
+"""The kinds that the operator serves."""
 
 PODS: Final = ResourceKind("Pod", "", "v1", "pods")
 CONFIG_MAPS: Final = ResourceKind("ConfigMap", "", "v1", "configmaps")
@@ -59,6 +64,12 @@ CHILDREN: Final = (
 )
 """The kinds of children on every cluster; `POD_MONITORS` are added where the cluster knows the kind."""
 
+SPARK_APPLICATIONS: Final = tuple(
+    ResourceKind("SparkApplication", group, version, "sparkapplications")
+    for group, _, version in (api_version.partition("/") for api_version in SPARK_GROUPS.values())
+)
+"""Those of both Spark operators; no more than one of them has to exist."""
+
 NAMESPACES: Final = ResourceKind("Namespace", "", "v1", "namespaces", namespaced=False)
 SECRETS: Final = ResourceKind("Secret", "", "v1", "secrets")
 EVENTS: Final = ResourceKind("Event", "", "v1", "events")
@@ -66,5 +77,5 @@ LEASES: Final = ResourceKind("Lease", "coordination.k8s.io", "v1", "leases")
 NODES: Final = ResourceKind("Node", "", "v1", "nodes", namespaced=False)
 STORAGE_CLASSES: Final = ResourceKind("StorageClass", "storage.k8s.io", "v1", "storageclasses", namespaced=False)
 
-KINDS: Final = {kind.kind: kind for kind in (*CHILDREN, POD_MONITORS, APPS, RESETS)}
+KINDS: Final = {kind.kind: kind for kind in (*CHILDREN, POD_MONITORS, *RESOURCES)}
 """The kinds of objects that the operator writes, by name."""

@@ -14,8 +14,18 @@ from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
-from millrace.manifest import StreamsApp, StreamsReset, StreamsResetStatus, check
+from millrace.manifest import (
+    Problem,
+    Resource,
+    StreamsApp,
+    StreamsBackfill,
+    StreamsBackfillStatus,
+    StreamsReset,
+    StreamsResetStatus,
+    check,
+)
 from millrace.manifest.status import UNSEEN_GENERATION, StreamsAppStatus
+from millrace_operator.backfills.model import DesiredBackfill
 from millrace_operator.children.config_maps import PLAN_KEY
 from millrace_operator.children.naming import COMPONENT_LABEL
 from millrace_operator.cluster.cache import Cache
@@ -27,7 +37,8 @@ from millrace_operator.reconcile.topics import needed_topics
 from millrace_operator.resets.reconciler import DesiredReset
 
 log = logging.getLogger(__name__)
-_S = TypeVar("_S", StreamsAppStatus, StreamsResetStatus)
+_S = TypeVar("_S", StreamsAppStatus, StreamsResetStatus, StreamsBackfillStatus)
+_R = TypeVar("_R", bound=Resource)
 
 _LOG_LIMIT_BYTES: Final = 4 << 20
 _PLAN_BEGINS: Final = '{"version"'
@@ -71,9 +82,7 @@ def desired_reset_from(body: Object) -> DesiredReset:
     """Return a `StreamsReset` from the API as desired state; a spec that breaks a rule becomes `problems`."""
     metadata: Object = body["metadata"]
     deleted = metadata.get("deletionTimestamp")
-    given = {"name": metadata["name"], "namespace": metadata["namespace"]}
-    manifest = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": given, "spec": body.get("spec")}
-    found, problems = check(manifest, StreamsReset)
+    found, problems = _checked(body, StreamsReset)
     return DesiredReset(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -86,6 +95,29 @@ def desired_reset_from(body: Object) -> DesiredReset:
         deleting=deleted is not None,
         deletion_time=None if deleted is None else datetime.fromisoformat(deleted).timestamp(),
     )
+
+
+def desired_backfill_from(body: Object) -> DesiredBackfill:
+    """Return a `StreamsBackfill` from the API as desired state; a spec that breaks a rule becomes `problems`."""
+    metadata: Object = body["metadata"]
+    found, problems = _checked(body, StreamsBackfill)
+    return DesiredBackfill(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 1),
+        spec=found.spec if found else None,
+        problems=tuple(map(str, problems)),
+        status=_status(body, StreamsBackfillStatus),
+        finalizers=tuple(metadata.get("finalizers") or ()),
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def _checked(body: Object, kind: type[_R]) -> tuple[_R | None, list[Problem]]:
+    given = {"name": body["metadata"]["name"], "namespace": body["metadata"]["namespace"]}
+    manifest = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": given, "spec": body.get("spec")}
+    return check(manifest, kind)
 
 
 def _status(body: Object, model: type[_S]) -> _S | None:

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Final
 
 import urllib3
@@ -108,6 +109,20 @@ class Requests:
     ) -> Any:
         """Return an object, or the text of a log."""
         return self._send("get", "GET", kind, namespace, name, subresource, query)
+
+    def serves(self, kind: ResourceKind) -> bool:
+        """Return whether the API server knows a kind.
+
+        Raises:
+            ApiError: It does not say.
+        """
+        try:
+            found = self._send("get", "GET", replace(kind, plural="", namespaced=False), None, None, None, {})
+        except ApiError as error:
+            if error.not_found:
+                return False
+            raise
+        return any(item.get("name") == kind.plural for item in found.get("resources") or ())
 
     def list(self, kind: ResourceKind, namespace: str | None, **query: str) -> Object:
         """Return a list as the API returns it, its items without `kind` and `apiVersion`."""

@@ -73,7 +73,7 @@ def recommend(context: ReconcileContext, current: int) -> None:
     if tasks is None and context.status.topology is not None:
         tasks = context.status.topology.tasks
     limit = math.ceil(tasks / context.spec.threads) if tasks else None
-    if load is None or context.spec.state == "suspended":
+    if load is None or context.spec.state == "suspended" or context.observed.backfill is not None:
         kept = context.status.autoscaling.recommended if context.status.autoscaling is not None else None
         context.autoscaling = AutoscalingStatus(recommended=kept or current, reason="The load is not known.")
         return

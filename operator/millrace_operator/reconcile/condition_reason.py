@@ -14,6 +14,7 @@ class ConditionReason(StrEnum):
     PODS_NOT_READY = "PodsNotReady"
     PODS_FAILING = "PodsFailing"
     SUSPENDED = "Suspended"
+    BACKFILLING = "Backfilling"
     DELETING = "Deleting"
 
     UP_TO_DATE = "UpToDate"

@@ -102,7 +102,11 @@ def set_ready(context: ReconcileContext, wanted: int, *, suspended: bool) -> Non
     }
     late = [pod.name for pod in unready if pod.name not in failing]
     scaled_to_zero = spec is not None and not spec.replicas and spec.autoscaling.mode != "Auto"
-    if suspended:
+    if context.observed.backfill is not None:
+        what = "is stopped" if not pods and context.view.replicas in {None, 0} else "is stopping"
+        message = f"The application {what} for StreamsBackfill {context.observed.backfill}, and continues afterwards."
+        context.set_condition("False", ConditionReason.BACKFILLING, message)
+    elif suspended:
         # Ready, because it is as its spec says: tools that wait for a resource would otherwise wait forever.
         done = not pods and context.view.replicas in {None, 0}
         what = "no pods are left" if done else "its pods commit and stop"
@@ -181,7 +185,7 @@ def set_pods_changing(context: ReconcileContext, wanted: int) -> None:
     if "Reconciling" in context.conditions:
         return
     pods = len(context.view.pods)
-    if context.spec.state == "suspended":
+    if context.spec.state == "suspended" or context.observed.backfill is not None:
         context.set_condition("True", ConditionReason.SUSPENDING)
     elif pods > wanted:
         context.set_condition("True", ConditionReason.DRAINING, "Pods that are no longer wanted are terminating.")
@@ -279,6 +283,8 @@ def lifecycle_of(context: ReconcileContext, *, suspended: bool) -> LifecycleStat
     condition = context.conditions.get("Reconciling")
     if condition is not None and condition.reason in _LIFECYCLES:
         return _LIFECYCLES[condition.reason]
+    if context.observed.backfill is not None:
+        return "Backfilling"
     if suspended:
         return "Suspended"
     if context.is_true("Stalled") and not context.view.pods:

@@ -41,7 +41,7 @@ _Objection = tuple[ConditionReason, str]
 
 def check_application_id(context: ReconcileContext) -> None:
     """Set ApplicationIdUnique, and decide whether the application may start."""
-    is_to_begin = context.spec.state == "running" and not context.view.has_pods
+    is_to_begin = context.spec.state == "running" and context.observed.backfill is None and not context.view.has_pods
     objection = _of_others(context)
     if objection is None and is_to_begin and not context.spec.handover_is_rolling:
         objection = _of_the_group(context)

@@ -52,6 +52,10 @@ _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]]
             "The application is suspended, as the spec says: `True` once all pods have stopped.",
             "To resume, set `state: running`.",
         ),
+        ConditionReason.BACKFILLING: (
+            "The application is stopped while a StreamsBackfill computes its state. It continues afterwards.",
+            "Look at the StreamsBackfill.",
+        ),
         ConditionReason.DELETING: ("The application is being deleted.", NO_ACTION),
     },
     "Reconciling": {

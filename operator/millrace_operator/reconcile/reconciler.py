@@ -64,7 +64,13 @@ def reconcile(desired: DesiredApp, observed: ObservedApp) -> Decision:
     replicas = 0
     if desired.deleting:
         lifecycle = "Deleting"
-        deletion.delete(context)
+        if observed.backfill is None:
+            deletion.delete(context)
+        else:  # it notices the deletion too, and ends
+            context.set_condition("False", ConditionReason.DELETING)
+            message = f"StreamsBackfill {observed.backfill} ends first, so that nothing is written any more."
+            context.set_condition("True", ConditionReason.DELETING_CHILDREN, message)
+            context.recheck_after(2)
     elif desired.annotations.get(PAUSE_ANNOTATION, "").lower() == "true":
         lifecycle, replicas = "Paused", context.view.replicas or 0
         message = f"The annotation {PAUSE_ANNOTATION} keeps the operator from changing anything. Remove it to continue."
@@ -92,7 +98,7 @@ def _run(context: ReconcileContext) -> tuple[LifecycleState, int]:
     group_protocol.configure_group(context)
     _apply_auxiliary_objects(context)
     target = context.target = choose(context)
-    suspended = context.spec.state == "suspended"
+    suspended = context.spec.state == "suspended" or context.observed.backfill is not None
     running = autoscaling.replicas(context)
     wanted = 0 if suspended else running
     storage.resize_claims(context)

@@ -85,6 +85,7 @@ def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: in
             if (used := max_used_percent(context)) is None
             else StorageStatus(max_used_percent=used),
             "autoscaling": context.autoscaling,
+            "backfill": context.observed.backfill if lifecycle not in {"Deleting", "Paused", "Blocked"} else None,
             "conditions": tuple(
                 _condition(context, kind)
                 for kind in get_args(ConditionType)

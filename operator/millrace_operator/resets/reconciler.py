@@ -203,7 +203,7 @@ class _Pass:
                 f"The annotation {PAUSE_ANNOTATION} of StreamsApp {app.name} keeps it as it is: remove it."
             )
         if self.observed.before:
-            return self._wait(f"StreamsReset {self.observed.before[0]} of the same application is not finished.")
+            return self._wait(f"{self.observed.before[0]} of the same application is not finished.")
         if self.observed.claimants:
             named = ", ".join(self.observed.claimants)
             return self._wait(f"StreamsApp {named} has the same applicationId, so the reset would affect it as well.")
@@ -389,7 +389,7 @@ class ObservedReset:
     claimants: tuple[str, ...] = ()
     """Other StreamsApps with the same group and internal topics."""
     before: tuple[str, ...] = ()
-    """Names of older resets of the same application that are not finished."""
+    """Resets and backfills of the same application that come first."""
 
 
 @dataclass(frozen=True, slots=True)

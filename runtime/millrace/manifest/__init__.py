@@ -6,6 +6,7 @@ from millrace.manifest.resource import API_VERSION, GROUP, VERSION, Resource
 from millrace.manifest.settings import replica_name, to_group_settings, to_streams_config
 from millrace.manifest.status import Condition, StreamsAppStatus
 from millrace.manifest.streamsapp import StreamsApp, StreamsAppSpec
+from millrace.manifest.streamsbackfill import StreamsBackfill, StreamsBackfillSpec, StreamsBackfillStatus
 from millrace.manifest.streamsreset import StreamsReset, StreamsResetSpec, StreamsResetStatus
 
 __all__ = [
@@ -19,6 +20,9 @@ __all__ = [
     "StreamsApp",
     "StreamsAppSpec",
     "StreamsAppStatus",
+    "StreamsBackfill",
+    "StreamsBackfillSpec",
+    "StreamsBackfillStatus",
     "StreamsReset",
     "StreamsResetSpec",
     "StreamsResetStatus",

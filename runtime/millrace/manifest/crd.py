@@ -17,6 +17,7 @@ from millrace.manifest.model import with_rules
 from millrace.manifest.resource import GROUP, VERSION, Resource
 from millrace.manifest.status import UNSEEN_GENERATION
 from millrace.manifest.streamsapp import StreamsApp
+from millrace.manifest.streamsbackfill import StreamsBackfill
 from millrace.manifest.streamsreset import StreamsReset
 from millrace.manifest.structural_schema import structural, violations
 
@@ -61,6 +62,16 @@ _RESET_COLUMNS: tuple[Column, ...] = (
     ("Message", "string", ".status.message", 1, "Why, and what to do."),
     ("Age", "date", ".metadata.creationTimestamp", 0, "When it was created."),
 )
+_BACKFILL_COLUMNS: tuple[Column, ...] = (
+    ("App", "string", ".spec.appRef.name", 0, "The application."),
+    ("Phase", "string", ".status.phase", 0, "How far it has come."),
+    ("Stages", "string", ".status.progress", 0, "How many stages of the job are done."),
+    ("Attempt", "integer", ".status.attempt", 1, "How many times it was tried."),
+    ("Spark", "string", ".status.spark.name", 1, "The SparkApplication."),
+    ("Sink", "string", ".spec.sink", 1, "Where results go."),
+    ("Message", "string", ".status.message", 1, "Why, and what to do."),
+    ("Age", "date", ".metadata.creationTimestamp", 0, "When it was created."),
+)
 
 
 _SCALE = {
@@ -71,6 +82,7 @@ _SCALE = {
 _KINDS: dict[type[Resource], tuple[str, tuple[Column, ...], dict[str, object]]] = {
     StreamsApp: ("sapp", _APP_COLUMNS, {"status": {}, "scale": _SCALE}),
     StreamsReset: ("sreset", _RESET_COLUMNS, {"status": {}}),
+    StreamsBackfill: ("sbackfill", _BACKFILL_COLUMNS, {"status": {}}),
 }
 """The short name, columns and subresources of each kind."""
 

@@ -18,10 +18,15 @@ from millrace.errors import ManifestError
 from millrace.manifest.problems import Problem, problem, shown
 from millrace.manifest.resource import API_VERSION, GROUP, Resource
 from millrace.manifest.streamsapp import StreamsApp
+from millrace.manifest.streamsbackfill import StreamsBackfill
 from millrace.manifest.streamsreset import StreamsReset
 from millrace.manifest.yaml_document import DocumentError, documents
 
-KINDS: Final[Mapping[str, type[Resource]]] = {"StreamsApp": StreamsApp, "StreamsReset": StreamsReset}
+KINDS: Final[Mapping[str, type[Resource]]] = {
+    "StreamsApp": StreamsApp,
+    "StreamsReset": StreamsReset,
+    "StreamsBackfill": StreamsBackfill,
+}
 """Every kind of the API group; a new one is registered here."""
 
 _R = TypeVar("_R", bound=Resource)

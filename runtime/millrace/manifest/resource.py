@@ -54,7 +54,7 @@ class ObjectMeta(ManifestModel):
 
 
 class Resource(ManifestModel):
-    """A kind of the API group: `StreamsApp` or `StreamsReset`."""
+    """A kind of the API group: `StreamsApp`, `StreamsReset` or `StreamsBackfill`."""
 
     plural: ClassVar[str]
     """The resource's name in URLs and in its CRD."""

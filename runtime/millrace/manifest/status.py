@@ -34,6 +34,7 @@ LifecycleState = Literal[
     "Scaling",
     "Suspending",
     "Suspended",
+    "Backfilling",
     "Paused",
     "Draining",
     "Deleting",
@@ -236,6 +237,8 @@ class StreamsAppStatus(StatusModel):
     """The volumes."""
     autoscaling: AutoscalingStatus | None = None
     """What autoscaling recommends."""
+    backfill: str | None = None
+    """The StreamsBackfill for which the application is stopped."""
     conditions: Conditions = ()
     """The aspects of the application's health, with one entry each."""
 

@@ -46,6 +46,17 @@ Target = Annotated[
 ]
 
 
+Timestamp = Annotated[
+    str,
+    *text(f"^{_TIMESTAMP}$", "must be a time, for example 2026-01-31T12:00:00Z", most=64),
+    Rule(
+        lambda value: _is_a_time(f"timestamp:{value}"),
+        "timestamp(self) >= timestamp('1970-01-01T00:00:00Z')",
+        "must name a time since 1970",
+    ),
+]
+
+
 class AppReference(ManifestModel):
     """A StreamsApp in the same namespace."""
 

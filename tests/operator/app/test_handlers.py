@@ -6,7 +6,7 @@ import pytest
 from millrace_operator.app.handlers import SELECTOR, Handlers, configure
 from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.kinds import APPS, CHILDREN, PODS, RESETS
+from millrace_operator.cluster.kinds import APPS, CHILDREN, PODS, RESETS, RESOURCES
 from millrace_operator.model import ResourceRef
 
 
@@ -87,7 +87,7 @@ def test_change_of_a_child_is_a_pass_over_its_app(handlers, keys, caches):
 def test_kopf_only_watches(handlers):
     """No handler makes kopf write annotations or finalizers, and the server filters children by label."""
     registry = handlers.registry()
-    assert len(registry._watching.get_all_handlers()) == len(CHILDREN) + 2
+    assert len(registry._watching.get_all_handlers()) == len(CHILDREN) + len(RESOURCES)
     assert not registry._changing.get_all_handlers()
     assert not registry._spawning.get_all_handlers()
     settings = kopf.OperatorSettings()

@@ -8,9 +8,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from kubernetes import client
 
-from millrace_operator.cluster.kinds import APPS, CHILDREN, POD_MONITORS, RESETS
+from millrace_operator.cluster.kinds import CHILDREN, POD_MONITORS, RESOURCES, SPARK_APPLICATIONS
 
-_PLURALS = {kind.plural for kind in (*CHILDREN, APPS, RESETS, POD_MONITORS)}
+_PLURALS = {kind.plural for kind in (*CHILDREN, *RESOURCES, *SPARK_APPLICATIONS, POD_MONITORS)}
 
 
 class ApiServer:

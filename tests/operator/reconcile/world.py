@@ -201,6 +201,8 @@ class World:
     deleted_at: float | None = None
     generation: int = 1
     expandable: bool | None = True
+    backfill: str | None = None
+    """The backfill that keeps the application stopped."""
     pod_monitors: bool = True
     """Whether the cluster has the PodMonitor CRD."""
     used_percent: float | None = 10.0
@@ -288,6 +290,7 @@ class World:
             renewal="Waits" if self.renewal == "Now" and not self.asked else self.renewal,
             neighbours=self.neighbours,
             pod_monitors=self.pod_monitors,
+            backfill=self.backfill,
         )
 
     def _kafka(self) -> KafkaState:

@@ -162,7 +162,7 @@ def test_a_dry_run_changes_nothing(state, members, pods, target, force):
         ({"members": (KILLED,)}, "its group has 1 active member"),
         ({"problem": "No broker answered"}, "No broker answered"),
         ({"planned": False}, "topology of StreamsApp app is not known"),
-        ({"before": ("older",)}, "StreamsReset older"),
+        ({"before": ("StreamsReset older",)}, "StreamsReset older"),
         ({"annotations": {"streams.millrace.dev/pause": "true"}}, "streams.millrace.dev/pause"),
         ({"state": "running"}, "set its spec.state: suspended"),
     ],

@@ -1,0 +1,292 @@
+"""A backfill against a real API server with the CRDs of both Spark operators, and a real Kafka.
+
+The SparkApplications are validated strictly, by the Spark operators' own CRDs: an unknown field would be ignored in production.
+The application has no pods, and a test takes the Spark operator's part, so the cluster needs no node. The operator runs on this
+machine.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.manifest import wrong
+from tests.waiting import wait_until
+
+from e2e.cluster import Cluster
+from e2e.support.suspended_application import API_VERSION, SuspendedApplication, running_operator
+from millrace.dev.kafka import EmbeddedKafka
+from millrace.manifest import StreamsApp, StreamsBackfill
+from millrace_operator.backfills.spark_application import SPARK_GROUPS, Attempt, config_map, spark_application
+from millrace_operator.children.naming import MANAGER
+from millrace_operator.model import AppRevision
+
+CRDS = Path(__file__).parents[1] / "crds"
+SPARK_CRDS = Path(__file__).with_name("spark_crds")
+NAMESPACE = f"backfill-{secrets.token_hex(3)}"
+SPARK_OPERATOR, APACHE = SPARK_GROUPS.values()
+SECONDS = 180
+
+
+@pytest.fixture(scope="module")
+def api(api_server: Cluster) -> Cluster:
+    """Return an API server with all CRDs, and a namespace for these tests."""
+    api_server.kubectl("apply", "--server-side", "--kustomize", str(CRDS))
+    api_server.kubectl("apply", "--server-side", "--filename", str(SPARK_CRDS))
+    wait_until(lambda: all(map(_is_served, _items(api_server, "crd"))), "all CRDs", SECONDS)
+    api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    return api_server
+
+
+def _items(cluster: Cluster, *arguments: str) -> list[dict[str, Any]]:
+    return list(json.loads(cluster.kubectl("get", *arguments, "--output=json"))["items"])
+
+
+def _is_served(crd: dict[str, Any]) -> bool:
+    conditions = (crd.get("status") or {}).get("conditions") or ()
+    return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[EmbeddedKafka]:
+    """Return a Kafka for an operator on this machine."""
+    with EmbeddedKafka() as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def app(api: Cluster, brokers: EmbeddedKafka) -> SuspendedApplication:
+    """Return an application that has run and is suspended."""
+    app = SuspendedApplication(api, brokers, NAMESPACE)
+    app.create()
+    return app
+
+
+class Backfill:
+    """A `StreamsBackfill` of an application, and what a Spark operator would do about it."""
+
+    def __init__(self, app: SuspendedApplication, **spec: Any) -> None:
+        self.app = app
+        self.name = f"{app.name}-{secrets.token_hex(2)}"
+        manifest = {
+            "apiVersion": API_VERSION,
+            "kind": "StreamsBackfill",
+            "metadata": {"name": self.name, "namespace": NAMESPACE},
+            "spec": {"appRef": {"name": app.name}, "driver": {"serviceAccountName": "spark"}, **spec},
+        }
+        app.cluster.apply(manifest)
+
+    def status(self) -> dict[str, Any]:
+        """Return its status."""
+        return dict(self.app.get("streamsbackfill", self.name).get("status") or {})
+
+    @property
+    def phase(self) -> str | None:
+        """Its phase."""
+        return self.status().get("phase")
+
+    def wait_for(self, phase: str) -> dict[str, Any]:
+        """Wait for a phase, and return the status."""
+        wait_until(lambda: self.phase == phase, f"phase {phase} of {self.name}", SECONDS)
+        return self.status()
+
+    def applications(self) -> list[str]:
+        """Return the names of its SparkApplications."""
+        selector = f"--selector=streams.millrace.dev/backfill={self.name}"
+        found = self.app.get("sparkapplications.sparkoperator.k8s.io", selector)["items"]
+        return sorted(item["metadata"]["name"] for item in found)
+
+    def set_state(self, attempt: int, state: str) -> None:
+        """Write the state of a SparkApplication, as its operator does."""
+        name = f"{self.name}-{attempt}"
+        patch = {"status": {"applicationState": {"state": state}, "driverInfo": {"webUIServiceName": f"{name}-ui-svc"}}}
+        self.app.cluster.kubectl(
+            "patch",
+            "sparkapplications.sparkoperator.k8s.io",
+            name,
+            f"--namespace={NAMESPACE}",
+            "--subresource=status",
+            "--type=merge",
+            f"--patch={json.dumps(patch)}",
+        )
+
+    def delete(self) -> None:
+        """Delete it without waiting."""
+        self.app.cluster.kubectl("delete", "streamsbackfill", self.name, f"--namespace={NAMESPACE}", "--wait=false")
+
+    def is_gone(self) -> bool:
+        """Return whether it no longer exists."""
+        return not self.app.cluster.kubectl(
+            "get", "streamsbackfill", self.name, f"--namespace={NAMESPACE}", "--ignore-not-found"
+        )
+
+
+def attempt(good: str) -> Attempt:
+    """Return an attempt with the application and the backfill of an example."""
+    examples = wrong.good(good)
+    app = StreamsApp.model_validate(examples["StreamsApp"])
+    backfill = StreamsBackfill.model_validate(examples["StreamsBackfill"])
+    revision = AppRevision(NAMESPACE, app.metadata.name, "0123456789", app.spec)
+    return Attempt(
+        name=backfill.metadata.name,
+        uid="0f0f0f0f-0000-4000-8000-000000000000",
+        number=1,
+        spec=backfill.spec,
+        app=revision,
+        manifest=examples["StreamsApp"]["spec"],
+        plan_hash="abc",
+    )
+
+
+@pytest.mark.parametrize("api_version", [SPARK_OPERATOR, APACHE])
+@pytest.mark.parametrize("good", ["minimal", "everything"])
+def test_spark_applications_are_valid_for_both_operators(api: Cluster, good: str, api_version: str) -> None:
+    """With no field or with every field of the manifests, the API server knows each field of the SparkApplication."""
+    item = spark_application(attempt(good), api_version)
+    command = ("create", "--dry-run=server", "--validate=strict", "--output=json", "--filename=-")
+    created = json.loads(api.kubectl(*command, stdin=json.dumps(item)))
+    assert _with_defaults(item["spec"], created["spec"])
+    api.kubectl(*command, stdin=json.dumps(config_map(attempt(good))))
+
+
+def _with_defaults(sent: Any, stored: Any) -> bool:
+    """Return whether a stored value is what was sent, except for defaults."""
+    if isinstance(sent, dict):
+        return all(key in stored and _with_defaults(value, stored[key]) for key, value in sent.items())
+    if isinstance(sent, list):
+        return len(sent) == len(stored) and all(_with_defaults(*pair) for pair in zip(sent, stored, strict=True))
+    return bool(sent == stored)
+
+
+@pytest.mark.parametrize("api_version", [SPARK_OPERATOR, APACHE])
+def test_pods_of_spark_applications_are_restricted(api: Cluster, api_version: str) -> None:
+    """A namespace that enforces the Restricted profile admits driver and executor as the template has them."""
+    name = f"restricted-{secrets.token_hex(2)}"
+    enforce = {"pod-security.kubernetes.io/enforce": "restricted"}
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": enforce}})
+    spec = spark_application(attempt("everything"), api_version)["spec"]
+    templates = (
+        [spec[role]["template"] for role in ("driver", "executor")]
+        if api_version == SPARK_OPERATOR
+        else [spec[role]["podTemplateSpec"] for role in ("driverSpec", "executorSpec")]
+    )
+    for role, template in zip(("driver", "executor"), templates, strict=True):
+        template["spec"]["serviceAccountName"] = "default"
+        template["spec"].pop("priorityClassName", None)
+        template["spec"].pop("runtimeClassName", None)
+        template["spec"]["containers"][0]["image"] = "registry.example/orders:1"
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**template["metadata"], "name": role, "namespace": name},
+            "spec": template["spec"],
+        }
+        api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}})
+        api.kubectl("create", "--dry-run=server", "--validate=strict", "--filename=-", stdin=json.dumps(pod))
+
+
+def test_backfill_holds_the_application_until_it_is_done(
+    api: Cluster, app: SuspendedApplication, tmp_path: Path
+) -> None:
+    """From the API alone: the application is stopped, a SparkApplication is created, followed, and its end releases it."""
+    with running_operator(api, NAMESPACE, tmp_path / "operator.log"):
+        app.remember()
+        backfill = Backfill(app)
+        backfill.wait_for("Submitted")
+        wait_until(lambda: app.status().get("backfill") == backfill.name, "the application to be held", SECONDS)
+        assert app.status()["lifecycleState"] == "Backfilling"
+        shown = api.kubectl("get", "streamsapp", app.name, f"--namespace={NAMESPACE}")
+        assert "Backfilling" in shown
+        item = app.get("sparkapplications.sparkoperator.k8s.io", f"{backfill.name}-1")
+        assert item["metadata"]["labels"]["app.kubernetes.io/managed-by"] == MANAGER
+        assert item["metadata"]["ownerReferences"][0]["name"] == backfill.name
+        backfill.set_state(1, "RUNNING")
+        wait_until(lambda: backfill.status().get("spark", {}).get("state") == "RUNNING", "the state", SECONDS)
+        assert backfill.status()["spark"]["webUi"].endswith(":4040")
+        backfill.set_state(1, "COMPLETED")
+        status = backfill.wait_for("Succeeded")
+        assert status["planHash"] is not None
+        wait_until(lambda: app.status().get("backfill") is None, "the application to be released", SECONDS)
+        wait_until(lambda: app.status().get("lifecycleState") == "Suspended", "what its spec says", SECONDS)
+        expected = {"BackfillBegun", "SparkApplicationCreated", "BackfillSucceeded"}
+        wait_until(lambda: expected <= set(app.events()), "the events", SECONDS)
+
+
+def test_failed_attempts_are_repeated_and_then_it_fails(
+    api: Cluster, app: SuspendedApplication, tmp_path: Path
+) -> None:
+    """Each has a SparkApplication of its own; the earlier ones stay for their logs."""
+    with running_operator(api, NAMESPACE, tmp_path / "operator.log"):
+        app.remember()
+        backfill = Backfill(app, attempts=2)
+        for number in (1, 2):
+            wait_until(lambda number=number: backfill.status().get("attempt") == number, f"attempt {number}", SECONDS)
+            backfill.set_state(number, "SUBMISSION_FAILED" if number == 1 else "FAILED")
+        status = backfill.wait_for("Failed")
+        assert "Attempt 2 failed" in status["message"]
+        assert backfill.applications() == [f"{backfill.name}-1", f"{backfill.name}-2"]
+        wait_until(lambda: app.status().get("backfill") is None, "the application to be released", SECONDS)
+
+
+def test_deleted_backfill_takes_its_spark_application_along(
+    api: Cluster, app: SuspendedApplication, tmp_path: Path
+) -> None:
+    """The application is released, and nothing of the backfill is left."""
+    with running_operator(api, NAMESPACE, tmp_path / "operator.log"):
+        app.remember()
+        backfill = Backfill(app)
+        backfill.wait_for("Submitted")
+        backfill.delete()
+        wait_until(backfill.is_gone, "it to be gone", SECONDS)
+        assert backfill.applications() == []
+        wait_until(lambda: app.status().get("backfill") is None, "the application to be released", SECONDS)
+
+
+def test_one_operation_at_a_time(api: Cluster, app: SuspendedApplication, tmp_path: Path) -> None:
+    """A second backfill and a reset wait for the first, which they name."""
+    with running_operator(api, NAMESPACE, tmp_path / "operator.log"):
+        app.remember()
+        first = Backfill(app)
+        first.wait_for("Submitted")
+        second, reset = Backfill(app), app.reset(dryRun=False)
+        assert first.name in second.wait_for("Waiting")["message"]
+        wait_until(lambda: first.name in (reset().get("message") or ""), "the reset to wait", SECONDS)
+        assert app.existing_topics() == app.topics
+        first.set_state(1, "COMPLETED")
+        first.wait_for("Succeeded")
+        second.wait_for("Submitted")
+        second.delete()
+        wait_until(lambda: reset().get("phase") == "Succeeded", "the reset", SECONDS)
+
+
+def test_crashing_operator_gets_there(api: Cluster, app: SuspendedApplication, tmp_path: Path) -> None:
+    """Killed after every action, the operator creates each SparkApplication once and ends the backfill."""
+    log = tmp_path / "operator.log"
+    with running_operator(api, NAMESPACE, log):
+        app.remember()
+        wait_until(lambda: app.status().get("lifecycleState") == "Suspended", "the application to be at rest", SECONDS)
+    backfill, crashes = Backfill(app), 0
+    for _ in range(20):
+        with running_operator(api, NAMESPACE, log, crashing=True) as process:
+
+            def ended() -> bool:
+                return process.poll() is not None or backfill.phase in {"Submitted", "Succeeded"}
+
+            wait_until(ended, "the operator to crash or the phase to change", SECONDS)
+            if backfill.phase == "Submitted":
+                backfill.set_state(1, "COMPLETED")
+                wait_until(
+                    lambda: process.poll() is not None or backfill.phase == "Succeeded",
+                    "the operator to crash or to end it",
+                    SECONDS,
+                )
+        crashes += process.returncode == 137
+        if backfill.phase == "Succeeded":
+            break
+    assert backfill.phase == "Succeeded"
+    assert crashes >= 3
+    assert backfill.applications() == [f"{backfill.name}-1"]

@@ -1,0 +1,247 @@
+"""One pass over one StreamsBackfill: observe, decide, act, report, like a pass over an application.
+
+The SparkApplications and their pods are asked for in every pass and not watched: they are needed only while a backfill runs, and
+most clusters have no such kind.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+from typing import Final
+
+from millrace.errors import StreamsError
+from millrace.manifest import StreamsBackfillStatus
+from millrace.plan.reset import ActiveMember, OffsetTarget
+from millrace_operator.app.app_controller import FORBIDDEN, ControllerContext
+from millrace_operator.app.backoff import STALE_SECONDS, FailedError, failure_of
+from millrace_operator.app.kafka_service import plans_of
+from millrace_operator.app.operations import confirm, find_app, unfinished_before
+from millrace_operator.backfills.model import (
+    BackfillAction,
+    CreateObject,
+    DeleteBackfill,
+    DeleteSparkApplication,
+    DesiredBackfill,
+    ObservedBackfill,
+    SparkPod,
+)
+from millrace_operator.backfills.progress import last_words, parse_progress
+from millrace_operator.backfills.reconciler import has_begun, has_ended, needs_members, reconcile_backfill
+from millrace_operator.backfills.spark_application import ATTEMPT_LABEL, BACKFILL_UID_LABEL, state_of
+from millrace_operator.children.naming import COMPONENT_LABEL
+from millrace_operator.cluster.executor import StaleError, write_status
+from millrace_operator.cluster.kinds import BACKFILLS, CONFIG_MAPS, PODS, SPARK_APPLICATIONS, ResourceKind
+from millrace_operator.cluster.observe import desired_backfill_from, desired_from, neighbours_of
+from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
+from millrace_operator.kafka.state_cache import KafkaStateCache
+from millrace_operator.model import DesiredApp, Object, ResourceRef, SetFinalizer, labels_of
+from millrace_operator.resets.planning import merged_plan
+from millrace_operator.resets.reconciler import ResetQuestion
+
+log = logging.getLogger(__name__)
+
+_TAIL_LINES: Final = "50"
+_TAIL_BYTES: Final = str(8 << 20)
+_SPARK_KINDS: Final = {kind.api_version: kind for kind in SPARK_APPLICATIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillController:
+    """Runs passes over backfills; thread-safe for different backfills.
+
+    Args:
+        context: How the cluster and the brokers are reached.
+        kafka_states: What is known about the brokers of applications.
+    """
+
+    context: ControllerContext
+    kafka_states: KafkaStateCache
+
+    def run(self, ref: ResourceRef, failures: int) -> float | None:
+        """Run a pass; arguments, result and exceptions are those of `AppController.run`."""
+        resource = self.context.resources.get(BACKFILLS, ref.namespace, ref.name)
+        if resource is None:
+            return None
+        desired = desired_backfill_from(resource)
+        try:
+            return self._pass(ref, resource, desired)
+        except StaleError as error:
+            log.info("%s: %s; looking again", ref, error)
+            return STALE_SECONDS
+        except Exception as error:
+            failure = failure_of(error)
+            if not isinstance(error, NotAllowedToWriteError):
+                self._report_failure(ref, str(failure))
+            log.debug("%s has failed %d times before", ref, failures)
+            raise failure from error
+
+    def _pass(self, ref: ResourceRef, resource: Object, desired: DesiredBackfill) -> float | None:
+        name = desired.spec.app_ref.name if desired.spec else ""
+        app = None if has_ended(desired.status) else find_app(self.context, desired.namespace, name)
+        decision = reconcile_backfill(desired, self._observe(resource, desired, name, app))
+        # Nothing is created for a backfill or an application that has been deleted or changed meanwhile.
+        if app is not None and any(isinstance(item, CreateObject) for item in decision.actions):
+            confirm(self.context, BACKFILLS, resource, app)
+        for action in decision.actions:
+            log.info("%s: %s", ref, type(action).__name__)
+            self._do(desired, resource, action)
+            resource = self.context.resources.get(BACKFILLS, ref.namespace, ref.name) or resource
+        if decision.status is not None:
+            self._write(resource, decision.status)
+        for event in decision.events:
+            self.context.recorder.record(resource, event)
+        return decision.again_after
+
+    def _observe(self, resource: Object, desired: DesiredBackfill, name: str, app: Object | None) -> ObservedBackfill:
+        context, now = self.context, time.time()
+        if has_ended(desired.status):
+            return ObservedBackfill(now)
+        of = desired_from(app) if app else None
+        near = neighbours_of(of, context.resources, context.children, self.kafka_states.cluster_id) if of else ()
+        observed = ObservedBackfill(
+            now=now,
+            app=of,
+            objects=context.children.of_app(desired.namespace, name),
+            claimants=tuple(str(item) for item in near if item.same_id),
+            before=() if has_begun(desired.status) else unfinished_before(context, resource, name),
+            served=self._served(),
+        )
+        if has_begun(desired.status):
+            observed = self._with_spark(desired, observed)
+        if of is None or not needs_members(desired):
+            return observed
+        try:
+            return replace(observed, members=self._members(of, observed))
+        except StreamsError as error:
+            return replace(observed, problem=str(error))
+
+    def _served(self) -> str | None:
+        """Return the kind of SparkApplication that the cluster serves, the more common one if both."""
+        return next((kind.api_version for kind in SPARK_APPLICATIONS if self.context.requests.serves(kind)), None)
+
+    def _members(self, app: DesiredApp, observed: ObservedBackfill) -> tuple[ActiveMember, ...] | None:
+        plans = plans_of(app, observed.objects)
+        plan = merged_plan(app.spec.application_id, plans) if app.spec else None
+        if plan is None:
+            return None
+        return self.context.kafka.observe_for_reset(app, ResetQuestion(plan, OffsetTarget(), ())).members
+
+    def _with_spark(self, desired: DesiredBackfill, observed: ObservedBackfill) -> ObservedBackfill:
+        spark = desired.status.spark if desired.status else None
+        kind = _SPARK_KINDS.get((spark and spark.api_version) or observed.served or "")
+        if kind is None:
+            return observed
+        selector = f"{BACKFILL_UID_LABEL}={desired.uid}"
+        applications = self._list(kind, desired, selector)
+        pods = self._list(PODS, desired, selector)
+        attempt = (desired.status and desired.status.attempt) or 0
+        driver = next((pod for pod in pods if _is_driver(pod) and _attempt(pod) == attempt), None)
+        text = self._log(desired, driver)
+        failed = any(state_of(item) == "Failed" for item in applications if _attempt(item) == attempt)
+        return replace(
+            observed,
+            applications=tuple(applications),
+            pods=tuple(SparkPod(pod["metadata"]["name"], _is_driver(pod), _attempt(pod), _lives(pod)) for pod in pods),
+            progress=None if text is None else parse_progress(text),
+            log_is_there=text is not None,
+            last_words=last_words(text or "") if failed else "",
+        )
+
+    def _list(self, kind: ResourceKind, desired: DesiredBackfill, selector: str) -> list[Object]:
+        try:
+            items = self.context.requests.list(kind, desired.namespace, labelSelector=selector).get("items") or []
+        except ApiError as error:
+            # The kind was removed with all its objects, or the namespace is being deleted and the operator's rights with it.
+            if error.not_found or (error.status == FORBIDDEN and desired.deleting):
+                return []
+            raise
+        return [{**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in items]
+
+    def _log(self, desired: DesiredBackfill, driver: Object | None) -> str | None:
+        """Return the end of a driver's log; None if it cannot be read."""
+        if driver is None:
+            return None
+        containers = (driver.get("status") or {}).get("containerStatuses") or ()
+        if not any(name in item.get("state", {}) for item in containers for name in ("running", "terminated")):
+            return ""  # it has not started
+        query = {"tailLines": _TAIL_LINES, "limitBytes": _TAIL_BYTES}
+        try:
+            return str(self.context.requests.get(PODS, desired.namespace, driver["metadata"]["name"], "log", **query))
+        except ApiError as error:
+            log.info("the log of pod %s cannot be read: %s", driver["metadata"]["name"], error)
+            return None
+
+    def _do(self, desired: DesiredBackfill, resource: Object, action: BackfillAction) -> None:
+        context = self.context
+        match action:
+            case SetFinalizer():
+                context.executor.do(action, resource)
+            case CreateObject(obj):
+                self._create(desired, obj)
+            case DeleteSparkApplication(api_version, name, uid):
+                self._delete(_SPARK_KINDS[api_version], desired.namespace, name, uid)
+            case DeleteBackfill(uid):
+                self._delete(BACKFILLS, desired.namespace, desired.name, uid)
+
+    def _create(self, desired: DesiredBackfill, obj: Object) -> None:
+        kind = _SPARK_KINDS.get(obj["apiVersion"], CONFIG_MAPS)
+        name = obj["metadata"]["name"]
+        try:
+            self.context.requests.create(kind, desired.namespace, obj)
+        except ApiError as error:
+            if not error.exists:
+                raise
+            found = self.context.requests.get(kind, desired.namespace, name)
+            if labels_of(found).get(BACKFILL_UID_LABEL) != desired.uid:
+                raise FailedError(
+                    "NameTaken",
+                    f"{kind.kind} {name} exists and does not belong to this StreamsBackfill. It is left alone. Delete it, or "
+                    "give the StreamsBackfill another name.",
+                ) from error
+
+    def _delete(self, kind: ResourceKind, namespace: str, name: str, uid: str) -> None:
+        try:
+            self.context.requests.delete(kind, namespace, name, uid=uid, propagation="Background")
+        except ApiError as error:
+            if error.conflict:
+                raise StaleError(f"{kind.kind} {name} is not the one that was seen") from error
+            if not error.not_found:
+                raise
+
+    def _write(self, resource: Object, status: StreamsBackfillStatus) -> None:
+        try:
+            write_status(self.context.requests, self.context.resources, BACKFILLS, resource, status)
+        except ApiError as error:
+            if error.conflict or error.not_found:
+                raise StaleError("the backfill has changed or is gone") from error
+            raise
+
+    def _report_failure(self, ref: ResourceRef, problem: str) -> None:
+        """Report in the status why nothing is happening; if that fails too, it must not hide the original failure."""
+        resource = self.context.resources.get(BACKFILLS, ref.namespace, ref.name)
+        if resource is None:
+            return
+        status = desired_backfill_from(resource).status or StreamsBackfillStatus()
+        if has_ended(status):
+            return
+        try:
+            changed = status.model_copy(update={"message": problem})
+            write_status(self.context.requests, self.context.resources, BACKFILLS, resource, changed)
+        except (ApiError, NotAllowedToWriteError) as error:
+            log.warning("%s: the status could not be written: %s", ref, error)
+
+
+def _is_driver(pod: Object) -> bool:
+    return labels_of(pod).get(COMPONENT_LABEL) == "backfill-driver"
+
+
+def _attempt(obj: Object) -> int:
+    number = labels_of(obj).get(ATTEMPT_LABEL, "")
+    return int(number) if number.isdigit() else 0
+
+
+def _lives(pod: Object) -> bool:
+    """Return whether a pod may still write: it has not ended, or nobody knows."""
+    return (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}

@@ -1,0 +1,98 @@
+"""What passes over resets and backfills share: both are operations on one application, done once, and one at a time.
+
+The oldest goes first, whatever its kind; one that has begun keeps all others waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from millrace_operator.app.app_controller import ControllerContext
+from millrace_operator.backfills.reconciler import has_begun
+from millrace_operator.backfills.reconciler import has_ended as backfill_has_ended
+from millrace_operator.cluster.executor import StaleError
+from millrace_operator.cluster.kinds import APPS, BACKFILLS, RESETS, ResourceKind
+from millrace_operator.cluster.observe import desired_backfill_from, desired_reset_from
+from millrace_operator.cluster.requests import ApiError
+from millrace_operator.model import Json, Object
+from millrace_operator.resets.reconciler import has_ended as reset_has_ended
+
+
+def find_app(context: ControllerContext, namespace: str, name: str) -> Object | None:
+    """Return an application. An unknown one is requested: if both are applied together, the operation may be seen first."""
+    found = context.resources.get(APPS, namespace, name)
+    if found is not None or not name:
+        return found
+    try:
+        context.resources.put(APPS, context.requests.get(APPS, namespace, name))
+    except ApiError as error:
+        if error.not_found:
+            return None
+        raise
+    return context.resources.get(APPS, namespace, name)
+
+
+def unfinished_before(context: ControllerContext, resource: Object, app: str) -> tuple[str, ...]:
+    """Return the operations on an application that come before one: kind and name of each.
+
+    Args:
+        context: Has all that are known.
+        resource: The reset or the backfill.
+        app: The name of the application.
+    """
+    own = _age(resource)
+    others = [
+        (_age(obj), obj)
+        for kind in (RESETS, BACKFILLS)
+        for obj in context.resources.of_kind(kind)
+        if obj["metadata"]["namespace"] == resource["metadata"]["namespace"]
+        and obj["metadata"]["uid"] != resource["metadata"]["uid"]
+        and ((obj.get("spec") or {}).get("appRef") or {}).get("name") == app
+        and not _HAS_ENDED[kind.kind](obj)
+    ]
+    found = [(age, obj) for age, obj in others if age < own or _BEGUN[obj["kind"]](obj)]
+    return tuple(f"{obj['kind']} {obj['metadata']['name']}" for _, obj in sorted(found, key=lambda item: item[0]))
+
+
+_HAS_ENDED: Final[dict[str, Callable[[Object], bool]]] = {
+    RESETS.kind: lambda obj: reset_has_ended(desired_reset_from(obj).status),
+    BACKFILLS.kind: lambda obj: backfill_has_ended(desired_backfill_from(obj).status),
+}
+_BEGUN: Final[dict[str, Callable[[Object], bool]]] = {
+    RESETS.kind: lambda obj: (obj.get("status") or {}).get("phase") == "Running",
+    BACKFILLS.kind: lambda obj: has_begun(desired_backfill_from(obj).status),
+}
+
+
+def _age(obj: Object) -> tuple[str, str, str]:
+    metadata = obj["metadata"]
+    return str(metadata.get("creationTimestamp", "")), str(metadata["name"]), str(obj["kind"])
+
+
+def confirm(context: ControllerContext, kind: ResourceKind, resource: Object, app: Object) -> None:
+    """Read an operation and its application again, because what it does cannot be undone.
+
+    Raises:
+        StaleError: One of them is gone or has changed.
+    """
+    for of, known in ((kind, resource), (APPS, app)):
+        metadata = known["metadata"]
+        try:
+            now: Json = context.requests.get(of, metadata["namespace"], metadata["name"])
+        except ApiError as error:
+            if error.not_found:
+                context.resources.remove(of, known)
+                raise StaleError(f"{of.kind} {metadata['name']} is gone") from error
+            raise
+        if _identity(of, now) != _identity(of, known):
+            context.resources.remove(of, known)
+            context.resources.put(of, now)
+            raise StaleError(f"{of.kind} {metadata['name']} has changed")
+
+
+def _identity(kind: ResourceKind, resource: Object) -> tuple[object, ...]:
+    """Return what must not have changed: for an operation everything, as another operator may already have carried it out."""
+    metadata = resource["metadata"]
+    version = None if kind is APPS else metadata.get("resourceVersion")
+    return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp"), version

@@ -1,0 +1,1 @@
+"""`StreamsBackfill`: an application's state, computed from history by Spark while the application is stopped."""

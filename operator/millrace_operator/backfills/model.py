@@ -1,0 +1,108 @@
+"""What passes over a backfill work on: the resource, what was observed, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from millrace.manifest import StreamsBackfillSpec, StreamsBackfillStatus
+from millrace.plan.reset import ActiveMember
+from millrace_operator.backfills.progress import Progress
+from millrace_operator.model import DesiredApp, Event, Key, Object, SetFinalizer
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredBackfill:
+    """One `StreamsBackfill` as it stands in the API."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    spec: StreamsBackfillSpec | None
+    """None if the spec is invalid; `problems` says why."""
+    problems: tuple[str, ...] = ()
+    status: StreamsBackfillStatus | None = None
+    """The status that was last written."""
+    finalizers: tuple[str, ...] = ()
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPod:
+    """A driver or an executor of any attempt."""
+
+    name: str
+    is_driver: bool
+    attempt: int
+    lives: bool
+    """Whether it may still write."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedBackfill:
+    """Everything that a pass over a backfill has observed."""
+
+    now: float
+    """Seconds since the epoch."""
+    app: DesiredApp | None = None
+    """The application; None if there is none."""
+    objects: Mapping[Key, Object] = field(default_factory=dict)
+    """The application's children."""
+    members: tuple[ActiveMember, ...] | None = None
+    """The members of its consumer group; None if the brokers were not asked or do not answer."""
+    problem: str | None = None
+    """Why they do not answer."""
+    claimants: tuple[str, ...] = ()
+    """Other StreamsApps with the same group and internal topics."""
+    before: tuple[str, ...] = ()
+    """Resets and backfills of the same application that come first."""
+    served: str | None = None
+    """The API version of the SparkApplications that the cluster serves; None if it serves none."""
+    applications: tuple[Object, ...] = ()
+    """The SparkApplications of all attempts."""
+    pods: tuple[SparkPod, ...] = ()
+    progress: Progress | None = None
+    """The last report of the latest attempt's job."""
+    log_is_there: bool = True
+    """Whether the log of that job's driver could be read."""
+    last_words: str = ""
+    """The end of its driver's log, once it has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateObject:
+    """Create an object. Idempotent: succeeds if the backfill has already created it."""
+
+    object: Object
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSparkApplication:
+    """Delete the SparkApplication that was seen."""
+
+    api_version: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteBackfill:
+    """Delete the backfill itself, whose time to live is over."""
+
+    uid: str
+
+
+BackfillAction = SetFinalizer | CreateObject | DeleteSparkApplication | DeleteBackfill
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillDecision:
+    """What a pass over a backfill has decided; the actions are carried out in order, and the status is written after them."""
+
+    actions: Sequence[BackfillAction] = ()
+    status: StreamsBackfillStatus | None = None
+    """None leaves it unchanged."""
+    events: Sequence[Event] = ()
+    again_after: float | None = None
+    """Seconds after which to look again; None if nothing is left to do."""

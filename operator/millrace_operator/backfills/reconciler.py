@@ -1,0 +1,502 @@
+"""`reconcile_backfill`: from a backfill and what was observed to what to do about it.
+
+A pure function, called again until the backfill has finished:
+
+    Waiting ─► Suspending ─► Submitted ─► Computing ─► Publishing ─► Stopping ─► Succeeded
+                                 ▲                                         │
+                                 └───────────── next attempt ──────────────┘
+
+While `status.holdsApp` is true the application has no pods: that field in the API is the lock, which outlives the operator.
+The application's own passes read it; `status.backfill` there says that they have. Nothing is computed before its group is empty,
+and it is released only when no Spark pod is left that could still write.
+
+A job publishes to Kafka only after everything is computed. Until then a backfill that is deleted or fails leaves nothing behind.
+From its report `Publishing` on it is finished, by further attempts if need be and even if it is deleted, because changelogs and
+offsets belong together. If all attempts fail in that phase, the application stays stopped: it would restore half a state.
+
+Each attempt is a SparkApplication with a name of its own. One that has disappeared is never created again under its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from millrace.manifest import Condition, StreamsBackfillSpec, StreamsBackfillStatus
+from millrace.manifest.streamsbackfill import Phase, SparkStatus
+from millrace.plan.model import TopologyPlan
+from millrace.plan.reset import ActiveMember
+from millrace_operator.backfills.model import (
+    BackfillDecision,
+    CreateObject,
+    DeleteBackfill,
+    DeleteSparkApplication,
+    DesiredBackfill,
+    ObservedBackfill,
+)
+from millrace_operator.backfills.progress import summary
+from millrace_operator.backfills.spark_application import (
+    SPARK_GROUPS,
+    Attempt,
+    application_name,
+    config_map,
+    error_of,
+    shown_state,
+    spark_application,
+    state_of,
+    web_ui_of,
+)
+from millrace_operator.children.naming import FINALIZER, PAUSE_ANNOTATION
+from millrace_operator.model import AppRevision, DesiredApp, Event, Object, ObservedApp, SetFinalizer
+from millrace_operator.reconcile import consumer_group
+from millrace_operator.reconcile.children_view import ChildrenView, view_of
+from millrace_operator.reconcile.revisions import revision_of
+from millrace_operator.reconcile.status import timestamp
+
+ENDED: Final = frozenset({"Succeeded", "Failed", "Refused"})
+_BEGUN: Final = frozenset({"Suspending", "Submitted", "Computing", "Publishing", "Stopping"})
+PATIENCE_S: Final = 600.0
+"""How long a backfill waits for what is in its way, for the application to stop, and for a Spark operator to begin."""
+_ORPHANS_PATIENCE_S: Final = 60.0
+"""How long executors may outlive a driver that has ended before they are deleted with the SparkApplication."""
+_LATER_S: Final = 5.0
+_SOON_S: Final = 1.0
+_PUBLISHING: Final = "PublicationBegun"
+
+Outcome = Literal["Succeeded", "Failed", "Refused", "Cancelled", "Retry"]
+
+_NO_SPARK_OPERATOR: Final = (
+    f"This cluster serves no SparkApplication ({' or '.join(SPARK_GROUPS.values())}). Install a Spark operator that watches this "
+    "namespace: helm install spark-operator spark-operator --repo https://kubeflow.github.io/spark-operator --namespace "
+    "spark-operator --create-namespace"
+)
+
+
+def has_ended(status: StreamsBackfillStatus | None) -> bool:
+    """Return whether a backfill with this status has finished, even if its phase is known only to a newer operator."""
+    return status is not None and (status.phase in ENDED or status.completion_time is not None)
+
+
+def has_begun(status: StreamsBackfillStatus | None) -> bool:
+    """Return whether a backfill with this status may have changed something and is not over."""
+    return status is not None and status.phase in _BEGUN
+
+
+def needs_members(desired: DesiredBackfill) -> bool:
+    """Return whether the brokers have to be asked who is in the group."""
+    phase = desired.status.phase if desired.status else None
+    spec = desired.spec
+    return spec is not None and spec.changes_kafka and phase in {None, "Pending", "Waiting", "Suspending"}
+
+
+def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> BackfillDecision:
+    """Return what to do about a backfill, and its status.
+
+    Args:
+        desired: The resource as it stands.
+        observed: What was seen of the application, its brokers and its Spark pods.
+    """
+    this = _Pass(desired, observed)
+    if has_ended(desired.status):
+        return this.after_the_end()
+    if not has_begun(desired.status):
+        if desired.deleting:
+            return BackfillDecision((SetFinalizer(present=False),) if FINALIZER in desired.finalizers else ())
+        return this.hindrance() or this.begin()
+    match this.status.phase:
+        case "Suspending":
+            return this.suspend()
+        case "Stopping":
+            return this.stop()
+    return this.follow()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    desired: DesiredBackfill
+    observed: ObservedBackfill
+
+    @property
+    def status(self) -> StreamsBackfillStatus:
+        return self.desired.status or StreamsBackfillStatus()
+
+    @property
+    def spec(self) -> StreamsBackfillSpec:
+        """The spec, which is immutable and was valid when the backfill began."""
+        assert self.desired.spec is not None
+        return self.desired.spec
+
+    @property
+    def app(self) -> DesiredApp:
+        assert self.observed.app is not None
+        return self.observed.app
+
+    @property
+    def view(self) -> ChildrenView:
+        """The application's children."""
+        return view_of(self.app, ObservedApp(now=self.observed.now, objects=self.observed.objects))
+
+    @property
+    def plan(self) -> TopologyPlan | None:
+        """The plan of the newest revision; None while that is not the one that pods are to run."""
+        spec, status = self.app.spec, self.app.status
+        if spec is None or status is None or status.current_revision != revision_of(spec):
+            return None
+        return self.view.plan(status.current_revision)
+
+    @property
+    def application(self) -> Object | None:
+        """The SparkApplication of the latest attempt; None if there is none."""
+        name = self.status.spark.name if self.status.spark else None
+        return next((item for item in self.observed.applications if item["metadata"]["name"] == name), None)
+
+    @property
+    def publishes(self) -> bool:
+        """Whether the job has begun to publish, or may have: its driver did run, and its log is gone."""
+        reported = self.observed.progress is not None and self.observed.progress.has_published
+        known = any(item.type == _PUBLISHING for item in self.status.conditions)
+        has_run = self.status.spark is not None and self.status.spark.driver_pod is not None
+        unknown = has_run and not self.observed.log_is_there and self.status.phase != "Stopping"
+        return self.spec.changes_kafka and (reported or known or unknown)
+
+    def _seconds_since(self, time: str | None) -> float:
+        return 0.0 if time is None else self.observed.now - datetime.fromisoformat(time).timestamp()
+
+    @property
+    def in_phase_s(self) -> float:
+        return self._seconds_since(self.status.phase_time)
+
+    def after_the_end(self) -> BackfillDecision:
+        """Return what to do about a backfill that has ended: let it go, now or when its time to live is over."""
+        if FINALIZER in self.desired.finalizers:
+            return BackfillDecision((SetFinalizer(present=False),), again_after=_SOON_S)
+        ended = self.status.completion_time
+        ttl = None if self.desired.spec is None else self.desired.spec.ttl_seconds_after_finished
+        # A backfill that keeps the application stopped says why, and its deletion lets it run.
+        if self.desired.deleting or ttl is None or ended is None or self.status.holds_app:
+            return BackfillDecision()
+        left = ttl - self._seconds_since(ended)
+        return (
+            BackfillDecision((DeleteBackfill(self.desired.uid),)) if left <= 0 else BackfillDecision(again_after=left)
+        )
+
+    def hindrance(self) -> BackfillDecision | None:
+        """Return what to do about a backfill that cannot begin, now or ever; None if it can."""
+        if self.desired.spec is None:
+            return self._end("Refused", "\n".join(self.desired.problems) or "The spec cannot be read.")
+        name = self.spec.app_ref.name
+        if self.observed.app is None:
+            return self._end("Refused", f"There is no StreamsApp {name} in namespace {self.desired.namespace}.")
+        if self.app.deleting:
+            return self._end("Refused", f"StreamsApp {name} is being deleted.")
+        if self.observed.before:
+            return self._wait(f"{self.observed.before[0]} of the same application is not finished.", patient=True)
+        if (obstacle := self._obstacle_of_app(name)) is not None:
+            return self._wait(obstacle)
+        if self.observed.served is None:
+            lacking = self._condition("SparkOperatorAvailable", "False", "NotInstalled", _NO_SPARK_OPERATOR)
+            return self._wait(_NO_SPARK_OPERATOR, lacking)
+        if not self.spec.changes_kafka:
+            return None
+        if self.observed.members is None:
+            return self._wait(self.observed.problem or "The brokers have not been asked yet.")
+        if foreign := self._members(own=False):
+            return self._end("Refused", self._told_of_strangers(foreign))
+        return None
+
+    def _obstacle_of_app(self, name: str) -> str | None:
+        """Return what keeps the application from being stopped or computed; None if nothing does."""
+        if self.app.spec is None:
+            return f"The spec of StreamsApp {name} is not valid: correct it."
+        if self.app.annotations.get(PAUSE_ANNOTATION, "").lower() == "true":
+            return f"The annotation {PAUSE_ANNOTATION} of StreamsApp {name} keeps it as it is: remove it."
+        if self.observed.claimants:
+            named = ", ".join(self.observed.claimants)
+            return f"StreamsApp {named} has the same applicationId, so the backfill would affect it as well."
+        if self.plan is None:
+            return (
+                f"The topology of StreamsApp {name}'s newest revision is not known yet, or that revision is not the one that "
+                "pods are to run: see its conditions."
+            )
+        return None
+
+    def begin(self) -> BackfillDecision:
+        """Return the first step, which takes the lock: from then on the application's passes stop its pods."""
+        assert self.plan is not None
+        assert self.app.spec is not None
+        holds = self.spec.changes_kafka
+        message = f"StreamsApp {self.app.name} is being stopped." if holds else "The Spark job is being started."
+        served = self.observed.served or ""
+        status = self._status(
+            "Suspending",
+            message,
+            self._condition("SparkOperatorAvailable", "True", "Served", f"The cluster serves {served}."),
+        ).model_copy(
+            update={
+                "holds_app": holds,
+                "plan_hash": self.plan.hash,
+                "revision": revision_of(self.app.spec),
+                "outcome": None,
+            }
+        )
+        actions = () if FINALIZER in self.desired.finalizers else (SetFinalizer(present=True),)
+        what = f"The backfill of StreamsApp {self.app.name} begins: {message}"
+        return BackfillDecision(actions, status, (Event("BackfillBegun", what),), _SOON_S)
+
+    def suspend(self) -> BackfillDecision:
+        """Return what to do while the application stops, and start the first attempt when it has."""
+        if (ending := self._overtaken()) is not None:
+            return ending
+        if self.status.holds_app and (obstacle := self._activity()) is not None:
+            if self.in_phase_s < PATIENCE_S:
+                return BackfillDecision((), self._status("Suspending", obstacle), (), _LATER_S)
+            return self._stopping(
+                "Failed", f"The application did not stop within {PATIENCE_S / 60:.0f} minutes: {obstacle}"
+            )
+        if self.observed.served is None:
+            return self._stopping("Failed", _NO_SPARK_OPERATOR)
+        return self._submit(1)
+
+    def follow(self) -> BackfillDecision:
+        """Return what to do while a SparkApplication is computing or publishing."""
+        application, progress = self.application, self.observed.progress
+        state = None if application is None else state_of(application)
+        if state == "Succeeded":
+            return self._stopping("Succeeded", summary(self.spec, progress))
+        if (ending := self._overtaken()) is not None:
+            return ending
+        number, name = self.status.attempt or 1, (self.status.spark or SparkStatus()).name
+        may_retry = number < self.spec.attempts
+        if application is None:
+            why = f"SparkApplication {name} was deleted by somebody."
+            return self._stopping("Retry" if self.publishes and may_retry else "Failed", why)
+        if state == "Failed":
+            why = (progress.message if progress else "") or self.observed.last_words or error_of(application)
+            why = why or "its driver says nothing"
+            if progress is not None and progress.state == "Refused":
+                return self._stopping("Refused", why)
+            return self._stopping("Retry" if may_retry else "Failed", f"Attempt {number} failed: {why}")
+        if state == "New" and self.in_phase_s >= PATIENCE_S:
+            return self._stopping(
+                "Failed",
+                f"No Spark operator has started SparkApplication {name} within {PATIENCE_S / 60:.0f} minutes. Check that it runs "
+                f"and watches namespace {self.desired.namespace}.",
+            )
+        phase: Phase = "Submitted"
+        message = f"SparkApplication {name} waits for the Spark operator."
+        if state == "Running":
+            message = f"SparkApplication {name} starts its pods."
+        if progress is not None:
+            phase = "Publishing" if self.publishes else "Computing"
+            message = progress.message or ("Results are being published." if self.publishes else "Spark is computing.")
+        return BackfillDecision((), self._status(phase, message), (), _LATER_S)
+
+    def stop(self) -> BackfillDecision:
+        """Return what to do until no Spark pod is left, and then end as decided, or try again."""
+        outcome, message = self.status.outcome or "Failed", self.status.message or ""
+        if outcome != "Succeeded" and self.application is not None and state_of(self.application) == "Succeeded":
+            return self._stopping("Succeeded", summary(self.spec, self.observed.progress))  # it was faster
+        running = [item for item in self.observed.applications if state_of(item) not in {"Succeeded", "Failed"}]
+        living = sorted(pod.name for pod in self.observed.pods if pod.lives)
+        if running or living:
+            # What has ended stays for its log, unless executors outlive it.
+            leaving = self.observed.applications if self.in_phase_s >= _ORPHANS_PATIENCE_S else running
+            actions = tuple(
+                DeleteSparkApplication(item["apiVersion"], item["metadata"]["name"], item["metadata"]["uid"])
+                for item in leaving
+                if "deletionTimestamp" not in item["metadata"]
+            )
+            what = f"Still there: {', '.join(living) or 'a SparkApplication'}."
+            condition = self._condition("SparkPodsStopped", "False", "Stopping", what)
+            return BackfillDecision(actions, self._status("Stopping", message, condition), (), _SOON_S)
+        if outcome == "Cancelled" and self.publishes:  # it had just begun, so it is finished
+            outcome = "Retry"
+        may_submit = self.observed.app is not None and self.app.spec is not None
+        if self.publishes and (outcome in {"Failed", "Refused"} or (outcome == "Retry" and not may_submit)):
+            return self._end(
+                "Failed",
+                f"{message}\nResults were being published, so changelogs and offsets do not fit each other. The application "
+                "stays stopped until this StreamsBackfill is deleted. Before that, create another one that succeeds; or "
+                "suspend the application (spec.state), delete this one, and create a StreamsReset.",
+                holds=bool(self.status.holds_app),
+            )
+        match outcome:
+            case "Retry" if not self.publishes and (overtaken := self._overtaken()) is not None:
+                return overtaken
+            case "Retry":
+                return self._submit((self.status.attempt or 0) + 1)
+            case "Cancelled":
+                return self._end("Failed", message)
+            case "Succeeded":
+                return self._end("Succeeded", message)
+            case "Refused":
+                return self._end("Refused", message)
+        return self._end("Failed", message)
+
+    def _overtaken(self) -> BackfillDecision | None:
+        """Return what to do if the backfill is pointless now: deleted, or its application is gone or another one.
+
+        A job that has begun to publish is finished regardless.
+        """
+        if self.publishes:
+            return None
+        if self.desired.deleting:
+            return self._stopping("Cancelled", "The backfill was deleted. Nothing was published.")
+        name = self.spec.app_ref.name
+        if self.observed.app is None or self.app.deleting:
+            return self._stopping("Failed", f"StreamsApp {name} was deleted. Nothing was published.")
+        if self.app.spec is not None and revision_of(self.app.spec) != self.status.revision:
+            return self._stopping(
+                "Failed",
+                f"The spec of StreamsApp {name} has changed, so the result would not fit it. Nothing was published. Create "
+                "another StreamsBackfill.",
+            )
+        return None
+
+    def _activity(self) -> str | None:
+        """Return why the application may still write; None if it has stopped and nobody is in its group."""
+        status = self.app.status
+        if status is None or status.backfill != self.desired.name:
+            paused = self.app.annotations.get(PAUSE_ANNOTATION, "").lower() == "true"
+            hint = f": remove the annotation {PAUSE_ANNOTATION}" if paused else ""
+            return f"StreamsApp {self.app.name} is being stopped{hint}."
+        if pods := sorted(pod.name for pod in self.view.pods.values()):
+            return f"Pods of StreamsApp {self.app.name} are stopping: {', '.join(pods)}."
+        if self.view.may_get_pods:
+            return f"StreamsApp {self.app.name} may still get pods: its StatefulSet is not at rest yet."
+        if self.observed.members is None:
+            return self.observed.problem or "The brokers have not been asked yet."
+        if foreign := self._members(own=False):
+            return self._told_of_strangers(foreign)
+        if own := self._members(own=True):
+            return f"Members are leaving the group: {consumer_group.listed_members(own)}."
+        return None
+
+    def _members(self, *, own: bool) -> list[ActiveMember]:
+        known = consumer_group.known_uids(self.app, self.view)
+        return [
+            item
+            for item in self.observed.members or ()
+            if consumer_group.is_member_of(self.app.name, known, item.client_id, item.instance_id) is own
+        ]
+
+    def _told_of_strangers(self, foreign: Sequence[ActiveMember]) -> str:
+        return (
+            f"Members of the group are not pods of StreamsApp {self.app.name}: {consumer_group.listed_members(foreign)}. "
+            "Stop them, then create another StreamsBackfill."
+        )
+
+    def _submit(self, number: int) -> BackfillDecision:
+        """Return the start of an attempt. If the status is not written, the next pass creates the same objects again."""
+        if self.observed.served is None:
+            return self._stopping("Failed", _NO_SPARK_OPERATOR)
+        assert self.app.spec is not None
+        name, revision = application_name(self.desired.name, number), self.status.revision or ""
+        attempt = Attempt(
+            name=self.desired.name,
+            uid=self.desired.uid,
+            number=number,
+            spec=self.spec,
+            app=AppRevision(self.desired.namespace, self.app.name, revision, self.app.spec, self.app.uid),
+            manifest=self.app.manifest,
+            plan_hash=self.status.plan_hash or "",
+        )
+        status = self._status(
+            "Submitted",
+            f"SparkApplication {name} waits for the Spark operator.",
+            self._condition(
+                "AppStopped", "True" if self.status.holds_app else "False", "NoMembers", "Nobody is in the group."
+            )
+            if self.status.holds_app
+            else self._condition(
+                "AppStopped", "False", "NotNeeded", "Nothing is written to Kafka, so the application may run."
+            ),
+        ).model_copy(
+            update={
+                "attempt": number,
+                "outcome": None,
+                "spark": SparkStatus(api_version=self.observed.served, name=name),
+                "phase_time": timestamp(self.observed.now),
+                "progress": None,
+                "stages": (),
+            }
+        )
+        actions = (CreateObject(config_map(attempt)), CreateObject(spark_application(attempt, self.observed.served)))
+        event = Event("SparkApplicationCreated", f"Attempt {number} of {self.spec.attempts}: SparkApplication {name}.")
+        return BackfillDecision(actions, status, (event,), _SOON_S)
+
+    def _stopping(self, outcome: Outcome, message: str) -> BackfillDecision:
+        status = self._status("Stopping", message).model_copy(update={"outcome": outcome})
+        events = (Event("AttemptFailed", message[:1000], "Warning"),) if outcome == "Retry" else ()
+        return BackfillDecision((), status, events, _SOON_S)
+
+    def _wait(self, message: str, *conditions: Condition, patient: bool = False) -> BackfillDecision:
+        if not patient and self._seconds_since(self.status.start_time) >= PATIENCE_S:
+            return self._end("Refused", f"{message} Then create another StreamsBackfill.")
+        return BackfillDecision((), self._status("Waiting", message, *conditions), (), _LATER_S)
+
+    def _end(
+        self, phase: Literal["Succeeded", "Failed", "Refused"], message: str, *, holds: bool = False
+    ) -> BackfillDecision:
+        good = phase == "Succeeded"
+        done = self._condition("Complete" if good else "Failed", "True", phase, message)
+        status = self._status(phase, message, done).model_copy(
+            update={"completion_time": timestamp(self.observed.now), "holds_app": holds or None, "outcome": None}
+        )
+        event = Event(f"Backfill{phase}", message[:1000], "Normal" if good else "Warning")
+        return BackfillDecision((), status, (event,), _SOON_S)
+
+    def _status(self, phase: Phase, message: str, *conditions: Condition) -> StreamsBackfillStatus:
+        old, now = self.status, timestamp(self.observed.now)
+        if self.desired.spec is not None and self.publishes:
+            conditions = (*conditions, self._publishing_condition())
+        replaced = {item.type for item in conditions}
+        update: dict[str, object] = {
+            "observed_generation": self.desired.generation,
+            "phase": phase,
+            "message": message,
+            "start_time": old.start_time or now,
+            "phase_time": old.phase_time if old.phase == phase and old.phase_time else now,
+            "conditions": (*(item for item in old.conditions if item.type not in replaced), *conditions),
+        }
+        return old.model_copy(update={**update, **self._reported()})
+
+    def _reported(self) -> dict[str, object]:
+        """Return the fields that tell what the Spark operator and the job have reported."""
+        fields: dict[str, object] = {}
+        application, progress = self.application, self.observed.progress
+        if application is not None and self.status.spark is not None:
+            drivers = [pod.name for pod in self.observed.pods if pod.is_driver and pod.attempt == self.status.attempt]
+            fields["spark"] = self.status.spark.model_copy(
+                update={
+                    "state": shown_state(application) or None,
+                    "driver_pod": drivers[0] if drivers else self.status.spark.driver_pod,
+                    "web_ui": web_ui_of(application) or self.status.spark.web_ui,
+                }
+            )
+        if progress is not None:
+            fields["stages"] = progress.stages[:256]
+            fields["progress"] = progress.stages_done
+            fields["notes"] = tuple(note[:1000] for note in progress.notes[:100])
+            found = {"ends": progress.ends, "stores": progress.stores, "outputs": progress.outputs}
+            fields |= {name: items for name, items in found.items() if items}
+        return fields
+
+    def _publishing_condition(self) -> Condition:
+        return self._condition(
+            _PUBLISHING, "True", "Publishing", "Results may be published in part, so it is finished now."
+        )
+
+    def _condition(self, kind: str, value: Literal["True", "False"], reason: str, message: str) -> Condition:
+        known = next((item for item in self.status.conditions if item.type == kind), None)
+        same = known is not None and known.status == value
+        return Condition(
+            type=kind,
+            status=value,
+            reason=reason,
+            message=message,
+            last_transition_time=known.last_transition_time if same and known else timestamp(self.observed.now),
+            observed_generation=self.desired.generation,
+        )

@@ -1,0 +1,185 @@
+"""Passes over backfills, against an API server over HTTP: what they ask for, what they read, and what they leave alone."""
+
+import json
+from contextlib import closing
+
+import pytest
+from tests.operator.app.support import PassWorld
+from tests.operator.kafka.support import count_plan, streams_app
+
+from millrace.plan import reset
+from millrace_operator.app.app_controller import holding_backfill
+from millrace_operator.app.backfill_controller import BackfillController
+from millrace_operator.app.backoff import STALE_SECONDS, FailedError
+from millrace_operator.app.operations import unfinished_before
+from millrace_operator.children.config_maps import plan_config_map
+from millrace_operator.cluster.kinds import (
+    APPS,
+    BACKFILLS,
+    CONFIG_MAPS,
+    PODS,
+    RESETS,
+    SPARK_APPLICATIONS,
+)
+from millrace_operator.kafka.state_cache import KafkaStateCache
+from millrace_operator.model import AppRevision, ResourceRef
+from millrace_operator.reconcile.revisions import revision_of
+
+REF, APP = ResourceRef("StreamsBackfill", "default", "history"), ResourceRef("StreamsApp", "default", "app")
+SPARK = SPARK_APPLICATIONS[0]
+SPEC = {"appRef": {"name": "app"}, "driver": {"serviceAccountName": "spark"}}
+
+
+class Kafka:
+    """Brokers with an empty group."""
+
+    def observe_for_reset(self, desired, question):
+        return reset.ObservedApplication(topics={"in": 1}, groups=frozenset({"app"}))
+
+
+class World(PassWorld):
+    """An API server that serves SparkApplications, with an app without pods and a backfill of it."""
+
+    def __init__(self, server, requests):
+        super().__init__(server, requests, Kafka(), KafkaStateCache(lambda _: None, lambda: 0.0))
+        self.passes = BackfillController(self.cluster, self.brokers)
+        server.objects["/apis/sparkoperator.k8s.io/v1beta2"] = {"resources": [{"name": "sparkapplications"}]}
+        app = streams_app(state="suspended")
+        self.revision = revision_of(app.spec)
+        revision = AppRevision("default", "app", self.revision, app.spec)
+        self.cluster.children.put(CONFIG_MAPS, plan_config_map(revision, count_plan("in", "app").to_json()))
+        self.spec = app.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]
+        self.app_status(currentRevision=self.revision)
+        self.watch(BACKFILLS, self.serve(BACKFILLS, "history", SPEC))
+
+    def serve(self, kind, name, spec, **fields):
+        """Make the API server serve a resource with this spec."""
+        metadata = {"name": name, "namespace": "default", "generation": 1, **fields.pop("metadata", {})}
+        body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec, **fields}
+        return self.server.put(kind.path("default", name), body)
+
+    def app_status(self, **status):
+        """Let the app have a status."""
+        self.watch(APPS, self.serve(APPS, "app", self.spec, status={"observedGeneration": 1, **status}))
+
+    def watch(self, kind, obj):
+        """Deliver the API server's current object to the operator."""
+        self.cluster.resources.put(kind, obj)
+
+    def run(self):
+        """Make a pass."""
+        return self.passes.run(REF, 0)
+
+    @property
+    def status(self):
+        """The backfill's status as it is served."""
+        return self.server.objects[BACKFILLS.path("default", "history")].get("status", {})
+
+    def submit(self):
+        """Make passes until the SparkApplication exists."""
+        self.run()
+        self.app_status(currentRevision=self.revision, backfill="history")
+        self.run()
+        assert self.status["phase"] == "Submitted"
+        return self.server.objects[SPARK.path("default", "history-1")]
+
+    def driver(self, application, log):
+        """Let a driver run with this log."""
+        labels = {**application["metadata"]["labels"], "app.kubernetes.io/component": "backfill-driver"}
+        status = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
+        self.server.logs[PODS.path("default", "history-1-driver", "log")] = log
+        return self.serve(PODS, "history-1-driver", {}, metadata={"labels": labels}, status=status)
+
+
+@pytest.fixture
+def world(server, requests):
+    """A world with one backfill."""
+    with closing(World(server, requests)) as world:
+        yield world
+
+
+def test_backfill_takes_the_lock_and_then_creates_the_spark_application(world):
+    """The lock is in the API before anything is created; the ConfigMap comes before what mounts it."""
+    world.run()
+    assert (world.status["phase"], world.status["holdsApp"]) == ("Suspending", True)
+    assert holding_backfill(world.cluster.resources, APP) == "history"
+    world.submit()
+    created = [path for method, path, _, _ in world.server.asked if method == "POST"]
+    assert [path.rpartition("/")[2] for path in created if "events" not in path] == ["configmaps", "sparkapplications"]
+    config_map = world.server.objects[CONFIG_MAPS.path("default", "history.backfill")]
+    assert json.loads(config_map["data"]["streamsapp.yaml"])["spec"]["applicationId"] == "app"
+
+
+def test_progress_is_read_from_the_drivers_log(world):
+    """The last report counts, whatever else the program prints."""
+    application = world.submit()
+    world.serve(
+        SPARK,
+        "history-1",
+        application["spec"],
+        metadata=application["metadata"],
+        status={"applicationState": {"state": "RUNNING"}},
+    )
+    report = {"state": "Computing", "stages": [{"name": "0", "tasks": 2, "done": 2, "recordsPerSecond": 10.7}]}
+    log = '{"backfill": {"state": "Computing"}}\nhello\n' + json.dumps({"backfill": report}) + "\nbye\n"
+    world.driver(application, log)
+    world.run()
+    assert (world.status["phase"], world.status["progress"]) == ("Computing", "1/1")
+    assert world.status["stages"][0]["recordsPerSecond"] == 11
+    assert world.status["spark"]["driverPod"] == "history-1-driver"
+    asked = [query for _, path, query, _ in world.server.asked if path.endswith("/log")]
+    assert all("tailLines" in query for query in asked)
+
+
+def test_failed_drivers_last_words_are_the_reason(world):
+    """A program that cannot be imported reports nothing; its traceback says why."""
+    application = world.submit()
+    world.serve(
+        SPARK,
+        "history-1",
+        application["spec"],
+        metadata=application["metadata"],
+        status={"applicationState": {"state": "FAILED"}},
+    )
+    world.driver(application, "Traceback\nModuleNotFoundError: No module named 'pyspark'\n")
+    world.run()
+    assert "No module named 'pyspark'" in world.status["message"]
+
+
+def test_somebody_elses_spark_application_is_left_alone(world):
+    """Its name is taken, and the status says so."""
+    world.serve(SPARK, "history-1", {"type": "Scala"})
+    with pytest.raises(FailedError, match="does not belong to this StreamsBackfill"):
+        world.submit()
+    assert "does not belong to this StreamsBackfill" in world.status["message"]
+    assert world.server.objects[SPARK.path("default", "history-1")]["spec"] == {"type": "Scala"}
+
+
+def test_nothing_is_created_for_a_backfill_that_was_deleted_meanwhile(world):
+    """The watch may be late."""
+    world.run()
+    world.app_status(currentRevision=world.revision, backfill="history")
+    del world.server.objects[BACKFILLS.path("default", "history")]
+    assert world.run() == STALE_SECONDS
+    assert SPARK.path("default", "history-1") not in world.server.objects
+
+
+def test_operations_take_turns(world):
+    """The older one goes first, and one that has begun keeps even older ones waiting."""
+    resources = world.cluster.resources
+
+    def operation(kind, name, created, phase):
+        fields = {"metadata": {"creationTimestamp": created, "uid": name}, "status": {"phase": phase}}
+        spec = SPEC if kind is BACKFILLS else {"appRef": {"name": "app"}}
+        resources.put(kind, world.serve(kind, name, spec, **fields))
+        return resources.get(kind, "default", name)
+
+    resources.remove(BACKFILLS, resources.get(BACKFILLS, "default", "history"))
+    first = operation(RESETS, "first", "2026-01-01T00:00:00Z", "Waiting")
+    second = operation(BACKFILLS, "second", "2026-01-01T00:00:01Z", "Waiting")
+    assert unfinished_before(world.cluster, first, "app") == ()
+    assert unfinished_before(world.cluster, second, "app") == ("StreamsReset first",)
+    operation(BACKFILLS, "second", "2026-01-01T00:00:01Z", "Computing")
+    assert unfinished_before(world.cluster, first, "app") == ("StreamsBackfill second",)
+    operation(BACKFILLS, "second", "2026-01-01T00:00:01Z", "Succeeded")
+    assert unfinished_before(world.cluster, first, "app") == ()

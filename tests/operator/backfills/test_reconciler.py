@@ -1,0 +1,419 @@
+"""Decisions about a backfill: when it begins, what it waits for, and that it leaves no half state whatever fails."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.operator.backfills.world import APACHE, FOREIGN, CrashError, World, spec
+
+from millrace.plan.reset import ActiveMember
+from millrace_operator.backfills.model import CreateObject, DeleteBackfill, DeleteSparkApplication
+from millrace_operator.backfills.reconciler import PATIENCE_S, reconcile_backfill
+from millrace_operator.children.naming import FINALIZER
+from millrace_operator.model import SetFinalizer
+
+
+def running(**fields):
+    """Return a world in which the first attempt is computing."""
+    world = World(**fields)
+    advance(world, "Submitted")
+    world.spark("start")
+    world.spark("compute")
+    world.pass_over()
+    return world
+
+
+def advance(world, phase, passes=20):
+    """Run passes of both controllers until a phase is reached."""
+    for _ in range(passes):
+        if world.status is not None and world.status.phase == phase:
+            return
+        world.app_pass()
+        world.executors_end()
+        world.pass_over()
+    raise AssertionError(f"{world.status.phase}: {world.status.message}")
+
+
+def phases(world):
+    """Return the phase and whether the application is kept stopped."""
+    return world.status.phase, world.held
+
+
+def test_backfill_stops_the_application_computes_and_lets_it_continue():
+    """The pods go first; then one SparkApplication is created; when it has succeeded the application runs again."""
+    world = World()
+    world.settle()
+    assert phases(world) == ("Succeeded", False)
+    assert list(world.applications) == ["history-1"]
+    assert (world.published, world.pods, world.finalizers) == (1, 2, ())
+    assert [event.reason for event in world.events] == [
+        "BackfillBegun",
+        "SparkApplicationCreated",
+        "BackfillSucceeded",
+    ]
+    assert {item.type for item in world.status.conditions} >= {"AppStopped", "SparkOperatorAvailable", "Complete"}
+
+
+def test_first_pass_only_takes_the_lock():
+    """Nothing is created before the status says that the application is kept stopped."""
+    world = World()
+    decision = world.pass_over()
+    assert decision.actions == (SetFinalizer(present=True),)
+    assert phases(world) == ("Suspending", True)
+
+
+@pytest.mark.parametrize("seen", [None, "another"])
+def test_nothing_is_computed_until_the_application_knows(seen):
+    """No pods are not enough: a pass over the application that began earlier could still start some."""
+    world = World(pods=0)
+    world.pass_over()
+    world.app_sees = seen
+    assert not any(isinstance(action, CreateObject) for action in world.pass_over().actions)
+    assert "is being stopped" in world.status.message
+
+
+def test_backfill_waits_for_members_of_pods_that_have_stopped():
+    """A static member stays in the group for a while after its pod."""
+    left = ActiveMember("m-1", "app-0.u-1", "app-0.u-StreamThread-1-consumer", "/10.0.0.1")
+    world = World(pods=0, members=(left,))
+    world.pass_over()
+    world.app_pass()
+    world.pass_over()
+    assert "leaving the group: app-0.u" in world.status.message
+    world.members = ()
+    world.settle()
+    assert world.status.phase == "Succeeded"
+
+
+def test_strangers_in_the_group_refuse_it_before_the_application_is_stopped():
+    """They would go on committing offsets of their own."""
+    world = World(members=(FOREIGN,))
+    world.settle()
+    assert phases(world) == ("Refused", False)
+    assert "java-1" in world.status.message
+    assert (world.pods, world.done) == (2, [])
+
+
+def test_strangers_that_join_later_end_it_without_a_result():
+    """The application continues when that has lasted too long."""
+    world = World()
+    world.pass_over()
+    world.members = (FOREIGN,)
+    world.app_pass()
+    world.pass_over()
+    assert "java-1" in world.status.message
+    world.now += PATIENCE_S
+    world.settle()
+    assert phases(world) == ("Failed", False)
+    assert world.applications == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"exists": False}, "There is no StreamsApp app"),
+        ({"app_deleting": True}, "is being deleted"),
+    ],
+)
+def test_backfill_of_nothing_is_refused(fields, says):
+    """There is nothing to wait for."""
+    world = World(**fields)
+    world.settle()
+    assert phases(world) == ("Refused", False)
+    assert says in world.status.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"served": None}, "helm install spark-operator"),
+        ({"planned": False}, "is not known yet"),
+        ({"paused": True}, "remove it"),
+        ({"claimants": ("shop/other",)}, "same applicationId"),
+        ({"brokers_answer": False}, "do not answer"),
+    ],
+)
+def test_what_is_in_the_way_is_waited_for_a_while_and_then_refused(fields, says):
+    """Nothing starts weeks later because somebody has removed an obstacle; the application is left alone."""
+    world = World(**fields)
+    world.pass_over()
+    assert world.status.phase == "Waiting"
+    assert says in world.status.message
+    world.now += PATIENCE_S
+    world.settle()
+    assert phases(world) == ("Refused", False)
+    assert (world.pods, world.done) == (2, [])
+
+
+def test_missing_spark_operator_is_a_condition_that_says_how_to_install_one():
+    """Once it is installed, the backfill begins."""
+    world = World(served=None)
+    world.pass_over()
+    condition = next(item for item in world.status.conditions if item.type == "SparkOperatorAvailable")
+    assert (condition.status, condition.reason) == ("False", "NotInstalled")
+    assert "sparkoperator.k8s.io" in condition.message
+    world.served = APACHE
+    world.settle()
+    assert next(iter(world.applications.values()))["apiVersion"] == APACHE
+
+
+def test_one_operation_at_a_time():
+    """However long the one before takes."""
+    world = World(before=("StreamsReset again",))
+    world.pass_over()
+    world.now += 10 * PATIENCE_S
+    world.pass_over()
+    assert phases(world) == ("Waiting", False)
+    assert "StreamsReset again" in world.status.message
+    world.before = ()
+    world.settle()
+    assert world.status.phase == "Succeeded"
+
+
+@pytest.mark.parametrize("fields", [{"dry_run": True}, {"sink": "parquet:///tables"}])
+def test_what_writes_nothing_to_kafka_leaves_the_application_running(fields):
+    """Not even strangers in the group matter."""
+    world = World(spec=spec(**fields), members=(FOREIGN,))
+    advance(world, "Submitted")
+    assert (world.held, world.pods) == (False, 2)
+    world.settle()
+    assert (world.status.phase, world.published) == ("Succeeded", 0)
+
+
+def test_failed_attempt_is_followed_by_another():
+    """Under another name: a name that was used once is never used again."""
+    world = running()
+    world.spark("fail")
+    world.settle()
+    assert (world.status.phase, world.status.attempt, world.published) == ("Succeeded", 2, 1)
+    assert list(world.applications) == ["history-1", "history-2"]
+    assert "AttemptFailed" in [event.reason for event in world.events]
+
+
+def test_last_attempt_fails_with_the_jobs_own_words():
+    """The application continues as it was."""
+    world = running(spec=spec(attempts=1))
+    world.spark("fail")
+    world.settle()
+    assert phases(world) == ("Failed", False)
+    assert "it is full" in world.status.message
+    assert (world.published, world.pods) == (0, 2)
+
+
+def test_refusal_by_the_job_is_final():
+    """Trying a wrong column again does not help."""
+    world = running()
+    world.spark("refuse")
+    world.settle()
+    assert (world.status.phase, world.status.attempt) == ("Refused", 1)
+
+
+def test_application_stays_stopped_while_an_executor_may_still_write():
+    """A driver that was killed leaves executors behind for a while; those that do not end are deleted."""
+    world = running(spec=spec(attempts=1))
+    world.spark("die")
+    for _ in range(3):
+        world.pass_over()
+    assert phases(world) == ("Stopping", True)
+    assert "exec-1" in next(item for item in world.status.conditions if item.type == "SparkPodsStopped").message
+    world.now += 120
+    assert any(isinstance(action, DeleteSparkApplication) for action in world.pass_over().actions)
+    world.pass_over()
+    assert phases(world) == ("Failed", False)
+
+
+def test_deleting_it_while_it_computes_cancels_it():
+    """The SparkApplication goes first, and then the application continues; nothing was published."""
+    world = running()
+    world.deleted = True
+    while not world.gone:
+        world.app_pass()
+        world.pass_over()
+    world.app_pass()
+    assert (world.applications, world.published, world.half, world.pods) == ({}, 0, False, 2)
+
+
+def test_deleting_it_while_it_publishes_finishes_it():
+    """Changelogs and offsets belong together, so even a failed attempt is followed by another."""
+    world = running()
+    world.spark("publish")
+    world.pass_over()
+    world.deleted = True
+    world.spark("die")
+    world.settle()
+    assert world.gone
+    assert (world.published, world.half) == (1, False)
+    assert world.status.attempt == 2
+
+
+def test_half_published_state_keeps_the_application_stopped():
+    """Otherwise it would restore it. Deleting the backfill lets it run: by then its user has read why."""
+    world = running(spec=spec(attempts=1))
+    world.spark("publish")
+    world.pass_over()
+    world.spark("fail")
+    advance(world, "Failed")
+    world.pass_over()
+    world.app_pass()
+    assert (world.held, world.pods, world.finalizers) == (True, 0, ())
+    assert "create another one that succeeds" in world.status.message
+    world.gone = True
+    world.app_pass()
+    assert world.pods == 2
+
+
+@pytest.mark.parametrize("change", [{"image": "registry.example/words:2"}, None])
+def test_changed_or_deleted_application_ends_it(change):
+    """The result would not fit: the job is stopped before it publishes."""
+    world = running()
+    if change is None:
+        world.exists = False
+    else:
+        world.app_changes = change
+    world.pass_over()
+    assert world.status.phase == "Stopping"
+    while world.status.phase == "Stopping":
+        world.executors_end()
+        world.pass_over()
+    assert phases(world) == ("Failed", False)
+    assert world.applications == {}
+
+
+def test_changed_application_does_not_end_a_job_that_publishes():
+    """It is too late for that; the application's own rules decide what becomes of the new revision."""
+    world = running()
+    world.spark("publish")
+    world.pass_over()
+    world.app_changes = {"image": "registry.example/words:2"}
+    world.settle()
+    assert (world.status.phase, world.published) == ("Succeeded", 1)
+
+
+def test_vanished_spark_application_is_not_created_again():
+    """Somebody has deleted it, who may do the same again."""
+    world = World()
+    advance(world, "Submitted")
+    world.spark_pods.clear()
+    world.applications.clear()
+    world.settle()
+    assert phases(world) == ("Failed", False)
+    assert "deleted by somebody" in world.status.message
+    assert len([action for action in world.done if isinstance(action, CreateObject)]) == 2
+
+
+def test_vanished_driver_may_have_published():
+    """Nobody can tell without its log, so another attempt makes the result whole."""
+    world = running()
+    world.spark("publish")
+    world.spark("vanish")
+    world.settle()
+    assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
+
+
+def test_job_that_publishes_while_it_is_cancelled_is_finished():
+    """Its last report shows that it was faster than its deletion."""
+    world = running()
+    world.deleted = True
+    world.pass_over()
+    world.spark("publish")
+    world.spark("fail")
+    world.settle()
+    assert world.gone
+    assert (world.published, world.half, world.status.attempt) == (1, False, 2)
+
+
+def test_spark_application_that_nobody_starts_is_given_up():
+    """The application does not stay stopped for a Spark operator that watches other namespaces."""
+    world = World()
+    advance(world, "Submitted")
+    world.now += PATIENCE_S
+    world.pass_over()
+    world.pass_over()
+    assert "No Spark operator has started" in world.status.message
+    world.pass_over()
+    assert phases(world) == ("Failed", False)
+    assert world.applications == {}
+
+
+def test_finished_backfill_does_nothing_ever_again():
+    """Another pass, or an operator that starts later, changes nothing."""
+    world = World()
+    world.settle()
+    world.done.clear()
+    world.now += 1_000_000
+    assert world.pass_over().again_after is None
+    assert world.done == []
+
+
+def test_finished_backfill_is_deleted_when_its_time_to_live_is_over():
+    """With it go the SparkApplications and their logs, which belong to it."""
+    world = World(spec=spec(ttl_seconds_after_finished=100))
+    while world.status is None or world.status.phase != "Succeeded" or world.finalizers:
+        world.app_pass()
+        for event in ("start", "compute", "succeed"):
+            world.spark(event)
+        world.executors_end()
+        world.pass_over()
+    assert world.pass_over().again_after == pytest.approx(100, abs=1)
+    world.now += 101
+    assert any(isinstance(action, DeleteBackfill) for action in world.pass_over().actions)
+    assert world.gone
+
+
+EVENTS = st.one_of(
+    st.sampled_from(
+        ["start", "compute", "publish", "succeed", "fail", "die", "vanish", "refuse", "delete", "change", "ends", "app"]
+    ),
+    st.tuples(st.just("pass"), st.one_of(st.none(), st.integers(0, 2))),
+    st.tuples(st.just("wait"), st.sampled_from([5, 70, 700])),
+)
+
+
+def happen(world, event):
+    """Let one thing happen."""
+    match event:
+        case ("pass", crash):
+            with contextlib.suppress(CrashError):
+                world.pass_over(crash)
+        case ("wait", seconds):
+            world.now += seconds
+        case "delete":
+            world.deleted = True
+        case "change":
+            world.app_changes = {"image": "registry.example/words:2"}
+        case "ends":
+            world.executors_end()
+        case "app":
+            world.app_pass()
+        case _:
+            world.spark(event)
+
+
+@given(st.lists(EVENTS, max_size=40), st.sampled_from([1, 2]))
+def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts):
+    """Jobs fail and operators die at any moment: nothing or everything is published when the application runs again.
+
+    And never do both write at the same time, which the world checks.
+    """
+    world = World(spec=spec(attempts=attempts))
+    for event in events:
+        if world.gone:
+            break
+        happen(world, event)
+        assert not (world.half and world.pods), "the application runs on half a state"
+    if not world.gone:
+        world.settle(passes=400)
+    world.app_pass()
+    if world.half:
+        assert phases(world) == ("Failed", True)
+        assert world.pods == 0
+    else:
+        assert world.gone or world.pods == 2
+    assert world.gone or FINALIZER not in world.finalizers
+
+
+def test_reconcile_is_pure():
+    """Two calls with the same arguments return the same."""
+    world = running()
+    assert reconcile_backfill(*world.look()) == reconcile_backfill(*world.look())

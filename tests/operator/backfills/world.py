@@ -1,0 +1,282 @@
+"""A small world for backfills: an application, its pods and group, and a Spark operator, changed only by decisions and events."""
+
+import json
+from dataclasses import dataclass, field, replace
+
+from tests.operator.kafka.support import count_plan, streams_app
+
+from millrace.manifest import StreamsAppStatus, StreamsBackfillSpec
+from millrace.manifest.streamsbackfill import Driver
+from millrace.manifest.streamsreset import AppReference
+from millrace.plan.reset import ActiveMember
+from millrace_operator.backfills.model import (
+    CreateObject,
+    DeleteBackfill,
+    DeleteSparkApplication,
+    DesiredBackfill,
+    ObservedBackfill,
+    SparkPod,
+)
+from millrace_operator.backfills.progress import Progress
+from millrace_operator.backfills.reconciler import needs_members, reconcile_backfill
+from millrace_operator.backfills.spark_application import shown_state, state_of
+from millrace_operator.children.config_maps import plan_config_map
+from millrace_operator.children.naming import FINALIZER, labels
+from millrace_operator.model import AppRevision, DesiredApp, Key, SetFinalizer
+from millrace_operator.reconcile.revisions import revision_of
+
+KUBEFLOW, APACHE = "sparkoperator.k8s.io/v1beta2", "spark.apache.org/v1"
+FOREIGN = ActiveMember("m-9", None, "java-1-StreamThread-1-consumer", "/10.0.0.9")
+
+
+class CrashError(Exception):
+    """The operator dies here."""
+
+
+def spec(**fields):
+    """Return the spec of a backfill."""
+    given = {
+        "app_ref": AppReference(name="app"),
+        "driver": Driver(service_account_name="spark"),
+        **fields,
+    }
+    return StreamsBackfillSpec(**given)
+
+
+@dataclass
+class World:
+    """The actual state of the cluster; `pass_over` is one pass of the operator."""
+
+    spec: StreamsBackfillSpec = field(default_factory=spec)
+    now: float = 1_700_000_000.0
+    state: str = "running"
+    app_changes: dict = field(default_factory=dict)
+    """What the StreamsApp's spec has besides what it had when it was created."""
+    exists: bool = True
+    app_deleting: bool = False
+    paused: bool = False
+    planned: bool = True
+    pods: int = 2
+    members: tuple = ()
+    """Members of the group besides the application's pods."""
+    brokers_answer: bool = True
+    served: str | None = KUBEFLOW
+    before: tuple = ()
+    claimants: tuple = ()
+    app_sees: str | None = None
+    """The backfill in the application's status."""
+    applications: dict = field(default_factory=dict)
+    """The SparkApplications by name."""
+    config_maps: dict = field(default_factory=dict)
+    spark_pods: dict = field(default_factory=dict)
+    """Pods by name, each with whether it lives."""
+    progress: Progress | None = None
+    """The last report of the latest driver."""
+    published: int = 0
+    """How many attempts have published everything."""
+    half: bool = False
+    """Whether one has published something, and none has finished since."""
+    status: object = None
+    finalizers: tuple = ()
+    deleted: bool = False
+    gone: bool = False
+    events: list = field(default_factory=list)
+    done: list = field(default_factory=list)
+
+    @property
+    def held(self):
+        """Whether the backfill keeps the application stopped; a resource that is gone does not."""
+        return bool(self.status is not None and self.status.holds_app and not self.gone)
+
+    def app(self):
+        """Return the application as the operator sees it."""
+        app = streams_app(state=self.state, **self.app_changes)
+        annotations = {"streams.millrace.dev/pause": "true"} if self.paused else {}
+        return DesiredApp(
+            namespace="default",
+            name="app",
+            uid="u-1",
+            generation=1,
+            spec=app.spec,
+            manifest=app.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True),
+            status=StreamsAppStatus(current_revision=revision_of(app.spec), backfill=self.app_sees),
+            annotations=annotations,
+            deleting=self.app_deleting,
+        )
+
+    def objects(self):
+        """Return the application's children."""
+        app, objects = self.app(), {}
+        if self.planned:
+            revision = AppRevision("default", "app", revision_of(app.spec), app.spec)
+            item = plan_config_map(revision, count_plan("in", "app").to_json())
+            objects[Key("ConfigMap", item["metadata"]["name"])] = item
+        for index in range(self.pods):
+            name = f"app-{index}"
+            metadata = {"name": name, "uid": name, "labels": labels("app"), "creationTimestamp": "2026-01-01T00:00:00Z"}
+            objects[Key("Pod", name)] = {"metadata": metadata, "spec": {"containers": []}, "status": {}}
+        return objects
+
+    def look(self):
+        """Return the backfill and what a pass observes."""
+        desired = DesiredBackfill(
+            *("default", "history", "b-1", 1, self.spec),
+            status=self.status,
+            finalizers=self.finalizers,
+            deleting=self.deleted,
+        )
+        own = tuple(
+            ActiveMember(f"m-{index}", None, f"app-{index}.u-StreamThread-1-consumer", "/10.0.0.1")
+            for index in range(self.pods)
+        )
+        observed = ObservedBackfill(
+            self.now,
+            app=self.app() if self.exists else None,
+            objects=self.objects() if self.exists else {},
+            before=self.before,
+            claimants=self.claimants,
+            served=self.served,
+            applications=tuple(self.applications.values()),
+            pods=tuple(
+                SparkPod(name, "driver" in name, int(name.split("-")[1]), lives)
+                for name, lives in self.spark_pods.items()
+            ),
+            progress=self.progress,
+            log_is_there=any("driver" in name for name in self.spark_pods if self._is_current(name)),
+        )
+        if needs_members(desired) and self.exists:
+            observed = (
+                replace(observed, members=own + self.members)
+                if self.brokers_answer
+                else replace(observed, problem="The brokers do not answer")
+            )
+        return desired, observed
+
+    def pass_over(self, crash_after=None):
+        """Run one pass, stopping after this many actions if given, and return the decision."""
+        assert not self.gone
+        decision = reconcile_backfill(*self.look())
+        for number, action in enumerate(decision.actions):
+            if number == crash_after:
+                raise CrashError
+            self.do(action)
+        if crash_after is not None:
+            raise CrashError
+        if decision.status is not None:
+            text = json.loads(decision.status.model_dump_json(by_alias=True, exclude_none=True))
+            self.status = type(decision.status).model_validate(text)
+        self.events += decision.events
+        return decision
+
+    def do(self, action):
+        """Carry out an action; repeating it does no harm."""
+        self.done.append(action)
+        match action:
+            case SetFinalizer(present):
+                self.finalizers = (FINALIZER,) if present else ()
+                if self.deleted and not present:
+                    self.gone = True
+            case CreateObject(obj):
+                name = obj["metadata"]["name"]
+                if obj["kind"] == "ConfigMap":
+                    self.config_maps.setdefault(name, obj)
+                elif name not in self.applications:
+                    assert not (self.held and self.pods), "nothing is computed while the application runs"
+                    uid = f"s-{len(self.done)}"
+                    self.applications[name] = {**obj, "metadata": {**obj["metadata"], "uid": uid}}
+                    self.progress = None
+            case DeleteSparkApplication(_, name, uid):
+                assert self.applications.get(name, {"metadata": {"uid": uid}})["metadata"]["uid"] == uid
+                if name in self.applications:
+                    del self.applications[name]
+                    for pod in [pod for pod in self.spark_pods if pod.startswith(name.removeprefix("history"))]:
+                        del self.spark_pods[pod]
+                    self.progress = None
+            case DeleteBackfill():
+                self.deleted, self.gone = True, not self.finalizers
+
+    # What others do
+
+    def app_pass(self):
+        """Let the operator's pass over the application happen, and its pods follow."""
+        self.app_sees = "history" if self.held and not self.paused else None
+        if self.app_sees or self.state == "suspended":
+            self.pods = 0
+        elif not self.paused:
+            assert not any(self.spark_pods.values()) or not self.spec.changes_kafka, "two write at the same time"
+            self.pods = 2
+
+    def current(self):
+        """Return the latest SparkApplication that has not ended, or None."""
+        found = [item for item in self.applications.values() if state_of(item) not in {"Succeeded", "Failed"}]
+        return found[-1] if found else None
+
+    def spark(self, event):
+        """Let something happen to the latest SparkApplication: start, compute, publish, succeed, fail, die, vanish."""
+        item = self.current()
+        if item is None:
+            return
+        name = item["metadata"]["name"]
+        driver, executor = f"{name.removeprefix('history')}-driver", f"{name.removeprefix('history')}-exec-1"
+        state = self._state(item)
+        if event == "start" and state is None:
+            self.spark_pods |= {driver: True, executor: True}
+            self._set(item, "RUNNING")
+        elif state is None:
+            return
+        elif event == "compute":
+            self.progress = self.progress or Progress(state="Computing")
+        elif event == "publish" and self.progress is not None:
+            self.progress = Progress(state="Publishing", has_published=True)
+            self.half = self.spec.changes_kafka
+        elif event == "succeed" and self.progress is not None:
+            self.spark_pods |= {driver: False, executor: False}
+            self.progress, self.half = Progress(state="Succeeded", has_published=True), False
+            self.published += self.spec.changes_kafka
+            self._set(item, "COMPLETED")
+        elif event in {"fail", "refuse"} and not (event == "refuse" and self.half):
+            self.spark_pods |= {driver: False, executor: False}
+            state = "Refused" if event == "refuse" else "Failed"
+            self.progress = Progress(state=state, message="it is full", has_published=self.half)
+            self._set(item, "FAILED")
+        elif event == "die":
+            self.spark_pods[driver] = False
+            self._set(item, "FAILED")
+        elif event == "vanish":
+            del self.applications[name]
+            self.spark_pods.pop(driver, None), self.spark_pods.pop(executor, None)
+            self.progress = None
+
+    def _is_current(self, pod):
+        return self.status is not None and pod.startswith(f"-{self.status.attempt}-")
+
+    def executors_end(self):
+        """Let executors notice that their driver is gone."""
+        if self.current() is None:
+            self.spark_pods = dict.fromkeys(self.spark_pods, False)
+
+    def _state(self, item):
+        return shown_state(item) or None
+
+    def _set(self, item, state):
+        """Write a state as the Spark operator of this kind does."""
+        name, status = item["metadata"]["name"], {"applicationState": {"state": state}}
+        if item["apiVersion"] == APACHE:
+            summary = {"RUNNING": "RunningHealthy", "COMPLETED": "Succeeded", "FAILED": "Failed"}[state]
+            status = {"currentState": {"currentStateSummary": summary}}
+        self.applications[name] = {**item, "status": status}
+
+    def settle(self, passes=60):
+        """Run everything until the backfill has nothing left to do; jobs succeed."""
+        for _ in range(passes):
+            if self.gone:
+                return
+            if self.pass_over().again_after is None and not self.finalizers:
+                self.app_pass()
+                return
+            self.app_pass()
+            for event in ("start", "compute", "publish", "succeed"):
+                self.spark(event)
+            self.executors_end()
+            self.now += 5
+        raise AssertionError(f"no end: {self.status}")
