@@ -24,14 +24,18 @@ TOPICS = ("clicks", "users", "views")
 
 
 def late_topology() -> Any:
-    """A stream-table join counted by windows, a stream-stream join, and counts by another key."""
+    """A stream-table join counted by windows, two stream-stream joins, one of them by another key, and counts by another key."""
     builder = StreamsBuilder()
     clicks = builder.stream("clicks")
     joined = clicks.join(builder.table("users"), pair)
-    windows = TimeWindows.of_size_and_grace(1_000, 500)
-    windowed_out(joined.group_by_key().windowed_by(windows).count(), 1_000, L)
-    both = JoinWindows.of_time_difference_and_grace(20, 100)
-    clicks.left_join(builder.stream("views"), pair, both).to("pairs")
+    windows = TimeWindows.of_size_and_grace(3_000, 1_500)
+    windowed_out(joined.group_by_key().windowed_by(windows).count(), 3_000, L)
+    both = JoinWindows.of_time_difference_and_grace(60, 300)
+    views = builder.stream("views")
+    clicks.left_join(views, pair, both).to("pairs")
+    by_end = clicks.select_key(lambda _key, value: value[-2:])
+    rare = views.filter(lambda _key, value: value.endswith("7")).select_key(lambda _key, value: value[-2:])
+    by_end.left_join(rare, pair, both).to("ends")
     by_value = joined.group_by(lambda _key, value: value[-2:]).windowed_by(windows).count()
     by_value.to_stream(lambda key, _value: f"{key.key}@{key.window.start}").to("values", longs())
     return builder.build(StreamsConfig.of(CONFIG))
@@ -47,16 +51,20 @@ class Late:
 
     def partition_counts(self) -> Mapping[str, int]:
         """Return the partitions of inputs and outputs."""
-        return dict.fromkeys((*TOPICS, "out", "pairs", "values"), PARTITIONS)
+        return dict.fromkeys((*TOPICS, "out", "pairs", "values", "ends"), PARTITIONS)
 
     def read(self, partition: TopicPartition) -> Iterator[Sequence[ConsumedRecord]]:
         """Return batches of different sizes."""
         chance = random.Random(f"{partition}")
         records = []
         time = 0
+        topic = TOPICS.index(partition.topic)
         for offset in range(self.records):
             time += chance.randrange(5)
             at = max(0, time - chance.randrange(3_000)) if chance.random() < 0.1 else time
+            at = (
+                at * len(TOPICS) + topic
+            )  # which of two records with the same timestamp comes first depends on their arrival
             key, value = f"{partition.partition}-{chance.randrange(200)}", f"{partition.topic}{chance.randrange(100)}"
             records.append(ConsumedRecord(*partition, offset, at, key.encode(), value.encode(), NO_HEADERS))
             if len(records) > chance.randrange(2_000):
