@@ -107,6 +107,8 @@ def test_operator_has_minimal_permissions(cluster: Cluster, operator: Release, n
         "authorization.k8s.io",
         "batch",
         "monitoring.coreos.com",
+        "spark.apache.org",
+        "sparkoperator.k8s.io",
         "networking.k8s.io",
         "policy",
         "storage.k8s.io",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from functools import reduce
 from typing import Any
@@ -123,10 +124,11 @@ def test_spark_computes_what_the_engine_does(spark, names):
 
 @pytest.mark.parametrize("name", sorted(FAILING))
 def test_backfill_fails_as_the_engine_does(spark, name):
-    """What makes the engine fail makes the backfill fail, with the engine's message."""
+    """What makes the engine fail makes the backfill fail, with the engine's message; another task may be the first to fail."""
     backfill = backfill_of(name, 3)
     with pytest.raises(StreamsError) as expected:
         Engine(backfill.topology, backfill.config, backfill.history).run()
     with pytest.raises(Exception, match="Error") as raised:
         compute(spark, backfill).rows.collect()
-    assert str(expected.value).split("\n")[0] in str(raised.value)
+    first_line = str(expected.value).split("\n")[0]
+    assert re.sub(r"\d+", "#", first_line) in re.sub(r"\d+", "#", str(raised.value))

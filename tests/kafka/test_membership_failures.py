@@ -12,7 +12,7 @@ import pytest
 from tests.kafka.support import Group, committed
 from tests.waiting import wait_until
 
-from millrace.assignment.protocol import Lost
+from millrace.assignment.protocol import Assigned, Lost
 from millrace.config import StreamsConfig
 from millrace.dev.kafka import SaslPlain
 from millrace.errors import (
@@ -109,9 +109,9 @@ def test_a_static_member_whose_new_id_the_coordinator_lost_joins_again(own_kafka
     group.restarts = True
     group.join("c")
     group.until(lambda: group.members["a"]._shared.rejoin_reason is not None, "c")
+    earlier = len(group.of("b", Assigned))
     group.join("b", **{"group.instance.id": "pod-b"})
-    group.settle(timeout_s=120)
-    assert not group.restarts
+    group.until(lambda: not group.restarts and len(group.of("b", Assigned)) > earlier, timeout_s=120)
     group.close()
 
 

@@ -39,8 +39,6 @@ class Coordinator:
         self._closed = closed
         self._node: int | None = None
         self._blocking_node: str | None = None
-        self.changes = 0
-        """How often the coordinator failed or moved."""
 
     @property
     def known(self) -> bool:
@@ -51,7 +49,6 @@ class Coordinator:
         """Look for the coordinator again before the next request."""
         if self._node is not None:
             log.info("Group %s looks for its coordinator again: %s", self._settings.group_id, reason)
-            self.changes += 1
         self._node = self._blocking_node = None
 
     async def send(self, request: object, timeout_ms: int | None = None, deadline: Deadline | None = None) -> Any:

@@ -116,7 +116,7 @@ class Heartbeats:
         elif code == 25:  # UNKNOWN_MEMBER_ID
             self._member.reset("the group has removed this member", keep_member_id=False)
         elif code == 82:  # FENCED_INSTANCE_ID
-            self._member.fenced(self._coordinator.changes)
+            self._member.fenced()
         elif code == 30:  # GROUP_AUTHORIZATION_FAILED
             self._member.fail(AuthorizationError(f"The principal may not read group {group}: allow READ on that group"))
         elif code in NOT_HERE:

@@ -155,7 +155,7 @@ class Joining:
         shared = self._shared
         with shared.lock:
             if response.member_id != shared.member_id:
-                shared.given_at = self._coordinator.changes
+                shared.id_is_stored = False
             shared.generation, shared.member_id = response.generation_id, response.member_id
             shared.leader_id = response.leader
             shared.state = MemberState.SYNCING  # heartbeats keep the membership while the leader assigns
@@ -194,7 +194,7 @@ class Joining:
             revoked, added = shared.owned - now_owned, now_owned - shared.owned
             shared.owned = now_owned
             shared.state = MemberState.STABLE
-            shared.given_at = None
+            shared.id_is_stored = True
             self._backoff_ms = self._settings.retry_backoff_ms
             generation = shared.generation
         log.info(
@@ -222,7 +222,7 @@ class Joining:
         if code in {22, 25}:
             shared.reset("it was removed while the group rebalanced", keep_member_id=code == 22)
         elif code == 82:
-            shared.fenced(self._coordinator.changes)
+            shared.fenced()
         elif code in NOT_HERE:
             self._retry_after(f"error {code}")
         elif code != 27:  # REBALANCE_IN_PROGRESS: rejoin at once

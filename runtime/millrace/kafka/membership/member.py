@@ -129,7 +129,7 @@ class GroupMember(BaseMember):
                     f"Group {self._settings.group_id} has started its next generation: offsets are committed in that one"
                 ) from error
             if error.code == 82:
-                shared.fenced(self._coordinator.changes)
+                shared.fenced()
             elif identity == (shared.generation, shared.member_id):
                 shared.reset("a commit was refused", keep_member_id=error.code == 22)
             raise

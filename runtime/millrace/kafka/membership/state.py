@@ -46,8 +46,8 @@ class SharedState:
         self.state = MemberState.UNJOINED
         self.generation = NO_GENERATION
         self.member_id = ""
-        self.given_at: int | None = None
-        """`Coordinator.changes` when `member_id` was given; None once a generation with it has begun and is stored."""
+        self.id_is_stored = True
+        """Whether a generation with `member_id` has begun: until then its coordinator has the id in memory only."""
         self.leader_id = ""
         self.owned: frozenset[TopicPartition] = frozenset()
         self.lost = False
@@ -133,16 +133,14 @@ class SharedState:
                 self.step = None
         self.changed.set()
 
-    def fenced(self, coordinator_changes: int) -> None:
+    def fenced(self) -> None:
         """Take the answer that another member has this static member's place.
 
-        If the coordinator failed after it had given the member id, and before a generation with it began, its successor knows
-        only the id of the former process. This member then joins again without an id, as a process that starts does.
+        A coordinator that fails between giving the member id and the begin of a generation loses it: its successor knows only the
+        id of the former process. So a member whose id is that new joins again without one, as a process that starts does.
         """
-        if self.given_at is not None and self.given_at != coordinator_changes:
-            self.reset(
-                "the group's new coordinator does not know the id that the former one gave it", keep_member_id=False
-            )
+        if not self.id_is_stored:
+            self.reset("the group's coordinator does not know its new id", keep_member_id=False)
         else:
             group, instance_id = self._settings.group_id, self._settings.instance_id
             self.fail(
