@@ -99,7 +99,7 @@ def test_a_static_member_whose_new_id_the_coordinator_lost_joins_again(own_kafka
 
     kafka = own_kafka()
     kafka.create_topics("in", partitions=3)
-    group = Interrupted(kafka.bootstrap_servers, "in", 3, **{"session.timeout.ms": 60_000})
+    group = Interrupted(kafka.bootstrap_servers, "in", 3, **{"session.timeout.ms": 15_000})
     group.join("a")
     group.settle()
     group.join("b", **{"group.instance.id": "pod-b"})
