@@ -14,6 +14,22 @@ from millrace.kafka.group_admin import GroupAdmin
 from millrace.serdes import Serdes
 
 FIRST_TIMESTAMP = 1_700_000_000_000
+MANIFEST = """\
+apiVersion: streams.millrace.dev/v1alpha1
+kind: StreamsApp
+metadata: {{name: shop}}
+spec:
+  applicationId: {app.id}
+  image: shop:1
+  app: {{entrypoint: "shop:topology"}}
+  kafka: {{bootstrapServers: ["{app.kafka.bootstrap_servers}"]}}
+"""
+PROGRAM = """\
+from tests.backfill.programs import CountPerKey
+
+def topology():
+    return CountPerKey({app.source!r}, {app.sink!r}, by_value={by_value})()
+"""
 
 
 @dataclass
@@ -45,6 +61,11 @@ class App:
     @property
     def clients(self):
         return ClientSettings(StreamsConfig.of(self.settings), "test")
+
+    def write_project(self, folder, *, by_value=False):
+        """Write the user's program and its manifest, `streamsapp.yaml`."""
+        (folder / "shop.py").write_text(PROGRAM.format(app=self, by_value=by_value))
+        (folder / "streamsapp.yaml").write_text(MANIFEST.format(app=self))
 
     def produce(self, keys, first=FIRST_TIMESTAMP):
         """Write a record per key, a second apart."""

@@ -155,28 +155,9 @@ def test_a_topic_created_again_meanwhile_is_noticed(app):
         check_unchanged(history, admin)
 
 
-MANIFEST = """\
-apiVersion: streams.millrace.dev/v1alpha1
-kind: StreamsApp
-metadata: {{name: shop}}
-spec:
-  applicationId: {app.id}
-  image: shop:1
-  app: {{entrypoint: "shop:topology"}}
-  kafka: {{bootstrapServers: ["{app.kafka.bootstrap_servers}"]}}
-"""
-PROGRAM = """\
-from tests.backfill.programs import CountPerKey
-
-def topology():
-    return CountPerKey({app.source!r}, {app.sink!r})()
-"""
-
-
 def command(app, folder, *arguments):
     """Return the command as a user types it, and its options."""
-    (folder / "shop.py").write_text(PROGRAM.format(app=app))
-    (folder / "streamsapp.yaml").write_text(MANIFEST.format(app=app))
+    app.write_project(folder)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(Path.cwd()), *sys.path]))}
     full = [sys.executable, "-m", "millrace.backfill", "-f", "streamsapp.yaml", "--master", "local[2]", *arguments]
     return full, {

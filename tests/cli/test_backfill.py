@@ -8,23 +8,6 @@ import sys
 import pytest
 from tests.backfill.broker_app import App
 
-MANIFEST = """\
-apiVersion: streams.millrace.dev/v1alpha1
-kind: StreamsApp
-metadata: {{name: shop}}
-spec:
-  applicationId: {app.id}
-  image: shop:1
-  app: {{entrypoint: "shop:topology"}}
-  kafka: {{bootstrapServers: ["{app.kafka.bootstrap_servers}"]}}
-"""
-PROGRAM = """\
-from tests.backfill.programs import CountPerKey
-
-def topology():
-    return CountPerKey({app.source!r}, {app.sink!r}, by_value=True)()
-"""
-
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
@@ -33,8 +16,7 @@ def shop(kafka, tmp_path):
     """An application with ten records."""
     app = App(kafka)
     app.produce([f"k{number % 3}" for number in range(10)])
-    (tmp_path / "shop.py").write_text(PROGRAM.format(app=app))
-    (tmp_path / "streamsapp.yaml").write_text(MANIFEST.format(app=app))
+    app.write_project(tmp_path, by_value=True)
     return app
 
 
