@@ -98,16 +98,15 @@ def test_application_goes_on_after_a_backfill(spark: Maker, spark_image: str, wo
     streamed.apply()
     streamed.wait_ready()
     streamed.wait("the same state", lambda: counts(streamed, words) == counts(app, words))
-    Words.of(words.bootstrap_servers, words.input, output)
 
 
-def begun(spark: Maker, words: Words, image: str) -> tuple[Application, Backfill]:
+def begun(spark: Maker, words: Words, image: str, **spec: Any) -> tuple[Application, Backfill]:
     """Return an application that was stopped half-way, and its backfill."""
     app = spark(words, **SLOWLY)
     app.apply()
     app.wait_ready()
     words.write(times=LINES // len(TEXT))
-    backfill = Backfill(app, image)
+    backfill = Backfill(app, image, **spec)
     backfill.wait_for("Submitted")
     return app, backfill
 
@@ -149,20 +148,22 @@ class Watch:
 
 @pytest.mark.thorough
 def test_killed_drivers_are_replaced(spark: Maker, spark_image: str, words: Words) -> None:
-    """The first is killed while it computes, the second while it publishes, and the third finds nothing in its way."""
-    app, backfill = begun(spark, words, spark_image)
+    """Killed while it computes or publishes, or deleted with its log, each is followed by one that finds nothing in its way."""
+    app, backfill = begun(spark, words, spark_image, attempts=5)
     watch = Watch(app, backfill, words)
-    for number, state in ((1, "Computing"), (2, "Publishing")):
+    for number, (state, how) in enumerate(
+        ((state, how) for state in ("Computing", "Publishing") for how in ("kill", "delete")), start=1
+    ):
         watch.until(lambda number=number: backfill.status().get("attempt") == number, f"attempt {number}")
         backfill.wait_until_it_says(state)
-        backfill.kill("driver")
-    status = watch.until_it_succeeds()
-    assert status["attempt"] == 3
-    assert [item["status"]["applicationState"]["state"] for item in backfill.spark_applications()] == [
-        "FAILED",
-        "FAILED",
-        "COMPLETED",
-    ]
+        if how == "kill":
+            backfill.kill("driver")
+        else:
+            [pod] = backfill.pods("driver")
+            app.kubectl("delete", "pod", pod["metadata"]["name"], "--grace-period=0", "--force")
+    assert watch.until_it_succeeds()["attempt"] == 5
+    states = [item["status"]["applicationState"]["state"] for item in backfill.spark_applications()]
+    assert states == ["FAILED", "FAILED", "FAILED", "FAILED", "COMPLETED"]
 
 
 @pytest.mark.thorough

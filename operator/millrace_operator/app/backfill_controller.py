@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 _TAIL_LINES: Final = "50"
 _TAIL_BYTES: Final = str(8 << 20)
+_REFUSED: Final = {400, 403, 422}
+"""How the API server answers if a webhook, a policy or a quota does not let an object in."""
 _SPARK_KINDS: Final = {kind.api_version: kind for kind in SPARK_APPLICATIONS}
 
 
@@ -80,13 +82,20 @@ class BackfillController:
     def _pass(self, ref: ResourceRef, resource: Object, desired: DesiredBackfill) -> float | None:
         name = desired.spec.app_ref.name if desired.spec else ""
         app = None if has_ended(desired.status) else find_app(self.context, desired.namespace, name)
-        decision = reconcile_backfill(desired, self._observe(resource, desired, name, app))
+        observed = self._observe(resource, desired, name, app)
+        decision = reconcile_backfill(desired, observed)
         # Nothing is created for a backfill or an application that has been deleted or changed meanwhile.
         if app is not None and any(isinstance(item, CreateObject) for item in decision.actions):
             confirm(self.context, BACKFILLS, resource, app)
         for action in decision.actions:
             log.info("%s: %s", ref, type(action).__name__)
-            self._do(desired, resource, action)
+            try:
+                self._do(desired, resource, action)
+            except ApiError as error:
+                if error.status not in _REFUSED or not isinstance(action, CreateObject):
+                    raise
+                decision = reconcile_backfill(desired, replace(observed, refusal=str(error)))
+                break
             resource = self.context.resources.get(BACKFILLS, ref.namespace, ref.name) or resource
         if decision.status is not None:
             self._write(resource, decision.status)

@@ -392,6 +392,8 @@ class _Pass:
         """Return the start of an attempt. If the status is not written, the next pass creates the same objects again."""
         if self.observed.served is None:
             return self._stopping("Failed", _NO_SPARK_OPERATOR)
+        if self.observed.refusal is not None:
+            return self._stopping("Refused", f"{self.observed.refusal} Then create another StreamsBackfill.")
         assert self.app.spec is not None
         name, revision = application_name(self.desired.name, number), self.status.revision or ""
         attempt = Attempt(

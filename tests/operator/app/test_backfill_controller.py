@@ -155,6 +155,17 @@ def test_somebody_elses_spark_application_is_left_alone(world):
     assert world.server.objects[SPARK.path("default", "history-1")]["spec"] == {"type": "Scala"}
 
 
+def test_spark_application_that_is_refused_ends_the_backfill(world):
+    """What a Spark operator's webhook or a quota does not let in would never run: the application is released and told why."""
+    world.server.refused[SPARK.path("default", "history-1")] = "sparkConf key is not allowed: spark.ui.port."
+    world.run()
+    world.app_status(currentRevision=world.revision, backfill="history")
+    world.run()
+    world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Refused", None)
+    assert "sparkConf key is not allowed: spark.ui.port." in world.status["message"]
+
+
 def test_nothing_is_created_for_a_backfill_that_was_deleted_meanwhile(world):
     """The watch may be late."""
     world.run()

@@ -21,6 +21,8 @@ class ApiServer:
         self.asked = []
         self.failures = []
         """Error answers (status, reason) for the next requests."""
+        self.refused = {}
+        """Messages with which a policy refuses to create objects, by path."""
         self.logs = {}
         self._versions = itertools.count(1)
         server = self
@@ -87,6 +89,8 @@ class ApiServer:
                 return 200, self._list(path, query)
             case "POST":
                 made = f"{path}/{body['metadata']['name']}"
+                if made in self.refused:
+                    return 403, {"reason": "Forbidden", "message": self.refused[made]}
                 return (409, {"reason": "AlreadyExists"}) if made in self.objects else (201, self.put(made, body))
             case "PATCH" if "apply" in content_type:
                 return self._apply(path, body)
