@@ -140,6 +140,7 @@ def test_publishing_is_remembered_from_an_earlier_report():
     progress = parse_progress(text)
     assert (progress.state, progress.message, progress.has_published) == ("Failed", "no broker", True)
     assert not parse_progress('{"backfill": {"state": "Computing"}}').has_published
+    assert parse_progress('{"backfill": {"state": "Failed", "hasPublished": true}}').has_published
 
 
 @pytest.mark.parametrize("line", ['{"backfill": {"state": "Dancing"}}', '{"backfill": 1}', '{"backfill": {"sta', ""])
