@@ -1,6 +1,8 @@
 """kubeflow's Spark operator itself in place of ours, for who has built it: `E2E_SPARK_OPERATOR` is the path of its program.
 
-Its controller and its webhook run beside the cluster's control plane, for one namespace, and as its chart configures them.
+Its controller and its webhook run beside the cluster's control plane, for one namespace, with the rights that its chart gives.
+`SPARK_HOME` must be the Spark with which it submits: 4.0.4 in the image of its version 2.5.2. Spark 4.3 would create network
+policies, which the chart does not let it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import pyspark
 from tests.waiting import wait_until
 
 from e2e.cluster import Cluster
@@ -71,7 +72,6 @@ def _running(cluster: Cluster, namespace: str, arguments: list[str], log: Path, 
         "KUBECONFIG": str(kubeconfig),  # for spark-submit
         "KUBERNETES_SERVICE_HOST": cluster.machine.addresses.node,
         "KUBERNETES_SERVICE_PORT": str(API_PORT),
-        "SPARK_HOME": str(Path(pyspark.__path__[0])),
     }
     with (
         log.open("ab") as output,
