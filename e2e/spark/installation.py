@@ -60,10 +60,19 @@ _REFUSED: Final = {
 def install_crds(cluster: Cluster) -> None:
     """Install both Spark operators' CRDs, and what the webhook of kubeflow's refuses; succeeds if they exist."""
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "--filename", str(CRDS))
-    cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
+    wait_until(lambda: all(map(_is_served, _crds(cluster))), "all CRDs", 120)
     cluster.apply(*_admission_policy())
     probe = {**minimal("default"), "spec": {**minimal("default")["spec"], "sparkConf": {"spark.master": "local"}}}
     wait_until(lambda: "spark.master" in refusal(cluster, probe), "the admission policy to be enforced", 120)
+
+
+def _crds(cluster: Cluster) -> list[Manifest]:
+    return list(json.loads(cluster.kubectl("get", "crd", "--output=json"))["items"])
+
+
+def _is_served(crd: Manifest) -> bool:
+    conditions = (crd.get("status") or {}).get("conditions") or ()
+    return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
 
 
 def refusal(cluster: Cluster, app: Manifest) -> str:
