@@ -152,7 +152,10 @@ class BackfillController:
         return replace(
             observed,
             applications=tuple(applications),
-            pods=tuple(SparkPod(pod["metadata"]["name"], _is_driver(pod), _attempt(pod), _lives(pod)) for pod in pods),
+            pods=tuple(
+                SparkPod(pod["metadata"]["name"], _is_driver(pod), _attempt(pod), _lives(pod), _has_started(pod))
+                for pod in pods
+            ),
             progress=None if text is None else parse_progress(text),
             log_is_there=text is not None,
             last_words=last_words(text or "") if failed else "",
@@ -172,9 +175,8 @@ class BackfillController:
         """Return the end of a driver's log; None if it cannot be read."""
         if driver is None:
             return None
-        containers = (driver.get("status") or {}).get("containerStatuses") or ()
-        if not any(name in item.get("state", {}) for item in containers for name in ("running", "terminated")):
-            return ""  # it has not started
+        if not _has_started(driver):
+            return ""
         query = {"tailLines": _TAIL_LINES, "limitBytes": _TAIL_BYTES}
         try:
             return str(self.context.requests.get(PODS, desired.namespace, driver["metadata"]["name"], "log", **query))
@@ -249,6 +251,11 @@ def _is_driver(pod: Object) -> bool:
 def _attempt(obj: Object) -> int:
     number = labels_of(obj).get(ATTEMPT_LABEL, "")
     return int(number) if number.isdigit() else 0
+
+
+def _has_started(pod: Object) -> bool:
+    containers = (pod.get("status") or {}).get("containerStatuses") or ()
+    return any(name in item.get("state", {}) for item in containers for name in ("running", "terminated"))
 
 
 def _lives(pod: Object) -> bool:

@@ -37,6 +37,8 @@ class SparkPod:
     attempt: int
     lives: bool
     """Whether it may still write."""
+    has_started: bool = True
+    """Whether its program has been started."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -470,7 +470,9 @@ class _Pass:
         fields: dict[str, object] = {}
         application, progress = self.application, self.observed.progress
         if application is not None and self.status.spark is not None:
-            drivers = [pod.name for pod in self.observed.pods if pod.is_driver and pod.attempt == self.status.attempt]
+            # One that was never started has published nothing: `spark-submit` removes it if the submission fails.
+            pods = [pod for pod in self.observed.pods if pod.is_driver and pod.has_started]
+            drivers = [pod.name for pod in pods if pod.attempt == self.status.attempt]
             fields["spark"] = self.status.spark.model_copy(
                 update={
                     "state": shown_state(application) or None,
