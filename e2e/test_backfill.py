@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.manifest import wrong
 from tests.waiting import wait_until
 
 from e2e.cluster import Cluster
 from e2e.spark.installation import install_crds
+from e2e.support.backfill import example_attempt
 from e2e.support.suspended_application import API_VERSION, SuspendedApplication, running_operator
 from millrace.dev.kafka import EmbeddedKafka
-from millrace.manifest import StreamsApp, StreamsBackfill
-from millrace_operator.backfills.spark_application import SPARK_GROUPS, Attempt, config_map, spark_application
+from millrace_operator.backfills.spark_application import SPARK_GROUPS, config_map, spark_application
 from millrace_operator.children.naming import MANAGER
-from millrace_operator.model import AppRevision
 
 CRDS = Path(__file__).parents[1] / "crds"
 NAMESPACE = f"backfill-{secrets.token_hex(3)}"
@@ -115,32 +113,15 @@ class Backfill:
         )
 
 
-def attempt(good: str) -> Attempt:
-    """Return an attempt with the application and the backfill of an example."""
-    examples = wrong.good(good)
-    app = StreamsApp.model_validate(examples["StreamsApp"])
-    backfill = StreamsBackfill.model_validate(examples["StreamsBackfill"])
-    revision = AppRevision(NAMESPACE, app.metadata.name, "0123456789", app.spec)
-    return Attempt(
-        name=backfill.metadata.name,
-        uid="0f0f0f0f-0000-4000-8000-000000000000",
-        number=1,
-        spec=backfill.spec,
-        app=revision,
-        manifest=examples["StreamsApp"]["spec"],
-        plan_hash="abc",
-    )
-
-
 @pytest.mark.parametrize("api_version", [SPARK_OPERATOR, APACHE])
 @pytest.mark.parametrize("good", ["minimal", "everything"])
 def test_spark_applications_are_valid_for_both_operators(api: Cluster, good: str, api_version: str) -> None:
     """With no field or with every field of the manifests, the API server knows each field of the SparkApplication."""
-    item = spark_application(attempt(good), api_version)
+    item = spark_application(example_attempt(good, NAMESPACE), api_version)
     command = ("create", "--dry-run=server", "--validate=strict", "--output=json", "--filename=-")
     created = json.loads(api.kubectl(*command, stdin=json.dumps(item)))
     assert _with_defaults(item["spec"], created["spec"])
-    api.kubectl(*command, stdin=json.dumps(config_map(attempt(good))))
+    api.kubectl(*command, stdin=json.dumps(config_map(example_attempt(good, NAMESPACE))))
 
 
 def _with_defaults(sent: Any, stored: Any) -> bool:
@@ -158,7 +139,7 @@ def test_pods_of_spark_applications_are_restricted(api: Cluster, api_version: st
     name = f"restricted-{secrets.token_hex(2)}"
     enforce = {"pod-security.kubernetes.io/enforce": "restricted"}
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": enforce}})
-    spec = spark_application(attempt("everything"), api_version)["spec"]
+    spec = spark_application(example_attempt("everything", NAMESPACE), api_version)["spec"]
     templates = (
         [spec[role]["template"] for role in ("driver", "executor")]
         if api_version == SPARK_OPERATOR

@@ -1,7 +1,7 @@
 """Backfills by real Spark: drivers and executors are pods, and the brokers, the operator and the application are real.
 
-Spark is started as kubeflow's Spark operator starts it (`e2e/spark`). What a backfill leaves is compared with what an application
-has that streamed everything.
+Spark is started as kubeflow's Spark operator starts it (`e2e/spark`), or by that operator itself if `E2E_SPARK_OPERATOR` is the
+path of its program. What a backfill leaves is compared with what an application has that streamed everything.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from e2e.cluster import Cluster
 from e2e.helm import Release
 from e2e.images.catalogue import Images, provide_spark_image
-from e2e.spark.installation import install_crds, running_spark_operator
-from e2e.support.application import Application
-from e2e.support.backfill import Backfill, stored
+from e2e.spark.installation import install_crds, minimal, refusal, running_spark_operator
+from e2e.spark.program import PROGRAM
+from e2e.spark.submission import API_VERSION
+from e2e.support.application import Application, merged
+from e2e.support.backfill import Backfill, example_attempt, stored
 from e2e.support.word_count import TEXT, Words
+from millrace_operator.backfills.spark_application import spark_application
 
 Maker = Callable[..., Application]
 
@@ -37,7 +40,7 @@ LINES = 400
 @pytest.fixture(scope="module")
 def spark_image(cluster: Cluster, images: Images) -> str:
     """Return the image of Spark pods, with the CRDs of both Spark operators in the cluster."""
-    install_crds(cluster)
+    install_crds(cluster, with_checks=PROGRAM is None)
     provide_spark_image(cluster, images)
     return images.spark_apps
 
@@ -98,6 +101,34 @@ def test_application_goes_on_after_a_backfill(spark: Maker, spark_image: str, wo
     streamed.apply()
     streamed.wait_ready()
     streamed.wait("the same state", lambda: counts(streamed, words) == counts(app, words))
+
+
+WRONG: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "a name that begins with a digit": ({"metadata": {"name": "1st"}}, "invalid SparkApplication name"),
+    "a name with a dot": ({"metadata": {"name": "a.b"}}, "invalid SparkApplication name"),
+    "an old Spark": ({"spec": {"sparkVersion": "2.4.0", "driver": {"template": {}}}}, "Spark version 3.0.0 or higher"),
+    "the master": ({"spec": {"sparkConf": {"spark.master": "local"}}}, "not allowed"),
+    "the executors' account": (
+        {"spec": {"sparkConf": {"spark.kubernetes.authenticate.executor.serviceAccountName": "me"}}},
+        "not allowed",
+    ),
+    "a token": ({"spec": {"sparkConf": {"spark.kubernetes.authenticate.driver.oauthToken": "t"}}}, "not allowed"),
+    "another namespace": ({"spec": {"sparkConf": {"spark.kubernetes.namespace": "other"}}}, "must equal"),
+}
+"""SparkApplications that the webhook refuses: what is wrong, and what it says."""
+
+
+def test_webhook_refuses_what_is_wrong_and_takes_ours(
+    cluster: Cluster, namespace: str, spark_image: str, tmp_path: Path
+) -> None:
+    """With no field or with every field of the manifests, SparkApplications of backfills are admitted; wrong ones are not."""
+    assert spark_image
+    with running_spark_operator(cluster, namespace, tmp_path):
+        said = {wrong: refusal(cluster, merged(minimal(namespace), changes)) for wrong, (changes, _) in WRONG.items()}
+        assert {wrong: words in said[wrong] for wrong, (_, words) in WRONG.items()} == dict.fromkeys(WRONG, True), said
+        for good in ("minimal", "everything"):
+            ours = spark_application(example_attempt(good, namespace), API_VERSION)
+            assert refusal(cluster, ours) == ""
 
 
 def begun(spark: Maker, words: Words, image: str, **spec: Any) -> tuple[Application, Backfill]:

@@ -1,4 +1,7 @@
-"""kubeflow's Spark operator in a test cluster: its CRDs, what its webhook refuses, its accounts, and its process."""
+"""kubeflow's Spark operator in a test cluster: its CRDs, what its webhook refuses, its accounts, and its process.
+
+The process is ours (`e2e.spark.operator`), or the real one where there is its program (`e2e.spark.program`).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import yaml
 from tests.waiting import wait_until
 
 from e2e.cluster import Cluster, ClusterError
+from e2e.spark.program import PROGRAM, other_crds, running_program
 from e2e.spark.submission import API_VERSION, Manifest
 
 CRDS: Final = Path(__file__).parents[1] / "spark_crds"
@@ -57,10 +61,19 @@ _REFUSED: Final = {
 """What the webhook checks, and its messages."""
 
 
-def install_crds(cluster: Cluster) -> None:
-    """Install both Spark operators' CRDs, and what the webhook of kubeflow's refuses; succeeds if they exist."""
+def install_crds(cluster: Cluster, *, with_checks: bool = True) -> None:
+    """Install both Spark operators' CRDs; succeeds if they exist.
+
+    Args:
+        cluster: The cluster.
+        with_checks: Whether the API server refuses what the webhook of kubeflow's refuses. No, if that will run.
+    """
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "--filename", str(CRDS))
+    if PROGRAM is not None:
+        cluster.apply(*other_crds())
     wait_until(lambda: all(map(_is_served, _crds(cluster))), "all CRDs", 120)
+    if not with_checks:
+        return
     cluster.apply(*_admission_policy())
     probe = {**minimal("default"), "spec": {**minimal("default")["spec"], "sparkConf": {"spark.master": "local"}}}
     wait_until(lambda: "spark.master" in refusal(cluster, probe), "the admission policy to be enforced", 120)
@@ -105,7 +118,12 @@ def running_spark_operator(cluster: Cluster, namespace: str, folder: Path) -> It
     """Run the Spark operator for a namespace, with no more rights than its chart gives it; yield its log."""
     cluster.apply(*_accounts(namespace))
     log = folder / "spark-operator.log"
-    command = [sys.executable, "-m", "e2e.spark.operator", str(_kubeconfig(cluster, namespace, folder)), namespace]
+    kubeconfig = _kubeconfig(cluster, namespace, folder)
+    if PROGRAM is not None:
+        with running_program(cluster, namespace, kubeconfig, log):
+            yield log
+        return
+    command = [sys.executable, "-m", "e2e.spark.operator", str(kubeconfig), namespace]
     with log.open("ab") as output, subprocess.Popen(command, cwd=_ROOT, stderr=output) as process:
         try:
             yield log
@@ -164,9 +182,15 @@ def _accounts(namespace: str) -> list[dict[str, Any]]:
         },
         {
             "apiGroups": ["sparkoperator.k8s.io"],
+            "resources": ["scheduledsparkapplications", "sparkconnects"],
+            "verbs": ["get", "list", "watch"],
+        },
+        {
+            "apiGroups": ["sparkoperator.k8s.io"],
             "resources": ["sparkapplications/status", "sparkapplications/finalizers"],
             "verbs": ["update"],
         },
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "update", "patch"]},
     ]
     drivers = [
         {"apiGroups": [""], "resources": list(_EXECUTORS), "verbs": [*change, "patch", "delete", "deletecollection"]}

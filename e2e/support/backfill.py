@@ -9,10 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
+from tests.manifest import wrong
 from tests.waiting import wait_until
 
 from e2e.spark.installation import DRIVER_ACCOUNT
 from e2e.support.application import Application, Manifest, merged
+from millrace.manifest import StreamsApp, StreamsBackfill
+from millrace_operator.backfills.spark_application import Attempt
+from millrace_operator.model import AppRevision
 
 SECONDS = 420.0
 """How long a backfill may take on a busy machine with two cores."""
@@ -160,3 +164,20 @@ def stored(bootstrap_servers: str, topic: str) -> Mapping[tuple[int, bytes], Rec
     finally:
         consumer.close()
     return found
+
+
+def example_attempt(good: str, namespace: str) -> Attempt:
+    """Return an attempt with the application and the backfill of an example."""
+    examples = wrong.good(good)
+    app = StreamsApp.model_validate(examples["StreamsApp"])
+    backfill = StreamsBackfill.model_validate(examples["StreamsBackfill"])
+    revision = AppRevision(namespace, app.metadata.name, "0123456789", app.spec)
+    return Attempt(
+        name=backfill.metadata.name,
+        uid="0f0f0f0f-0000-4000-8000-000000000000",
+        number=1,
+        spec=backfill.spec,
+        app=revision,
+        manifest=examples["StreamsApp"]["spec"],
+        plan_hash="abc",
+    )

@@ -28,7 +28,13 @@ from millrace_operator.backfills.model import (
     SparkPod,
 )
 from millrace_operator.backfills.progress import last_words, parse_progress
-from millrace_operator.backfills.reconciler import has_begun, has_ended, needs_members, reconcile_backfill
+from millrace_operator.backfills.reconciler import (
+    has_begun,
+    has_ended,
+    is_patient,
+    needs_members,
+    reconcile_backfill,
+)
 from millrace_operator.backfills.spark_application import ATTEMPT_LABEL, BACKFILL_UID_LABEL, state_of
 from millrace_operator.children.naming import COMPONENT_LABEL
 from millrace_operator.cluster.executor import StaleError, write_status
@@ -37,6 +43,7 @@ from millrace_operator.cluster.observe import desired_backfill_from, desired_fro
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.kafka.state_cache import KafkaStateCache
 from millrace_operator.model import DesiredApp, Object, ResourceRef, SetFinalizer, labels_of
+from millrace_operator.reconcile.children_view import trouble_of
 from millrace_operator.resets.planning import merged_plan
 from millrace_operator.resets.reconciler import ResetQuestion
 
@@ -91,8 +98,9 @@ class BackfillController:
             log.info("%s: %s", ref, type(action).__name__)
             try:
                 self._do(desired, resource, action)
-            except ApiError as error:
-                if error.status not in _REFUSED or not isinstance(action, CreateObject):
+            except (ApiError, FailedError) as error:
+                refused = isinstance(error, FailedError) or error.status in _REFUSED
+                if not isinstance(action, CreateObject) or not (refused or not is_patient(desired, observed)):
                     raise
                 decision = reconcile_backfill(desired, replace(observed, refusal=str(error)))
                 break
@@ -152,10 +160,7 @@ class BackfillController:
         return replace(
             observed,
             applications=tuple(applications),
-            pods=tuple(
-                SparkPod(pod["metadata"]["name"], _is_driver(pod), _attempt(pod), _lives(pod), _has_started(pod))
-                for pod in pods
-            ),
+            pods=tuple(map(_spark_pod, pods)),
             progress=None if text is None else parse_progress(text),
             log_is_there=text is not None,
             last_words=last_words(text or "") if failed else "",
@@ -242,6 +247,12 @@ class BackfillController:
             write_status(self.context.requests, self.context.resources, BACKFILLS, resource, changed)
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
+
+
+def _spark_pod(pod: Object) -> SparkPod:
+    trouble = trouble_of(pod) if (pod.get("status") or {}).get("phase") == "Pending" else None
+    why = "" if trouble is None else trouble.shown
+    return SparkPod(pod["metadata"]["name"], _is_driver(pod), _attempt(pod), _lives(pod), why, _has_started(pod))
 
 
 def _is_driver(pod: Object) -> bool:

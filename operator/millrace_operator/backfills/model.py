@@ -37,6 +37,8 @@ class SparkPod:
     attempt: int
     lives: bool
     """Whether it may still write."""
+    trouble: str = ""
+    """What keeps it from starting, if anything does."""
     has_started: bool = True
     """Whether its program has been started."""
 
