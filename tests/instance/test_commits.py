@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import Producer
 from tests.instance.support import (
     NUMBER,
     TEXT,
@@ -12,6 +13,7 @@ from tests.instance.support import (
     read_all,
     running,
     settings,
+    two_step_word_count,
     word_count,
 )
 from tests.waiting import wait_until
@@ -19,7 +21,7 @@ from tests.waiting import wait_until
 from millrace.engine.task import StreamTask
 from millrace.errors import TaskCorruptedError
 from millrace.instance.restoration import begin_changelog
-from millrace.kafka.offsets import group_offsets
+from millrace.kafka.offsets import group_offsets, latest_offsets
 from millrace.processor.api import PunctuationType
 from millrace.records import Record, TaskId, TopicPartition
 from millrace.topology import Topology
@@ -72,6 +74,30 @@ def test_record_that_is_dropped_is_committed(kafka, topic_factory, app, tmp_path
         assert [value for _, value, _ in read_all(kafka, dead)] == [b"unreadable"]
         wait_until(lambda: at_rest(streams), "nothing is left to commit")
         assert rounds_without_commit(streams)
+
+
+@BOTH
+def test_transaction_markers_are_committed_as_consumed(kafka, topic_factory, app, tmp_path, guarantee):
+    """When all is processed the group has no lag, although the input ends with a transaction that was aborted."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"poll.ms": 5}
+    with running(two_step_word_count(source, sink), config) as streams:
+        produce(kafka, source, ["a b", "a"])
+        wait_until(lambda: committed(kafka, app, source) == 2, "all lines are committed")
+        upstream = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": source})
+        upstream.init_transactions(30)
+        upstream.begin_transaction()
+        upstream.produce(source, b"c")  # which at-least-once reads, as Java does
+        upstream.flush(30)
+        upstream.abort_transaction(30)
+        read = [TopicPartition(source, 0), TopicPartition(f"{app}-words", 0)]
+        wait_until(
+            lambda: group_offsets(kafka.admin(), app, read) == latest_offsets(kafka.admin(), read),
+            lambda: f"no lag: {group_offsets(kafka.admin(), app, read)} of {latest_offsets(kafka.admin(), read)}",
+        )
+        assert rounds_without_commit(streams)
+        aborted = [b"c"] if guarantee == "at_least_once" else []
+        assert [key for key, _, _ in read_all(kafka, sink)] == [b"a", b"b", b"a", *aborted]
 
 
 class WritesAtStart(CountWords):

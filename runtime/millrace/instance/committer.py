@@ -58,7 +58,14 @@ class Committer:
             ProductionError: a record was refused.
             RebalanceInProgressError: commit again when the rebalance is over (at-least-once only).
         """
-        changed = [task for task in tasks if task.commit_needed]
+        at_end = self._resources.consumer.at_end
+        changed = []
+        for task in tasks:
+            # Transaction markers count as consumed too, or the group would keep a lag when there is nothing left to read.
+            for partition in task.input_partitions & at_end.keys():
+                task.set_position(partition, at_end[partition])
+            if task.commit_needed:
+                changed.append(task)
         if not changed:
             return 0
         thread, tracer = self._resources.thread, self._resources.context.instrumentation
@@ -71,8 +78,6 @@ class Committer:
         resources = self._resources
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for task in tasks:
-            for partition in task.input_partitions & resources.consumer.at_end.keys():
-                task.set_position(partition, resources.consumer.at_end[partition])
             offsets.update(task.prepare_commit())
         tracer = resources.context.instrumentation
         with nullcontext() if tracer is None else tracer.send(resources.thread):
