@@ -7,7 +7,8 @@ import secrets
 import threading
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from tests.instance.support import TEXT, read_all, settings
 from tests.waiting import wait_until
 
@@ -65,6 +66,78 @@ def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path
         kafka.resume()
         producer.close()
     assert [value for _, value, _ in read_all(kafka, "out")] == [b"again"]
+
+
+def set_largest_batch(kafka, topic, max_bytes):
+    """Change a topic's `max.message.bytes`."""
+    entry = ConfigEntry("max.message.bytes", str(max_bytes), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = kafka.admin()
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(30)
+
+
+@pytest.mark.parametrize("ends", ["with a commit", "without a commit"])
+def test_batches_are_small_only_as_long_as_the_topic_demands_it(kafka, topic_factory, tmp_path, monkeypatch, ends):
+    """After a while the topic's limit is read again, even if records in many small batches are never delivered in time."""
+    topic, app = topic_factory("out"), f"app-{secrets.token_hex(4)}"
+    config = StreamsConfig.of(settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2"))
+    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    producer.start()
+    collector = KafkaRecordCollector(producer, kafka.admin(), config)
+    normal = producer._batch_bytes
+
+    def send():
+        for number in range(20):
+            value = TEXT.serialize(topic, f"{number:0100d}", NO_HEADERS)
+            collector.send(topic, None, value, 1, NO_HEADERS, 0)
+
+    def abort():
+        with pytest.raises(TransactionAbortedError):
+            collector.flush()
+        producer.abort()
+        collector.discard()
+
+    set_largest_batch(kafka, topic, 500)
+    send()
+    abort()
+    assert (producer._batch_bytes, producer.one_by_one) == (500, True)
+    set_largest_batch(kafka, topic, 1_000_000)
+    monkeypatch.setattr(collector, "_careful_until", 0.0)
+    send()
+    if ends == "with a commit":
+        collector.flush()
+        producer.client.commit_transaction(30)
+        producer.in_transaction = False
+        collector.committed()
+    else:
+        collector.on_failure(KafkaError(KafkaError._MSG_TIMED_OUT), Reported(topic))
+        abort()
+    assert (producer._batch_bytes, producer.one_by_one) == (normal, False)
+    send()
+    collector.flush()
+    producer.client.commit_transaction(30)
+    producer.close()
+    assert len(read_all(kafka, topic)) == (40 if ends == "with a commit" else 20)
+
+
+class Reported:
+    """A record in a delivery report."""
+
+    def __init__(self, topic):
+        self._topic = topic
+
+    def topic(self):
+        return self._topic
+
+    def key(self):
+        return None
+
+    def value(self):
+        return b"late"
+
+    def partition(self):
+        return 0
 
 
 class Changed:

@@ -301,7 +301,7 @@ class StreamsProducer:
                 max_bytes,
                 self._batch_bytes,
             )
-            self._batch_limit = max_bytes
+        self._batch_limit = max_bytes
 
     def abort(self) -> None:
         """Abort the transaction if one is open; a producer that cannot do so is replaced by a new one with the same id.
