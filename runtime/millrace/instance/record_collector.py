@@ -14,8 +14,8 @@ timestamp. Output that differs each time it is produced cannot be recognised, so
 none was. There may be commits before the record comes up again, so being careful ends with the commit after it was found, or
 after a while.
 
-Batches larger than a topic allows would be refused again and again, so they are made smaller once that has happened. The topic may
-allow more again later, and many small batches take long, so its setting is read again when being careful ends.
+Batches larger than a topic allows would be refused again and again, so they are made smaller once that has happened. The topic
+may allow more again later, and many small batches take long, so its setting is read again when being careful ends.
 
 **Changelog offsets** come from one ListOffsets request for the changelog partitions written since the last commit, sent
 after `flush` and *before* the offsets are committed (0.8 ms for eight partitions). That end offset minus one is at least the

@@ -3,8 +3,8 @@
 A round is: group events → restored tasks → poll → process → punctuate → commit if due. It never spins: with nothing to process
 it waits in `poll`, for at most `poll.ms` or until the next punctuation or commit is due.
 
-*How much at once.* Tasks take turns (see `pace`), and a round processes for at most 100 ms before it polls again, so that slow user
-code delays heartbeats, commits and other tasks by one turn only.
+*How much at once.* Tasks take turns (see `pace`), and a round processes for at most 100 ms before it polls again, so that slow
+user code delays heartbeats, commits and other tasks by one turn only.
 
 *What bounds memory.* While there is enough to process the consumer is not polled, and its queue bounds what is fetched. A task
 that waits for one of its partitions has nothing to process, so the thread keeps polling and the buffers of the task's other
