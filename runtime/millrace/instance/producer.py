@@ -324,6 +324,8 @@ class StreamsProducer:
             self._retry("abort the transaction", lambda: self.client.abort_transaction(_REQUEST_TIMEOUT_S), 0.0)
         except StreamsError as error:
             _log.info("%s; a new producer takes over", error)
+            self.replace_at_abort()
+        if self._to_be_replaced:  # maybe because of what was reported during the abort
             self.replace()
 
     def replace(self) -> None:
@@ -359,10 +361,11 @@ class StreamsProducer:
         return self._open_client(settings)
 
     def _in_time(self, call: Callable[[], None], deadline: Deadline) -> None:
-        """Call a function of librdkafka that may never return, in a thread that is abandoned in that case.
+        """Call a function of librdkafka that may return late, in a thread that is abandoned in that case.
 
         librdkafka's cache of group coordinators may have a broker that was missing from the cluster's metadata for a moment, as
-        when it restarts; `send_offsets_to_transaction` then waits, beyond its timeout, for a connection that is never made.
+        when it restarts; `send_offsets_to_transaction` then waits, beyond its timeout, for a connection that is never made. It
+        returns, and the client ends, once the client's connections have been idle for `connections.max.idle.ms`.
         """
         outcome = in_background(f"{threading.current_thread().name}-offsets", call)
         try:
@@ -376,6 +379,8 @@ class StreamsProducer:
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         # What an abort discards is reported as purged; the commit of such a transaction fails anyway.
+        if error is not None and error.code() in _NOT_DELIVERED_IN_TIME:
+            self.replace_at_abort()
         if error is not None and error.code() not in PURGED and self.on_failure is not None:
             self.on_failure(error, message)
 
