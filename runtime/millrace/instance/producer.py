@@ -317,16 +317,17 @@ class StreamsProducer:
         self.in_transaction = False
         if self._progress.given_up:
             return  # the thread is closing: a successor ends the transaction, or the broker when it times out
-        if self._stuck or self._to_be_replaced:
+        if self._stuck or self._to_be_replaced or not self._abort():
             self.replace()
-            return
+
+    def _abort(self) -> bool:
+        """Abort the transaction; return whether the client can be trusted afterwards."""
         try:
             self._retry("abort the transaction", lambda: self.client.abort_transaction(_REQUEST_TIMEOUT_S), 0.0)
         except StreamsError as error:
             _log.info("%s; a new producer takes over", error)
-            self.replace_at_abort()
-        if self._to_be_replaced:  # maybe because of what was reported during the abort
-            self.replace()
+            return False
+        return not self._to_be_replaced  # a failed delivery may have been reported during the abort
 
     def replace(self) -> None:
         """Replace the client by a new one with the same settings, whose start fences the old one.
