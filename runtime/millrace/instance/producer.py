@@ -301,7 +301,7 @@ class StreamsProducer:
                 max_bytes,
                 self._batch_bytes,
             )
-            self._batch_limit = max_bytes
+        self._batch_limit = max_bytes
 
     def abort(self) -> None:
         """Abort the transaction if one is open; a producer that cannot do so is replaced by a new one with the same id.
@@ -317,14 +317,17 @@ class StreamsProducer:
         self.in_transaction = False
         if self._progress.given_up:
             return  # the thread is closing: a successor ends the transaction, or the broker when it times out
-        if self._stuck or self._to_be_replaced:
+        if self._stuck or self._to_be_replaced or not self._abort():
             self.replace()
-            return
+
+    def _abort(self) -> bool:
+        """Abort the transaction; return whether the client can be trusted afterwards."""
         try:
             self._retry("abort the transaction", lambda: self.client.abort_transaction(_REQUEST_TIMEOUT_S), 0.0)
         except StreamsError as error:
             _log.info("%s; a new producer takes over", error)
-            self.replace()
+            return False
+        return not self._to_be_replaced  # a failed delivery may have been reported during the abort
 
     def replace(self) -> None:
         """Replace the client by a new one with the same settings, whose start fences the old one.
@@ -359,10 +362,11 @@ class StreamsProducer:
         return self._open_client(settings)
 
     def _in_time(self, call: Callable[[], None], deadline: Deadline) -> None:
-        """Call a function of librdkafka that may never return, in a thread that is abandoned in that case.
+        """Call a function of librdkafka that may return late, in a thread that is abandoned in that case.
 
         librdkafka's cache of group coordinators may have a broker that was missing from the cluster's metadata for a moment, as
-        when it restarts; `send_offsets_to_transaction` then waits, beyond its timeout, for a connection that is never made.
+        when it restarts; `send_offsets_to_transaction` then waits, beyond its timeout, for a connection that is never made. It
+        returns, and the client ends, once the client's connections have been idle for `connections.max.idle.ms`.
         """
         outcome = in_background(f"{threading.current_thread().name}-offsets", call)
         try:
@@ -376,6 +380,8 @@ class StreamsProducer:
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         # What an abort discards is reported as purged; the commit of such a transaction fails anyway.
+        if error is not None and error.code() in _NOT_DELIVERED_IN_TIME:
+            self.replace_at_abort()
         if error is not None and error.code() not in PURGED and self.on_failure is not None:
             self.on_failure(error, message)
 
