@@ -367,3 +367,35 @@ def test_fenced_producer_says_so_whatever_it_is_doing(kafka, topic_factory, tmp_
     wait_until(
         lambda: [item[1] for item in read_all(kafka, topic, partitions=4)] == [b"kept"], "only what was committed"
     )
+
+
+def test_a_fatal_error_is_raised_before_anything_else_is_reported(kafka, topic_factory, tmp_path):
+    """The error that ends a producer reaches the thread, although reports follow it and their receiver swallows exceptions."""
+    topic, app = topic_factory("out"), f"app-{secrets.token_hex(4)}"
+    given = settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2") | {"producer.linger.ms": 0}
+    config = StreamsConfig.of(given)
+
+    def new_producer():
+        return StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+
+    def swallow(error, _):
+        try:  # noqa: SIM105 (`suppress` would itself be called with the exception set)
+            error.code()
+        except BaseException:
+            pass
+
+    for _ in range(8):
+        fenced, newer = new_producer(), new_producer()
+        fenced.on_failure = swallow
+        fenced.start()
+        fenced.begin()
+        fenced.client.produce(topic, b"in time")
+        fenced.flush()
+        newer.start()
+        with contextlib.suppress(KafkaException):  # it may have noticed already
+            for _ in range(50):
+                fenced.client.produce(topic, b"late")
+        with pytest.raises(TaskMigratedError, match="fenced"):
+            wait_until(fenced.flush, "never: flush raises")
+        for producer in (fenced, newer):
+            producer.close()
