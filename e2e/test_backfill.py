@@ -14,19 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.manifest import wrong
 from tests.waiting import wait_until
 
 from e2e.cluster import Cluster
+from e2e.spark.installation import install_crds
+from e2e.support.backfill import example_attempt
 from e2e.support.suspended_application import API_VERSION, SuspendedApplication, running_operator
 from millrace.dev.kafka import EmbeddedKafka
-from millrace.manifest import StreamsApp, StreamsBackfill
-from millrace_operator.backfills.spark_application import SPARK_GROUPS, Attempt, config_map, spark_application
+from millrace_operator.backfills.spark_application import SPARK_GROUPS, config_map, spark_application
 from millrace_operator.children.naming import MANAGER
-from millrace_operator.model import AppRevision
 
 CRDS = Path(__file__).parents[1] / "crds"
-SPARK_CRDS = Path(__file__).with_name("spark_crds")
 NAMESPACE = f"backfill-{secrets.token_hex(3)}"
 SPARK_OPERATOR, APACHE = SPARK_GROUPS.values()
 SECONDS = 180
@@ -34,21 +32,11 @@ SECONDS = 180
 
 @pytest.fixture(scope="module")
 def api(api_server: Cluster) -> Cluster:
-    """Return an API server with all CRDs, and a namespace for these tests."""
+    """Return an API server with all CRDs and the checks of a Spark operator's webhook, and a namespace for these tests."""
     api_server.kubectl("apply", "--server-side", "--kustomize", str(CRDS))
-    api_server.kubectl("apply", "--server-side", "--filename", str(SPARK_CRDS))
-    wait_until(lambda: all(map(_is_served, _items(api_server, "crd"))), "all CRDs", SECONDS)
+    install_crds(api_server)
     api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     return api_server
-
-
-def _items(cluster: Cluster, *arguments: str) -> list[dict[str, Any]]:
-    return list(json.loads(cluster.kubectl("get", *arguments, "--output=json"))["items"])
-
-
-def _is_served(crd: dict[str, Any]) -> bool:
-    conditions = (crd.get("status") or {}).get("conditions") or ()
-    return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
 
 
 @pytest.fixture(scope="module")
@@ -125,32 +113,15 @@ class Backfill:
         )
 
 
-def attempt(good: str) -> Attempt:
-    """Return an attempt with the application and the backfill of an example."""
-    examples = wrong.good(good)
-    app = StreamsApp.model_validate(examples["StreamsApp"])
-    backfill = StreamsBackfill.model_validate(examples["StreamsBackfill"])
-    revision = AppRevision(NAMESPACE, app.metadata.name, "0123456789", app.spec)
-    return Attempt(
-        name=backfill.metadata.name,
-        uid="0f0f0f0f-0000-4000-8000-000000000000",
-        number=1,
-        spec=backfill.spec,
-        app=revision,
-        manifest=examples["StreamsApp"]["spec"],
-        plan_hash="abc",
-    )
-
-
 @pytest.mark.parametrize("api_version", [SPARK_OPERATOR, APACHE])
 @pytest.mark.parametrize("good", ["minimal", "everything"])
 def test_spark_applications_are_valid_for_both_operators(api: Cluster, good: str, api_version: str) -> None:
     """With no field or with every field of the manifests, the API server knows each field of the SparkApplication."""
-    item = spark_application(attempt(good), api_version)
+    item = spark_application(example_attempt(good, NAMESPACE), api_version)
     command = ("create", "--dry-run=server", "--validate=strict", "--output=json", "--filename=-")
     created = json.loads(api.kubectl(*command, stdin=json.dumps(item)))
     assert _with_defaults(item["spec"], created["spec"])
-    api.kubectl(*command, stdin=json.dumps(config_map(attempt(good))))
+    api.kubectl(*command, stdin=json.dumps(config_map(example_attempt(good, NAMESPACE))))
 
 
 def _with_defaults(sent: Any, stored: Any) -> bool:
@@ -168,7 +139,7 @@ def test_pods_of_spark_applications_are_restricted(api: Cluster, api_version: st
     name = f"restricted-{secrets.token_hex(2)}"
     enforce = {"pod-security.kubernetes.io/enforce": "restricted"}
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": enforce}})
-    spec = spark_application(attempt("everything"), api_version)["spec"]
+    spec = spark_application(example_attempt("everything", NAMESPACE), api_version)["spec"]
     templates = (
         [spec[role]["template"] for role in ("driver", "executor")]
         if api_version == SPARK_OPERATOR
@@ -244,6 +215,19 @@ def test_deleted_backfill_takes_its_spark_application_along(
         wait_until(backfill.is_gone, "it to be gone", SECONDS)
         assert backfill.applications() == []
         wait_until(lambda: app.status().get("backfill") is None, "the application to be released", SECONDS)
+
+
+def test_setting_that_the_spark_operator_refuses_ends_the_backfill(
+    api: Cluster, app: SuspendedApplication, tmp_path: Path
+) -> None:
+    """What its webhook does not let in would never run: the backfill ends with its words, and the application is released."""
+    with running_operator(api, NAMESPACE, tmp_path / "operator.log"):
+        app.remember()
+        backfill = Backfill(app, sparkConf={"spark.kubernetes.driver.master": "https://elsewhere"})
+        status = backfill.wait_for("Refused")
+        assert "sparkConf key is not allowed: spark.kubernetes.driver.master" in status["message"]
+        wait_until(lambda: app.status().get("backfill") is None, "the application to be released", SECONDS)
+        assert backfill.applications() == []
 
 
 def test_one_operation_at_a_time(api: Cluster, app: SuspendedApplication, tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ class Images:
     wordcount: str = "localhost/wordcount:e2e"
     apps: str = "localhost/apps:e2e"
     """The word count and `versions`, see `e2e/apps`."""
+    backfill: str = "localhost/millrace-backfill:e2e"
+    spark_apps: str = "localhost/spark-apps:e2e"
+    """The same programs for Spark pods; only `provide_spark_image` builds it."""
 
     def sizes(self) -> dict[str, int]:
         """Return each image's size in bytes, including its base."""
@@ -52,11 +55,40 @@ def provide_images(
     return images
 
 
+def provide_spark_image(cluster: Cluster, images: Images, source: Path = ROOT) -> None:
+    """Build the image of Spark pods, which is large, and load it into a cluster's node, unless it has been loaded before.
+
+    Args:
+        cluster: The cluster.
+        images: The names of the images.
+        source: The checkout to build it from.
+
+    Raises:
+        ClusterError: The build failed.
+    """
+    loaded = cluster.directory / "spark-image"
+    with sole_use():
+        if loaded.exists():
+            return
+        with tempfile.TemporaryDirectory(prefix="millrace-images-") as directory:
+            arguments = {"BASE_IMAGE": provide_base()}
+            build_image(images.backfill, source / "Dockerfile", context=source, target="backfill", arguments=arguments)
+            _build_apps(images.backfill, f"{images.spark_apps}-wordcount", images.spark_apps, source)
+            archive = Path(directory) / "spark.tar"
+            save(images.spark_apps, archive)
+            cluster.import_image(archive)
+        loaded.touch()
+
+
 def _build(images: Images, source: Path) -> None:
     base = provide_base()
     for name, target in ((images.runtime, "runtime"), (images.operator, "operator")):
         build_image(name, source / "Dockerfile", context=source, target=target, arguments={"BASE_IMAGE": base})
-    wordcount, apps = source / "examples/wordcount", source / "e2e/apps"
-    runtime, example = {"RUNTIME_IMAGE": images.runtime}, {"WORDCOUNT_IMAGE": images.wordcount}
-    build_image(images.wordcount, wordcount / "Dockerfile", context=wordcount, arguments=runtime)
-    build_image(images.apps, apps / "Dockerfile", context=apps, arguments=example)
+    _build_apps(images.runtime, images.wordcount, images.apps, source)
+
+
+def _build_apps(runtime: str, wordcount: str, apps: str, source: Path) -> None:
+    """Build the image `apps`, and below it `wordcount`, on an image with Millrace."""
+    example, versions = source / "examples/wordcount", source / "e2e/apps"
+    build_image(wordcount, example / "Dockerfile", context=example, arguments={"RUNTIME_IMAGE": runtime})
+    build_image(apps, versions / "Dockerfile", context=versions, arguments={"WORDCOUNT_IMAGE": wordcount})

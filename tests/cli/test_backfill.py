@@ -8,6 +8,10 @@ import sys
 import pytest
 from tests.backfill.broker_app import App
 
+from millrace.backfill.run import Phase
+from millrace.cli.backfill_report import Reporter
+from millrace.errors import StreamsError
+
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
@@ -94,3 +98,13 @@ def test_progress_and_result_as_json(shop, tmp_path):
     refused = json.loads(done.stdout.splitlines()[-1])["backfill"]
     assert refused["state"] == "Refused"
     assert "the application's is 12" in refused["message"]
+
+
+def test_report_of_a_failure_says_whether_it_had_published(capsys):
+    """The last line is enough to know whether there may be half a result, however much was logged before it."""
+    for phase, published in ((Phase.COMPUTING, False), (Phase.PUBLISHING, True)):
+        reporter = Reporter(as_json=True, bar=False)
+        reporter.phase(phase, {})
+        reporter.failed(StreamsError("no broker"))
+        last = json.loads(capsys.readouterr().out.splitlines()[-1])["backfill"]
+        assert (last["state"], last["hasPublished"]) == ("Failed", published)

@@ -28,7 +28,13 @@ from millrace_operator.backfills.model import (
     SparkPod,
 )
 from millrace_operator.backfills.progress import last_words, parse_progress
-from millrace_operator.backfills.reconciler import has_begun, has_ended, needs_members, reconcile_backfill
+from millrace_operator.backfills.reconciler import (
+    has_begun,
+    has_ended,
+    is_patient,
+    needs_members,
+    reconcile_backfill,
+)
 from millrace_operator.backfills.spark_application import ATTEMPT_LABEL, BACKFILL_UID_LABEL, state_of
 from millrace_operator.children.naming import COMPONENT_LABEL
 from millrace_operator.cluster.executor import StaleError, write_status
@@ -37,6 +43,7 @@ from millrace_operator.cluster.observe import desired_backfill_from, desired_fro
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.kafka.state_cache import KafkaStateCache
 from millrace_operator.model import DesiredApp, Object, ResourceRef, SetFinalizer, labels_of
+from millrace_operator.reconcile.children_view import trouble_of
 from millrace_operator.resets.planning import merged_plan
 from millrace_operator.resets.reconciler import ResetQuestion
 
@@ -44,6 +51,8 @@ log = logging.getLogger(__name__)
 
 _TAIL_LINES: Final = "50"
 _TAIL_BYTES: Final = str(8 << 20)
+_REFUSED: Final = {400, 403, 422}
+"""How the API server answers if a webhook, a policy or a quota does not let an object in."""
 _SPARK_KINDS: Final = {kind.api_version: kind for kind in SPARK_APPLICATIONS}
 
 
@@ -80,13 +89,21 @@ class BackfillController:
     def _pass(self, ref: ResourceRef, resource: Object, desired: DesiredBackfill) -> float | None:
         name = desired.spec.app_ref.name if desired.spec else ""
         app = None if has_ended(desired.status) else find_app(self.context, desired.namespace, name)
-        decision = reconcile_backfill(desired, self._observe(resource, desired, name, app))
+        observed = self._observe(resource, desired, name, app)
+        decision = reconcile_backfill(desired, observed)
         # Nothing is created for a backfill or an application that has been deleted or changed meanwhile.
         if app is not None and any(isinstance(item, CreateObject) for item in decision.actions):
             confirm(self.context, BACKFILLS, resource, app)
         for action in decision.actions:
             log.info("%s: %s", ref, type(action).__name__)
-            self._do(desired, resource, action)
+            try:
+                self._do(desired, resource, action)
+            except (ApiError, FailedError) as error:
+                refused = isinstance(error, FailedError) or error.status in _REFUSED
+                if not isinstance(action, CreateObject) or not (refused or not is_patient(desired, observed)):
+                    raise
+                decision = reconcile_backfill(desired, replace(observed, refusal=str(error)))
+                break
             resource = self.context.resources.get(BACKFILLS, ref.namespace, ref.name) or resource
         if decision.status is not None:
             self._write(resource, decision.status)
@@ -143,7 +160,7 @@ class BackfillController:
         return replace(
             observed,
             applications=tuple(applications),
-            pods=tuple(SparkPod(pod["metadata"]["name"], _is_driver(pod), _attempt(pod), _lives(pod)) for pod in pods),
+            pods=tuple(map(_spark_pod, pods)),
             progress=None if text is None else parse_progress(text),
             log_is_there=text is not None,
             last_words=last_words(text or "") if failed else "",
@@ -231,6 +248,12 @@ class BackfillController:
             write_status(self.context.requests, self.context.resources, BACKFILLS, resource, changed)
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
+
+
+def _spark_pod(pod: Object) -> SparkPod:
+    trouble = trouble_of(pod) if (pod.get("status") or {}).get("phase") == "Pending" else None
+    why = "" if trouble is None else trouble.shown
+    return SparkPod(pod["metadata"]["name"], _is_driver(pod), _attempt(pod), _lives(pod), why)
 
 
 def _is_driver(pod: Object) -> bool:

@@ -37,6 +37,8 @@ class SparkPod:
     attempt: int
     lives: bool
     """Whether it may still write."""
+    trouble: str = ""
+    """What keeps it from starting, if anything does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class ObservedBackfill:
     """Resets and backfills of the same application that come first."""
     served: str | None = None
     """The API version of the SparkApplications that the cluster serves; None if it serves none."""
+    refusal: str | None = None
+    """Why the API server has just refused an object of the next attempt."""
     applications: tuple[Object, ...] = ()
     """The SparkApplications of all attempts."""
     pods: tuple[SparkPod, ...] = ()

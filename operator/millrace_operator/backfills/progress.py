@@ -65,7 +65,8 @@ def parse_progress(text: str) -> Progress | None:
             for name in ("stages", "ends", "stores", "outputs", "notes"):
                 if isinstance(report.get(name), list):
                     report[name] = tuple(report[name][:_MOST])
-            report["hasPublished"] = any(_PUBLISHES.match(earlier) for earlier in lines)
+            earlier = any(_PUBLISHES.match(other) for other in lines)
+            report["hasPublished"] = bool(report.get("hasPublished")) or earlier
             return Progress.model_validate(report)
         except (ValueError, TypeError, AttributeError, ValidationError) as error:
             log.debug("a line of progress cannot be read: %s", error)

@@ -19,7 +19,6 @@ Each attempt is a SparkApplication with a name of its own. One that has disappea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
@@ -28,6 +27,13 @@ from millrace.manifest import Condition, StreamsBackfillSpec, StreamsBackfillSta
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
 from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import ActiveMember
+from millrace_operator.backfills.explanations import (
+    HALF_PUBLISHED,
+    no_spark_operator,
+    not_started,
+    obstacle_of,
+    strangers,
+)
 from millrace_operator.backfills.model import (
     BackfillDecision,
     CreateObject,
@@ -35,10 +41,10 @@ from millrace_operator.backfills.model import (
     DeleteSparkApplication,
     DesiredBackfill,
     ObservedBackfill,
+    SparkPod,
 )
 from millrace_operator.backfills.progress import summary
 from millrace_operator.backfills.spark_application import (
-    SPARK_GROUPS,
     Attempt,
     application_name,
     config_map,
@@ -66,12 +72,6 @@ _SOON_S: Final = 1.0
 _PUBLISHING: Final = "PublicationBegun"
 
 Outcome = Literal["Succeeded", "Failed", "Refused", "Cancelled", "Retry"]
-
-_NO_SPARK_OPERATOR: Final = (
-    f"This cluster serves no SparkApplication ({' or '.join(SPARK_GROUPS.values())}). Install a Spark operator that watches this "
-    "namespace: helm install spark-operator spark-operator --repo https://kubeflow.github.io/spark-operator --namespace "
-    "spark-operator --create-namespace"
-)
 
 
 def has_ended(status: StreamsBackfillStatus | None) -> bool:
@@ -111,6 +111,11 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
         case "Stopping":
             return this.stop()
     return this.follow()
+
+
+def is_patient(desired: DesiredBackfill, observed: ObservedBackfill) -> bool:
+    """Return whether a backfill's next attempt may be created later, if it cannot be created now."""
+    return _Pass(desired, observed).in_phase_s < PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +158,11 @@ class _Pass:
         return next((item for item in self.observed.applications if item["metadata"]["name"] == name), None)
 
     @property
+    def _pods(self) -> list[SparkPod]:
+        """The latest attempt's."""
+        return [pod for pod in self.observed.pods if pod.attempt == self.status.attempt]
+
+    @property
     def publishes(self) -> bool:
         """Whether the job has begun to publish, or may have: its driver did run, and its log is gone."""
         reported = self.observed.progress is not None and self.observed.progress.has_published
@@ -193,33 +203,17 @@ class _Pass:
             return self._end("Refused", f"StreamsApp {name} is being deleted.")
         if self.observed.before:
             return self._wait(f"{self.observed.before[0]} of the same application is not finished.", patient=True)
-        if (obstacle := self._obstacle_of_app(name)) is not None:
+        if (obstacle := obstacle_of(self.app, self.observed.claimants, is_planned=self.plan is not None)) is not None:
             return self._wait(obstacle)
         if self.observed.served is None:
-            lacking = self._condition("SparkOperatorAvailable", "False", "NotInstalled", _NO_SPARK_OPERATOR)
-            return self._wait(_NO_SPARK_OPERATOR, lacking)
+            what = no_spark_operator(self.desired.namespace)
+            return self._wait(what, self._condition("SparkOperatorAvailable", "False", "NotInstalled", what))
         if not self.spec.changes_kafka:
             return None
         if self.observed.members is None:
             return self._wait(self.observed.problem or "The brokers have not been asked yet.")
         if foreign := self._members(own=False):
-            return self._end("Refused", self._told_of_strangers(foreign))
-        return None
-
-    def _obstacle_of_app(self, name: str) -> str | None:
-        """Return what keeps the application from being stopped or computed; None if nothing does."""
-        if self.app.spec is None:
-            return f"The spec of StreamsApp {name} is not valid: correct it."
-        if self.app.annotations.get(PAUSE_ANNOTATION, "").lower() == "true":
-            return f"The annotation {PAUSE_ANNOTATION} of StreamsApp {name} keeps it as it is: remove it."
-        if self.observed.claimants:
-            named = ", ".join(self.observed.claimants)
-            return f"StreamsApp {named} has the same applicationId, so the backfill would affect it as well."
-        if self.plan is None:
-            return (
-                f"The topology of StreamsApp {name}'s newest revision is not known yet, or that revision is not the one that "
-                "pods are to run: see its conditions."
-            )
+            return self._end("Refused", strangers(self.app.name, foreign))
         return None
 
     def begin(self) -> BackfillDecision:
@@ -256,7 +250,7 @@ class _Pass:
                 "Failed", f"The application did not stop within {PATIENCE_S / 60:.0f} minutes: {obstacle}"
             )
         if self.observed.served is None:
-            return self._stopping("Failed", _NO_SPARK_OPERATOR)
+            return self._stopping("Failed", no_spark_operator(self.desired.namespace))
         return self._submit(1)
 
     def follow(self) -> BackfillDecision:
@@ -279,11 +273,8 @@ class _Pass:
                 return self._stopping("Refused", why)
             return self._stopping("Retry" if may_retry else "Failed", f"Attempt {number} failed: {why}")
         if state == "New" and self.in_phase_s >= PATIENCE_S:
-            return self._stopping(
-                "Failed",
-                f"No Spark operator has started SparkApplication {name} within {PATIENCE_S / 60:.0f} minutes. Check that it runs "
-                f"and watches namespace {self.desired.namespace}.",
-            )
+            driver = next((pod for pod in self._pods if pod.is_driver), None)
+            return self._stopping("Failed", not_started(self.desired.namespace, name or "", driver, PATIENCE_S / 60))
         phase: Phase = "Submitted"
         message = f"SparkApplication {name} waits for the Spark operator."
         if state == "Running":
@@ -291,6 +282,8 @@ class _Pass:
         if progress is not None:
             phase = "Publishing" if self.publishes else "Computing"
             message = progress.message or ("Results are being published." if self.publishes else "Spark is computing.")
+        if (stuck := next((pod for pod in self._pods if pod.trouble and pod.lives), None)) is not None:
+            message = f"Pod {stuck.name} does not start: {stuck.trouble}"
         return BackfillDecision((), self._status(phase, message), (), _LATER_S)
 
     def stop(self) -> BackfillDecision:
@@ -317,9 +310,7 @@ class _Pass:
         if self.publishes and (outcome in {"Failed", "Refused"} or (outcome == "Retry" and not may_submit)):
             return self._end(
                 "Failed",
-                f"{message}\nResults were being published, so changelogs and offsets do not fit each other. The application "
-                "stays stopped until this StreamsBackfill is deleted. Before that, create another one that succeeds; or "
-                "suspend the application (spec.state), delete this one, and create a StreamsReset.",
+                f"{message}\n{HALF_PUBLISHED}",
                 holds=bool(self.status.holds_app),
             )
         match outcome:
@@ -369,7 +360,7 @@ class _Pass:
         if self.observed.members is None:
             return self.observed.problem or "The brokers have not been asked yet."
         if foreign := self._members(own=False):
-            return self._told_of_strangers(foreign)
+            return strangers(self.app.name, foreign)
         if own := self._members(own=True):
             return f"Members are leaving the group: {consumer_group.listed_members(own)}."
         return None
@@ -382,16 +373,12 @@ class _Pass:
             if consumer_group.is_member_of(self.app.name, known, item.client_id, item.instance_id) is own
         ]
 
-    def _told_of_strangers(self, foreign: Sequence[ActiveMember]) -> str:
-        return (
-            f"Members of the group are not pods of StreamsApp {self.app.name}: {consumer_group.listed_members(foreign)}. "
-            "Stop them, then create another StreamsBackfill."
-        )
-
     def _submit(self, number: int) -> BackfillDecision:
         """Return the start of an attempt. If the status is not written, the next pass creates the same objects again."""
         if self.observed.served is None:
-            return self._stopping("Failed", _NO_SPARK_OPERATOR)
+            return self._stopping("Failed", no_spark_operator(self.desired.namespace))
+        if self.observed.refusal is not None:
+            return self._stopping("Refused", f"{self.observed.refusal} Then create another StreamsBackfill.")
         assert self.app.spec is not None
         name, revision = application_name(self.desired.name, number), self.status.revision or ""
         attempt = Attempt(
@@ -468,7 +455,7 @@ class _Pass:
         fields: dict[str, object] = {}
         application, progress = self.application, self.observed.progress
         if application is not None and self.status.spark is not None:
-            drivers = [pod.name for pod in self.observed.pods if pod.is_driver and pod.attempt == self.status.attempt]
+            drivers = [pod.name for pod in self._pods if pod.is_driver]
             fields["spark"] = self.status.spark.model_copy(
                 update={
                     "state": shown_state(application) or None,

@@ -152,6 +152,7 @@ def _of_spark_operator(attempt: Attempt) -> Json:
             "cores": spec.executors.cores,
             "memory": _heap(spec.executors.memory),
             "memoryOverhead": _overhead(spec.executors.memory),
+            "serviceAccount": _executors_account(attempt),
             "labels": attempt.labels,
             "template": _pod_template(attempt, "executor"),
         },
@@ -178,6 +179,7 @@ def _of_apache(attempt: Attempt) -> Json:
             "spark.executor.memory": _heap(spec.executors.memory),
             "spark.executor.memoryOverhead": _overhead(spec.executors.memory),
             "spark.kubernetes.authenticate.driver.serviceAccountName": spec.driver.service_account_name,
+            "spark.kubernetes.authenticate.executor.serviceAccountName": _executors_account(attempt),
             "spark.kubernetes.container.image": spec.image or app.image,
             **({} if policy is None else {"spark.kubernetes.container.image.pullPolicy": policy}),
             **({"spark.kubernetes.container.image.pullSecrets": secrets} if secrets else {}),
@@ -237,7 +239,7 @@ def _pod_template(attempt: Attempt, role: Role) -> Json:
         *canonical_list(template.volumes),
     ]
     is_driver = role == "driver"
-    account = attempt.spec.driver.service_account_name if is_driver else app.spec.service_account_name or app.name
+    account = attempt.spec.driver.service_account_name if is_driver else _executors_account(attempt)
     return {
         "metadata": {
             "annotations": dict(template.metadata.annotations),
@@ -259,6 +261,11 @@ def _pod_template(attempt: Attempt, role: Role) -> Json:
             "volumes": volumes,
         },
     }
+
+
+def _executors_account(attempt: Attempt) -> str:
+    """Return the application's account, as a setting too: Spark 4.3 ignores a template's and would give them the driver's."""
+    return attempt.app.spec.service_account_name or attempt.app.name
 
 
 def _config_map_name(attempt: Attempt) -> str:

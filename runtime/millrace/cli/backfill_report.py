@@ -85,6 +85,8 @@ class Reporter:
             "state": phase.value if phase.value != "Succeeded" else self._state["state"],
             "ends": [{"topic": tp.topic, "partition": tp.partition, "offset": offset} for tp, offset in found],
         }
+        # Every later report says so too: of a long log, only the end is read.
+        self._state["hasPublished"] = phase.value != "Computing"
         self._print(always=True)
 
     def report(self, result: BackfillResult, *, dry_run: bool, tables: str | None) -> None:

@@ -10,7 +10,7 @@ from tests.operator.kafka.support import count_plan, streams_app
 from millrace.plan import reset
 from millrace_operator.app.app_controller import holding_backfill
 from millrace_operator.app.backfill_controller import BackfillController
-from millrace_operator.app.backoff import STALE_SECONDS, FailedError
+from millrace_operator.app.backoff import STALE_SECONDS, TransientError
 from millrace_operator.app.operations import unfinished_before
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.cluster.kinds import (
@@ -147,12 +147,56 @@ def test_failed_drivers_last_words_are_the_reason(world):
 
 
 def test_somebody_elses_spark_application_is_left_alone(world):
-    """Its name is taken, and the status says so."""
+    """Its name is taken, and the status says so; the application is let go."""
     world.serve(SPARK, "history-1", {"type": "Scala"})
-    with pytest.raises(FailedError, match="does not belong to this StreamsBackfill"):
-        world.submit()
+    world.run()
+    world.app_status(currentRevision=world.revision, backfill="history")
+    world.run()
+    world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Refused", None)
     assert "does not belong to this StreamsBackfill" in world.status["message"]
     assert world.server.objects[SPARK.path("default", "history-1")]["spec"] == {"type": "Scala"}
+
+
+def test_webhook_that_does_not_answer_is_waited_for_a_while(world):
+    """The API server cannot create the SparkApplication without it; after ten minutes the application is let go."""
+    world.server.refused[SPARK.path("default", "history-1")] = (500, "failed calling webhook.")
+    world.run()
+    world.app_status(currentRevision=world.revision, backfill="history")
+    with pytest.raises(TransientError):
+        world.run()
+    assert (world.status["phase"], world.status["holdsApp"]) == ("Suspending", True)
+    assert "failed calling webhook." in world.status["message"]
+    path = BACKFILLS.path("default", "history")
+    backfill = world.server.objects[path]
+    backfill["status"]["phaseTime"] = "2026-01-01T00:00:00Z"
+    world.watch(BACKFILLS, world.server.put(path, backfill))
+    world.run()
+    world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Refused", None)
+    assert "failed calling webhook." in world.status["message"]
+
+
+def test_pod_that_does_not_start_is_named(world):
+    """Why a driver is pending is in its pod, not in the SparkApplication."""
+    application = world.submit()
+    labels = {**application["metadata"]["labels"], "app.kubernetes.io/component": "backfill-driver"}
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes fit"}
+    status = {"phase": "Pending", "conditions": [condition]}
+    world.serve(PODS, "history-1-driver", {}, metadata={"labels": labels}, status=status)
+    world.run()
+    assert world.status["message"] == "Pod history-1-driver does not start: Unschedulable: 0/3 nodes fit"
+
+
+def test_spark_application_that_is_refused_ends_the_backfill(world):
+    """What a Spark operator's webhook or a quota does not let in would never run: the application is released and told why."""
+    world.server.refused[SPARK.path("default", "history-1")] = (403, "sparkConf key is not allowed: spark.ui.port.")
+    world.run()
+    world.app_status(currentRevision=world.revision, backfill="history")
+    world.run()
+    world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Refused", None)
+    assert "sparkConf key is not allowed: spark.ui.port." in world.status["message"]
 
 
 def test_nothing_is_created_for_a_backfill_that_was_deleted_meanwhile(world):

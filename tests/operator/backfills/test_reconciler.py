@@ -1,6 +1,7 @@
 """Decisions about a backfill: when it begins, what it waits for, and that it leaves no half state whatever fails."""
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -153,6 +154,7 @@ def test_missing_spark_operator_is_a_condition_that_says_how_to_install_one():
     condition = next(item for item in world.status.conditions if item.type == "SparkOperatorAvailable")
     assert (condition.status, condition.reason) == ("False", "NotInstalled")
     assert "sparkoperator.k8s.io" in condition.message
+    assert "--set 'spark.jobNamespaces={default}'" in condition.message
     world.served = APACHE
     world.settle()
     assert next(iter(world.applications.values()))["apiVersion"] == APACHE
@@ -334,6 +336,49 @@ def test_spark_application_that_nobody_starts_is_given_up():
     world.pass_over()
     assert phases(world) == ("Failed", False)
     assert world.applications == {}
+
+
+def test_driver_that_does_not_start_is_named_and_given_up():
+    """The Spark operator leaves the state at SUBMITTED for as long as the driver's pod is pending."""
+    world = World()
+    advance(world, "Submitted")
+    world.applications["history-1"]["status"] = {"applicationState": {"state": "SUBMITTED"}}
+    world.spark_pods["-1-driver"], world.troubles["-1-driver"] = True, "Unschedulable: Insufficient cpu"
+    world.pass_over()
+    assert world.status.message == "Pod -1-driver does not start: Unschedulable: Insufficient cpu"
+    world.now += PATIENCE_S
+    world.pass_over()
+    world.pass_over()
+    assert "Pod -1-driver of SparkApplication history-1 did not start within 10 minutes: Uns" in world.status.message
+    world.pass_over()
+    assert phases(world) == ("Failed", False)
+    assert world.applications == {}
+
+
+def test_executors_that_do_not_start_are_named():
+    """The driver waits for them without an end, and says nothing in its reports."""
+    world = running()
+    world.spark_pods["-1-exec-1"], world.troubles["-1-exec-1"] = True, "Unschedulable: Insufficient memory"
+    world.pass_over()
+    assert (world.status.phase, world.status.message) == (
+        "Computing",
+        "Pod -1-exec-1 does not start: Unschedulable: Insufficient memory",
+    )
+
+
+def test_attempt_that_is_refused_after_publication_began_keeps_the_application_stopped():
+    """What the earlier attempt has published is half a state."""
+    world = running()
+    world.spark("publish")
+    world.pass_over()
+    world.spark("die")
+    advance(world, "Stopping")
+    world.executors_end()
+    desired, observed = world.look()
+    world.status = reconcile_backfill(desired, replace(observed, refusal="exceeded quota")).status
+    world.pass_over()
+    assert phases(world) == ("Failed", True)
+    assert "exceeded quota" in world.status.message
 
 
 def test_finished_backfill_does_nothing_ever_again():

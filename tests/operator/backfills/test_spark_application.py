@@ -17,6 +17,7 @@ from millrace_operator.model import AppRevision
 SPARK_OPERATOR, APACHE = SPARK_GROUPS.values()
 REFUSED_BY_KUBEFLOW = {
     "spark.kubernetes.authenticate.driver.serviceAccountName",
+    "spark.kubernetes.authenticate.executor.serviceAccountName",
     "spark.kubernetes.container.image",
     "spark.master",
 }
@@ -69,6 +70,18 @@ def test_both_kinds_have_the_same_pods_and_arguments():
     driver, executor = one["driver"]["template"]["spec"], one["executor"]["template"]["spec"]
     assert (driver["automountServiceAccountToken"], executor["automountServiceAccountToken"]) == (True, False)
     assert driver["containers"][0]["securityContext"]["readOnlyRootFilesystem"]
+
+
+def test_executors_have_the_applications_service_account():
+    """It is a field or a setting as well: Spark reads no `serviceAccountName` of a template, and would give them the driver's."""
+    given = attempt()
+    account = given.app.spec.service_account_name
+    assert account not in {None, given.spec.driver.service_account_name}
+    one, other = (spark_application(given, api_version)["spec"] for api_version in (SPARK_OPERATOR, APACHE))
+    assert one["executor"]["serviceAccount"] == account
+    assert other["sparkConf"]["spark.kubernetes.authenticate.executor.serviceAccountName"] == account
+    bare = spark_application(attempt("minimal"), SPARK_OPERATOR)["spec"]["executor"]
+    assert bare["serviceAccount"] == bare["template"]["spec"]["serviceAccountName"] == "smallest"
 
 
 def test_arguments_are_those_of_the_command():
@@ -140,6 +153,7 @@ def test_publishing_is_remembered_from_an_earlier_report():
     progress = parse_progress(text)
     assert (progress.state, progress.message, progress.has_published) == ("Failed", "no broker", True)
     assert not parse_progress('{"backfill": {"state": "Computing"}}').has_published
+    assert parse_progress('{"backfill": {"state": "Failed", "hasPublished": true}}').has_published
 
 
 @pytest.mark.parametrize("line", ['{"backfill": {"state": "Dancing"}}', '{"backfill": 1}', '{"backfill": {"sta', ""])

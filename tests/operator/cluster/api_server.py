@@ -21,6 +21,8 @@ class ApiServer:
         self.asked = []
         self.failures = []
         """Error answers (status, reason) for the next requests."""
+        self.refused = {}
+        """Error answers (status, message) to the creation of objects, by path."""
         self.logs = {}
         self._versions = itertools.count(1)
         server = self
@@ -87,6 +89,9 @@ class ApiServer:
                 return 200, self._list(path, query)
             case "POST":
                 made = f"{path}/{body['metadata']['name']}"
+                if made in self.refused:
+                    status, message = self.refused[made]
+                    return status, {"reason": "Refused", "message": message}
                 return (409, {"reason": "AlreadyExists"}) if made in self.objects else (201, self.put(made, body))
             case "PATCH" if "apply" in content_type:
                 return self._apply(path, body)
@@ -95,7 +100,13 @@ class ApiServer:
         return 404, {"reason": "NotFound", "message": f"{path} not found"}
 
     def _list(self, path, query):
-        found = sorted(name for name in self.objects if name.startswith(f"{path}/"))
+        wanted = [part.split("=", 1) for part in query.get("labelSelector", "").split(",") if "=" in part]
+        found = sorted(
+            name
+            for name, item in self.objects.items()
+            if name.startswith(f"{path}/")
+            and all((item["metadata"].get("labels") or {}).get(label) == value for label, value in wanted)
+        )
         begin, size = int(query.get("continue", 0)), int(query.get("limit", 500))
         more = {"continue": str(begin + size)} if begin + size < len(found) else {}
         items = [self.objects[name] for name in found[begin : begin + size]]

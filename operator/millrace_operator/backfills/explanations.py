@@ -1,0 +1,77 @@
+"""What a backfill tells its user when something is in its way, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from millrace.plan.reset import ActiveMember
+from millrace_operator.backfills.model import SparkPod
+from millrace_operator.backfills.spark_application import SPARK_GROUPS
+from millrace_operator.children.naming import PAUSE_ANNOTATION
+from millrace_operator.model import DesiredApp
+from millrace_operator.reconcile.consumer_group import listed_members
+
+HALF_PUBLISHED: Final = (
+    "Results were being published, so changelogs and offsets do not fit each other. The application stays stopped until this "
+    "StreamsBackfill is deleted. Before that, create another one that succeeds; or suspend the application (spec.state), delete "
+    "this one, and create a StreamsReset."
+)
+
+
+def no_spark_operator(namespace: str) -> str:
+    """Return what to do if the cluster serves no SparkApplications; kubeflow's chart watches one namespace unless told."""
+    return (
+        f"This cluster serves no SparkApplication ({' or '.join(SPARK_GROUPS.values())}). Install a Spark operator that watches "
+        "this namespace: helm install spark-operator spark-operator --repo https://kubeflow.github.io/spark-operator "
+        f"--namespace spark-operator --create-namespace --set 'spark.jobNamespaces={{{namespace}}}'"
+    )
+
+
+def obstacle_of(app: DesiredApp, claimants: Sequence[str], *, is_planned: bool) -> str | None:
+    """Return what keeps an application from being stopped or computed; None if nothing does.
+
+    Args:
+        app: The application.
+        claimants: Others with the same group and internal topics.
+        is_planned: Whether the plan of its newest revision is known.
+    """
+    if app.spec is None:
+        return f"The spec of StreamsApp {app.name} is not valid: correct it."
+    if app.annotations.get(PAUSE_ANNOTATION, "").lower() == "true":
+        return f"The annotation {PAUSE_ANNOTATION} of StreamsApp {app.name} keeps it as it is: remove it."
+    if claimants:
+        named = ", ".join(claimants)
+        return f"StreamsApp {named} has the same applicationId, so the backfill would affect it as well."
+    if not is_planned:
+        return (
+            f"The topology of StreamsApp {app.name}'s newest revision is not known yet, or that revision is not the one that "
+            "pods are to run: see its conditions."
+        )
+    return None
+
+
+def strangers(app: str, members: Sequence[ActiveMember]) -> str:
+    """Return what to do about members of the group that are not the application's pods."""
+    return (
+        f"Members of the group are not pods of StreamsApp {app}: {listed_members(members)}. "
+        "Stop them, then create another StreamsBackfill."
+    )
+
+
+def not_started(namespace: str, application: str, driver: SparkPod | None, minutes: float) -> str:
+    """Return why a SparkApplication has not started: nobody looks at it, or its driver does not run.
+
+    Args:
+        namespace: Its namespace.
+        application: Its name.
+        driver: Its driver; None if there is none.
+        minutes: How long that has been so.
+    """
+    if driver is None:
+        return (
+            f"No Spark operator has started SparkApplication {application} within {minutes:.0f} minutes. Check that it runs and "
+            f"watches namespace {namespace}."
+        )
+    why = driver.trouble or f"see kubectl describe pod {driver.name} --namespace {namespace}"
+    return f"Pod {driver.name} of SparkApplication {application} did not start within {minutes:.0f} minutes: {why}"
