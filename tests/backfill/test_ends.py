@@ -18,6 +18,7 @@ from millrace.backfill.publish import Publisher
 from millrace.backfill.run import BackfillSpec, Phase, run_backfill
 from millrace.errors import ActiveGroupError, ConfigError, MissingHistoryError, StreamsError, TaskMigratedError
 from millrace.instance.kafka_streams import KafkaStreams
+from millrace.instance.states import State
 from millrace.kafka.admin import delete_topics
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin
@@ -80,7 +81,7 @@ def test_a_second_backfill_replaces_the_first(spark, app):
     result = run_backfill(spark, spec(app, transaction_records=1))
     assert app.table(app.changelog) == dict(app.counts)
     assert result.stores["counts"].tombstones == 1
-    assert result.transactions == 1 + app.partitions
+    assert result.transactions == 2 + app.partitions
 
 
 @pytest.mark.parametrize("option", [{"dry_run": True}, {"tables": True}])
@@ -169,8 +170,20 @@ def command(app, folder, *arguments):
     }
 
 
+def refusal(app, tmp_path):
+    """Start the application, and return why it ends."""
+    settings = {**app.settings, "state.dir": str(tmp_path / "refused")}
+    streams = KafkaStreams(CountPerKey(app.source, app.sink)(), settings)
+    streams.start()
+    try:
+        wait_until(lambda: streams.state is State.ERROR, "the end of the application", DEADLINE_S)
+        return str(next(thread.error for thread in streams.threads if thread.error is not None))
+    finally:
+        streams.close(60, leave_group=True)
+
+
 def test_a_driver_killed_between_its_transactions(app, tmp_path):
-    """Changelogs are written, offsets are not: the next backfill ends with exactly one result."""
+    """Changelogs are written, offsets are not: the application refuses to start until another backfill has ended."""
     arguments, options = command(app, tmp_path, "--transaction-records", "1", "--progress", "json")
     admin = open_admin(ClientSettings(app.clients.config, "watch").admin())
     driver = subprocess.Popen(arguments, start_new_session=True, **options)
@@ -188,6 +201,7 @@ def test_a_driver_killed_between_its_transactions(app, tmp_path):
         os.killpg(driver.pid, signal.SIGKILL)
         driver.communicate()
     app.produce(["k1"])
+    assert "a backfill has begun to write this application's changelogs and has not ended" in refusal(app, tmp_path)
     arguments, options = command(app, tmp_path)
     done = subprocess.run(arguments, timeout=300, check=False, **options)
     assert done.returncode == 0, done.stdout
