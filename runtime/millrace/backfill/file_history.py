@@ -94,6 +94,10 @@ class FileHistory:
         """Return the partitions of every topic that exists."""
         return self.kafka.counts
 
+    def size(self, partition: TopicPartition) -> int | None:
+        """Return how many offsets of a partition are read; None if it has files."""
+        return None if partition.topic in self.shuffled else self.kafka.size(partition)
+
     def read(self, partition: TopicPartition) -> Iterator[list[ConsumedRecord]]:
         """Read what Kafka has of one partition; where files come first, what comes after them."""
         until = next((source.until_ms for source in self.sources if source.topic == partition.topic), None)
