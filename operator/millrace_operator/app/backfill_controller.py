@@ -37,6 +37,7 @@ from millrace_operator.cluster.observe import desired_backfill_from, desired_fro
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.kafka.state_cache import KafkaStateCache
 from millrace_operator.model import DesiredApp, Object, ResourceRef, SetFinalizer, labels_of
+from millrace_operator.reconcile.children_view import trouble_of
 from millrace_operator.resets.planning import merged_plan
 from millrace_operator.resets.reconciler import ResetQuestion
 
@@ -143,7 +144,10 @@ class BackfillController:
         return replace(
             observed,
             applications=tuple(applications),
-            pods=tuple(SparkPod(pod["metadata"]["name"], _is_driver(pod), _attempt(pod), _lives(pod)) for pod in pods),
+            pods=tuple(
+                SparkPod(pod["metadata"]["name"], _is_driver(pod), _attempt(pod), _lives(pod), _trouble(pod))
+                for pod in pods
+            ),
             progress=None if text is None else parse_progress(text),
             log_is_there=text is not None,
             last_words=last_words(text or "") if failed else "",
@@ -240,6 +244,11 @@ def _is_driver(pod: Object) -> bool:
 def _attempt(obj: Object) -> int:
     number = labels_of(obj).get(ATTEMPT_LABEL, "")
     return int(number) if number.isdigit() else 0
+
+
+def _trouble(pod: Object) -> str:
+    found = trouble_of(pod) if _lives(pod) else None
+    return "" if found is None else f"{found.reason}: {found.message}".removesuffix(": ")
 
 
 def _lives(pod: Object) -> bool:

@@ -37,6 +37,8 @@ class SparkPod:
     attempt: int
     lives: bool
     """Whether it may still write."""
+    trouble: str = ""
+    """Why it does not start; empty if nothing is known to be wrong."""
 
 
 @dataclass(frozen=True, slots=True)

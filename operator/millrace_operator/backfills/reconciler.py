@@ -35,14 +35,16 @@ from millrace_operator.backfills.model import (
     DeleteSparkApplication,
     DesiredBackfill,
     ObservedBackfill,
+    SparkPod,
 )
 from millrace_operator.backfills.progress import summary
 from millrace_operator.backfills.spark_application import (
-    SPARK_GROUPS,
+    NO_SPARK_OPERATOR,
     Attempt,
     application_name,
     config_map,
     error_of,
+    not_started,
     shown_state,
     spark_application,
     state_of,
@@ -66,12 +68,6 @@ _SOON_S: Final = 1.0
 _PUBLISHING: Final = "PublicationBegun"
 
 Outcome = Literal["Succeeded", "Failed", "Refused", "Cancelled", "Retry"]
-
-_NO_SPARK_OPERATOR: Final = (
-    f"This cluster serves no SparkApplication ({' or '.join(SPARK_GROUPS.values())}). Install a Spark operator that watches this "
-    "namespace: helm install spark-operator spark-operator --repo https://kubeflow.github.io/spark-operator --namespace "
-    "spark-operator --create-namespace"
-)
 
 
 def has_ended(status: StreamsBackfillStatus | None) -> bool:
@@ -196,8 +192,8 @@ class _Pass:
         if (obstacle := self._obstacle_of_app(name)) is not None:
             return self._wait(obstacle)
         if self.observed.served is None:
-            lacking = self._condition("SparkOperatorAvailable", "False", "NotInstalled", _NO_SPARK_OPERATOR)
-            return self._wait(_NO_SPARK_OPERATOR, lacking)
+            lacking = self._condition("SparkOperatorAvailable", "False", "NotInstalled", NO_SPARK_OPERATOR)
+            return self._wait(NO_SPARK_OPERATOR, lacking)
         if not self.spec.changes_kafka:
             return None
         if self.observed.members is None:
@@ -256,7 +252,7 @@ class _Pass:
                 "Failed", f"The application did not stop within {PATIENCE_S / 60:.0f} minutes: {obstacle}"
             )
         if self.observed.served is None:
-            return self._stopping("Failed", _NO_SPARK_OPERATOR)
+            return self._stopping("Failed", NO_SPARK_OPERATOR)
         return self._submit(1)
 
     def follow(self) -> BackfillDecision:
@@ -280,9 +276,7 @@ class _Pass:
             return self._stopping("Retry" if may_retry else "Failed", f"Attempt {number} failed: {why}")
         if state == "New" and self.in_phase_s >= PATIENCE_S:
             return self._stopping(
-                "Failed",
-                f"No Spark operator has started SparkApplication {name} within {PATIENCE_S / 60:.0f} minutes. Check that it runs "
-                f"and watches namespace {self.desired.namespace}.",
+                "Failed", not_started(name, self._pods_of_attempt(), self.desired.namespace, PATIENCE_S)
             )
         phase: Phase = "Submitted"
         message = f"SparkApplication {name} waits for the Spark operator."
@@ -291,7 +285,12 @@ class _Pass:
         if progress is not None:
             phase = "Publishing" if self.publishes else "Computing"
             message = progress.message or ("Results are being published." if self.publishes else "Spark is computing.")
+        if troubled := [pod for pod in self._pods_of_attempt() if pod.trouble]:
+            message = f"{message} Pod {troubled[0].name} does not start: {troubled[0].trouble}"
         return BackfillDecision((), self._status(phase, message), (), _LATER_S)
+
+    def _pods_of_attempt(self) -> list[SparkPod]:
+        return [pod for pod in self.observed.pods if pod.attempt == self.status.attempt]
 
     def stop(self) -> BackfillDecision:
         """Return what to do until no Spark pod is left, and then end as decided, or try again."""
@@ -391,7 +390,7 @@ class _Pass:
     def _submit(self, number: int) -> BackfillDecision:
         """Return the start of an attempt. If the status is not written, the next pass creates the same objects again."""
         if self.observed.served is None:
-            return self._stopping("Failed", _NO_SPARK_OPERATOR)
+            return self._stopping("Failed", NO_SPARK_OPERATOR)
         assert self.app.spec is not None
         name, revision = application_name(self.desired.name, number), self.status.revision or ""
         attempt = Attempt(
@@ -468,7 +467,7 @@ class _Pass:
         fields: dict[str, object] = {}
         application, progress = self.application, self.observed.progress
         if application is not None and self.status.spark is not None:
-            drivers = [pod.name for pod in self.observed.pods if pod.is_driver and pod.attempt == self.status.attempt]
+            drivers = [pod.name for pod in self._pods_of_attempt() if pod.is_driver]
             fields["spark"] = self.status.spark.model_copy(
                 update={
                     "state": shown_state(application) or None,

@@ -11,18 +11,21 @@ application's revisions meanwhile.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from millrace.manifest import API_VERSION, GROUP, StreamsBackfillSpec
 from millrace.manifest.fields import quantity_value
 from millrace.manifest.settings import SECRETS_DIR
+from millrace_operator.backfills.model import SparkPod
 from millrace_operator.children import naming
 from millrace_operator.children.canonical_form import canonical_list
 from millrace_operator.children.pod import (
     RESTRICTED,
     SECRET_FILE_MODE,
     common_pod_fields,
+    exporter_variables,
     secret_sources,
     temporary_mount,
 )
@@ -31,6 +34,11 @@ from millrace_operator.model import AppRevision, Json, Object
 SPARK_VERSION: Final = "4.3.0"
 SPARK_GROUPS: Final = {"SparkOperator": "sparkoperator.k8s.io/v1beta2", "Apache": "spark.apache.org/v1"}
 """The API versions of both Spark operators, the more common one first."""
+NO_SPARK_OPERATOR: Final = (
+    f"This cluster serves no SparkApplication ({' or '.join(SPARK_GROUPS.values())}). Install a Spark operator that watches this "
+    "namespace: helm install spark-operator spark-operator --repo https://kubeflow.github.io/spark-operator --namespace "
+    "spark-operator --create-namespace"
+)
 BACKFILL_LABEL: Final = f"{GROUP}/backfill"
 BACKFILL_UID_LABEL: Final = f"{GROUP}/backfill-uid"
 ATTEMPT_LABEL: Final = f"{GROUP}/backfill-attempt"
@@ -221,7 +229,13 @@ def _settings(spec: StreamsBackfillSpec) -> dict[str, str]:
 def _pod_template(attempt: Attempt, role: Role) -> Json:
     """Return a template: like the application's pods, except for what Spark sets itself."""
     app, template = attempt.app, attempt.app.spec.pod_template
-    sources, variables = canonical_list(template.env_from), canonical_list(template.env)
+    sources = canonical_list(template.env_from)
+    variables = [
+        {"name": "OTEL_SERVICE_NAME", "value": app.spec.application_id},
+        *canonical_list(template.env),
+        *exporter_variables(app),
+    ]
+    variables = list({variable["name"]: variable for variable in variables}.values())
     secrets = secret_sources(app)
     users = canonical_list(template.volume_mounts)
     mounts = [
@@ -250,7 +264,7 @@ def _pod_template(attempt: Attempt, role: Role) -> Json:
             "containers": [
                 {
                     "name": DRIVER_CONTAINER if is_driver else EXECUTOR_CONTAINER,
-                    **({"env": variables} if variables else {}),
+                    "env": variables,
                     **({"envFrom": sources} if sources else {}),
                     "securityContext": {**RESTRICTED, "readOnlyRootFilesystem": True},
                     "volumeMounts": mounts,
@@ -365,3 +379,16 @@ def web_ui_of(application: Object) -> str | None:
         return str(ingress)
     service, port = driver.get("webUIServiceName"), driver.get("webUIPort") or 4040
     return f"http://{service}.{application['metadata']['namespace']}:{port}" if service else None
+
+
+def not_started(name: str | None, pods: Sequence[SparkPod], namespace: str, patience_s: float) -> str:
+    """Return why nothing came of a SparkApplication, as far as its pods tell."""
+    within = f"within {patience_s / 60:.0f} minutes"
+    if (driver := next((pod for pod in pods if pod.is_driver), None)) is not None:
+        why = driver.trouble or f"its Events say more (kubectl describe pod {driver.name})"
+        return (
+            f"Pod {driver.name} has not started {within}: {why}. Check the image, the Secrets that it mounts, and whether a "
+            "node has room for it."
+        )
+    where = f"watches namespace {namespace}"
+    return f"No Spark operator has started SparkApplication {name} {within}. Check that it runs and {where}."

@@ -336,6 +336,22 @@ def test_spark_application_that_nobody_starts_is_given_up():
     assert world.applications == {}
 
 
+def test_pod_that_cannot_start_is_named_with_the_reason():
+    """A Secret that is not there is Kubernetes' reason, and after a while the backfill's; the application runs again then."""
+    world = World(trouble='CreateContainerConfigError: secret "orders-kafka" not found')
+    advance(world, "Submitted")
+    world.spark_pods["-1-driver"] = True
+    world.pass_over()
+    assert 'Pod -1-driver does not start: CreateContainerConfigError: secret "orders-kafka"' in world.status.message
+    world.now += PATIENCE_S
+    world.pass_over()
+    assert "Pod -1-driver has not started within 10 minutes: CreateContainerConfigError" in world.status.message
+    world.spark_pods.clear()
+    for _ in range(3):
+        world.pass_over()
+    assert phases(world) == ("Failed", False)
+
+
 def test_finished_backfill_does_nothing_ever_again():
     """Another pass, or an operator that starts later, changes nothing."""
     world = World()

@@ -70,6 +70,8 @@ class World:
     config_maps: dict = field(default_factory=dict)
     spark_pods: dict = field(default_factory=dict)
     """Pods by name, each with whether it lives."""
+    trouble: str = ""
+    """Why they do not start."""
     progress: Progress | None = None
     """The last report of the latest driver."""
     published: int = 0
@@ -138,7 +140,7 @@ class World:
             served=self.served,
             applications=tuple(self.applications.values()),
             pods=tuple(
-                SparkPod(name, "driver" in name, int(name.split("-")[1]), lives)
+                SparkPod(name, "driver" in name, int(name.split("-")[1]), lives, self.trouble)
                 for name, lives in self.spark_pods.items()
             ),
             progress=self.progress,
