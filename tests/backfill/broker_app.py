@@ -37,11 +37,11 @@ def topology():
 """
 
 
-def run_command(folder, *arguments, **environment):
+def run_command(folder, *arguments, prefix=(), **environment):
     """Run `millrace backfill` in a process without a terminal; both its outputs are in `stdout`."""
     path = os.pathsep.join(filter(None, [str(Path.cwd()), *sys.path]))
     return subprocess.run(
-        [sys.executable, "-m", "millrace.backfill", "-f", "streamsapp.yaml", *arguments],
+        [*prefix, sys.executable, "-m", "millrace.backfill", "-f", "streamsapp.yaml", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path, **environment},
         stdout=subprocess.PIPE,

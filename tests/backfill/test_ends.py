@@ -1,6 +1,7 @@
 """Reading from Kafka up to fixed ends, and publishing: what is written, when, and what is refused."""
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -8,15 +9,23 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from tests.backfill.broker_app import App
-from tests.backfill.programs import CountPerKey
+from tests.backfill.broker_app import App, run_command
+from tests.backfill.programs import CountPerKey, Killed
+from tests.cli.test_bad_input import in_own_namespace
 from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import check_unchanged, freeze
 from millrace.backfill.publish import Publisher
 from millrace.backfill.run import BackfillSpec, Phase, run_backfill
-from millrace.errors import ActiveGroupError, ConfigError, MissingHistoryError, StreamsError, TaskMigratedError
+from millrace.errors import (
+    ActiveGroupError,
+    ConfigError,
+    MissingHistoryError,
+    MissingSourceTopicError,
+    StreamsError,
+    TaskMigratedError,
+)
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.states import State
 from millrace.kafka.admin import delete_topics
@@ -142,6 +151,38 @@ def test_of_two_backfills_the_later_one_ends(spark, app):
     later[0].__exit__(None, None, None)
     assert app.table(app.changelog) == {}
     assert app.committed() == {}
+
+
+def test_an_executor_that_runs_out_of_memory(spark, app):
+    """A process that the kernel has killed is named as what it is, with what helps; nothing is written."""
+    with pytest.raises(StreamsError, match=r"did not survive .*: give executors more memory or local disk"):
+        run_backfill(spark, BackfillSpec(Killed(app.source), app.settings))
+    assert app.committed() == {}
+
+
+def test_an_executor_whose_disk_is_full(kafka, tmp_path):
+    """State that does not fit on an executor's disk ends the backfill with what helps; nothing is written."""
+    app = App(kafka)
+    app.produce([secrets.token_hex(20_000) for _ in range(200)])
+    app.write_project(tmp_path)
+    (tmp_path / "disk").mkdir()
+    prefix = in_own_namespace(tmp_path / "disk", "size=2m")
+    done = run_command(tmp_path, "--master", "local[1]", prefix=prefix, SPARK_LOCAL_DIRS=str(tmp_path / "disk"))
+    assert done.returncode == 1, done.stdout
+    assert "No space left on device): give executors more memory or local disk" in " ".join(done.stdout.split())
+    assert app.committed() == {}
+
+
+def test_a_topic_that_was_deleted(app):
+    """Before the backfill and during it the error names the topic; nothing is written."""
+    admin = open_admin(app.clients.admin())
+    plan = CountPerKey(app.source, app.sink)().build(app.clients.config).plan()
+    history = freeze(plan, app.settings, admin)
+    delete_topics(admin, [app.source])
+    with pytest.raises(StreamsError, match=f"Topic {app.source} was deleted during the backfill"):
+        check_unchanged(history, admin)
+    with pytest.raises(MissingSourceTopicError, match=app.source):
+        freeze(plan, app.settings, admin)
 
 
 def test_a_topic_created_again_meanwhile_is_noticed(app):

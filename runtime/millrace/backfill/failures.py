@@ -20,7 +20,10 @@ __all__ = ["spark_failures"]
 _RAISED: Final = re.compile(
     r"^(?:\w+\.)*(\w+Error): (.*(?:\n(?!\s*(?:at |Traceback|File |\w+(?:\.\w+)+Error|\n)).+)*)", re.MULTILINE
 )
-_LOST: Final = re.compile(r"ExecutorLostFailure|OutOfMemoryError|No space left on device|exit code 137|OOMKilled")
+_LOST: Final = re.compile(
+    r"ExecutorLostFailure|OutOfMemoryError|MemoryError|No space left on device|exit code 137|OOMKilled|"
+    r"Python worker exited unexpectedly"
+)
 
 
 @contextmanager
