@@ -20,7 +20,9 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import AnalysisException, PySparkException
+import pyspark
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import Window, types
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["FileHistory", "source_of_table"]
 
 _HEADERS: Final = "array<struct<name: string, value: binary>>"
+_PACKAGED: Final = frozenset({"iceberg", "delta"})
+"""Formats that Spark reads with packages of others."""
 _CSV_OPTIONS: Final = {"header": "true", "inferSchema": "true"}
 
 
@@ -275,13 +279,15 @@ def _load(spark: SparkSession, source: FileSource) -> DataFrame:
     try:
         table = spark.read.format(source.format).options(**options).load(source.path)
         names = table.columns
-    except (AnalysisException, PySparkException) as error:
-        hint = ""
-        if source.format in {"iceberg", "delta"}:
-            hint = f" Spark needs the package of {source.format} (spark.jars.packages)."
-        raise ConfigError(
-            f"Spark cannot read {source.path} as {source.format}: {str(error).splitlines()[0]}.{hint}"
-        ) from error
+    except (PySparkException, Py4JError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        if source.format in _PACKAGED:
+            reason = (
+                f"that needs the package of {source.format} for Spark {pyspark.__version__} (spark.jars.packages), and one for "
+                "another version of Spark does not work. If there is no such release, write the table as Parquet with a Spark that "
+                f"reads it, and give these files (format: parquet). Spark says: {reason}"
+            )
+        raise ConfigError(f"Spark cannot read {source.path} as {source.format}: {reason}") from error
     missing = {role: name for role, name in source.columns.items() if name not in names}
     if missing:
         shown = ", ".join(f"{name} ({role})" for role, name in missing.items())
