@@ -110,8 +110,8 @@ class World:
         self.outputs = frozenset(topic for item in topology.subtopologies for topic in item.sink_topics)
         self.current: Any = None
         """The stream thread whose code is running."""
-        self.history: defaultdict[TaskId, list[tuple[TopicPartition, int]]] = defaultdict(list)
-        """What was processed and committed, per task and in order."""
+        self.history: defaultdict[TaskId, list[list[tuple[TopicPartition, int]]]] = defaultdict(list)
+        """What was processed and committed: per task a list for each commit, in order."""
         self.covered: dict[TopicPartition, int] = {}
         """Up to where inputs have been committed."""
         self.late: defaultdict[TopicPartition, set[int]] = defaultdict(set)
@@ -362,9 +362,12 @@ class World:
     def _committed(self, host: Host, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         """Keep what a commit covers of what its thread has processed."""
         before = dict(self.covered)
+        processed: defaultdict[TaskId, list[tuple[TopicPartition, int]]] = defaultdict(list)
         for task_id, partition, offset in host.processed:
             if partition in offsets and before.get(partition, 0) <= offset < offsets[partition].offset:
-                self.history[task_id].append((partition, offset))
+                processed[task_id].append((partition, offset))
+        for task_id, records in processed.items():
+            self.history[task_id].append(records)
         host.processed = [one for one in host.processed if one[1] not in offsets or one[2] >= offsets[one[1]].offset]
         for partition, position in offsets.items():
             self.covered[partition] = max(position.offset, before.get(partition, 0))
