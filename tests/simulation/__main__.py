@@ -6,6 +6,7 @@ A seed's number alone determines the application, its settings, input and faults
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections import Counter
@@ -68,14 +69,16 @@ def run(first: int, count: int) -> Chunk:
             simulated_s += simulation.run_seed(seed).elapsed_s
         except SimulationFailure as failure:
             failures.append((seed, name, str(failure)))
-        except Exception as error:  # noqa: BLE001 (a failure of the simulation itself is reported like any other)
+        except Exception as error:
             failures.append((seed, name, repr(error)))
     return Chunk(first, chunk_seeds, faults, simulated_s, failures)
 
 
 def chunks(first: int, count: int, processes: int) -> Iterator[Chunk]:
     """Run seeds in several processes; yields what became of them as it becomes known."""
-    with ProcessPoolExecutor(processes) as pool:
+    with ProcessPoolExecutor(
+        processes, initializer=gc.set_threshold, initargs=(20_000, 20, 100)
+    ) as pool:  # a tenth less time
         starts = iter(range(first, first + count, _CHUNK))
         running: set[Future[Chunk]] = set()
         try:

@@ -330,7 +330,8 @@ class World:
             else:
                 self.scheduler.soon(lambda: self._write_marker(transaction))
         for partition in partitions:
-            self.wake_readers(partition)
+            if partition not in transaction.first_offsets:
+                self.wake_readers(partition)
 
     def write_markers(self) -> None:
         """Write a marker that a client waits for."""
@@ -354,10 +355,9 @@ class World:
         self.wake_readers(partition)
 
     def wake_readers(self, partition: TopicPartition) -> None:
-        """Let threads that read a partition look for records."""
+        """Let threads and updaters that read a partition look for records."""
         for instance in self.instances:
-            if instance.reads(partition):
-                instance.wake()
+            instance.wake_readers(partition)
 
     def _committed(self, host: Host, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         """Keep what a commit covers of what its thread has processed."""
@@ -388,6 +388,7 @@ class World:
                 self.current = outer
             for instance in self.instances:
                 instance.wake()
+                instance.wake_updater()
 
         self.scheduler.soon(run)
         return outcome
