@@ -86,6 +86,11 @@ MINUTES ?= 4
 soak: $(READY) ## Inject faults for MINUTES=4 on real brokers, and check every record (SOAK_ARGS=--help)
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK_ARGS)
 
+SEEDS ?= 1000
+.PHONY: simulate
+simulate: $(READY) ## Run SEEDS=1000 of many applications in a simulated cluster with faults (SIMULATE_ARGS=--help)
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(SIMULATE_ARGS)
+
 LOCK = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet
 
 .PHONY: bench-operator

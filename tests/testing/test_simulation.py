@@ -8,8 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.simulation.topologies import (
+    ALO,
+    CACHES,
+    LONG_TRANSACTIONS,
+    STANDBYS,
+    counting,
+    stateless,
+    table_counting,
+    words,
+)
 
-from millrace import Consumed, Grouped, Materialized, Produced, Serdes, StreamsBuilder
 from millrace.engine.task import StreamTask
 from millrace.instance import changelog_reader
 from millrace.instance.committer import Committer
@@ -26,49 +35,6 @@ from millrace.testing.simulation import Problem, Simulation, SimulationFailure, 
 from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, BEHIND, CALLS
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import StalledError
-
-TEXT = Serdes.string()
-ALO = {"processing.guarantee": "at_least_once", "commit.interval.ms": 300}
-STANDBYS = {
-    "num.standby.replicas": 1,
-    "acceptable.recovery.lag": 0,
-    "probing.rebalance.interval.ms": 60_000,
-}
-LONG_TRANSACTIONS = {"producer.transaction.timeout.ms": 60_000, "session.timeout.ms": 6_000}
-
-
-def words(rng):
-    """Make an input record."""
-    return f"k{rng.randrange(4)}".encode(), f"v{rng.randrange(4)}".encode()
-
-
-def stateless():
-    """Copy a topic."""
-    builder = StreamsBuilder()
-    builder.stream("in", Consumed.with_(TEXT, TEXT)).map_values(str.upper).to("out", Produced.with_(TEXT, TEXT))
-    return builder.build()
-
-
-def counting():
-    """Count the records of each value, after a repartition topic."""
-    builder = StreamsBuilder()
-    by_value = builder.stream("in", Consumed.with_(TEXT, TEXT)).group_by(
-        lambda _, value: value, Grouped.with_(TEXT, TEXT)
-    )
-    counts = by_value.count(Materialized.as_("counts").with_key_serde(TEXT))
-    counts.to_stream().map_values(str).to("out", Produced.with_(TEXT, TEXT))
-    return builder.build()
-
-
-def table_counting():
-    """Count the keys of each value in a table that is restored from its source topic."""
-    builder = StreamsBuilder()
-    table = builder.table("in", Materialized.as_("latest"), consumed=Consumed.with_(TEXT, TEXT))
-    counts = table.group_by(lambda key, value: (value, key), Grouped.with_(TEXT, TEXT)).count(
-        Materialized.as_("counts").with_key_serde(TEXT)
-    )
-    counts.to_stream().map_values(str).to("out", Produced.with_(TEXT, TEXT))
-    return builder.build({"application.id": "simulated", "topology.optimization": "all"})
 
 
 @pytest.mark.parametrize("config", [{}, ALO], ids=["exactly-once", "at-least-once"])
@@ -344,7 +310,7 @@ def _claim_the_next_record_of_a_standby(patch):
     [
         (_commit_one_too_far, stateless, {}, 20),
         (_commit_as_anybody, stateless, {}, 300),
-        (_flush_caches_after_the_commit, counting, {"statestore.cache.max.bytes": 100_000}, 100),
+        (_flush_caches_after_the_commit, counting, CACHES, 100),
         (_changelog_outside_of_the_transaction, counting, {}, 200),
         (_keep_tasks_that_others_have, stateless, {}, 100),
         (_restore_one_too_few, counting, ALO, 400),

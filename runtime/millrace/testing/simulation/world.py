@@ -110,8 +110,8 @@ class World:
         self.outputs = frozenset(topic for item in topology.subtopologies for topic in item.sink_topics)
         self.current: Any = None
         """The stream thread whose code is running."""
-        self.history: defaultdict[TaskId, list[tuple[TopicPartition, int]]] = defaultdict(list)
-        """What was processed and committed, per task and in order."""
+        self.history: defaultdict[TaskId, list[list[tuple[TopicPartition, int]]]] = defaultdict(list)
+        """What was processed and committed: per task a list for each commit, in order."""
         self.covered: dict[TopicPartition, int] = {}
         """Up to where inputs have been committed."""
         self.late: defaultdict[TopicPartition, set[int]] = defaultdict(set)
@@ -330,7 +330,8 @@ class World:
             else:
                 self.scheduler.soon(lambda: self._write_marker(transaction))
         for partition in partitions:
-            self.wake_readers(partition)
+            if partition not in transaction.first_offsets:
+                self.wake_readers(partition)
 
     def write_markers(self) -> None:
         """Write a marker that a client waits for."""
@@ -354,17 +355,19 @@ class World:
         self.wake_readers(partition)
 
     def wake_readers(self, partition: TopicPartition) -> None:
-        """Let threads that read a partition look for records."""
+        """Let threads and updaters that read a partition look for records."""
         for instance in self.instances:
-            if instance.reads(partition):
-                instance.wake()
+            instance.wake_readers(partition)
 
     def _committed(self, host: Host, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         """Keep what a commit covers of what its thread has processed."""
         before = dict(self.covered)
+        processed: defaultdict[TaskId, list[tuple[TopicPartition, int]]] = defaultdict(list)
         for task_id, partition, offset in host.processed:
             if partition in offsets and before.get(partition, 0) <= offset < offsets[partition].offset:
-                self.history[task_id].append((partition, offset))
+                processed[task_id].append((partition, offset))
+        for task_id, records in processed.items():
+            self.history[task_id].append(records)
         host.processed = [one for one in host.processed if one[1] not in offsets or one[2] >= offsets[one[1]].offset]
         for partition, position in offsets.items():
             self.covered[partition] = max(position.offset, before.get(partition, 0))
@@ -385,6 +388,7 @@ class World:
                 self.current = outer
             for instance in self.instances:
                 instance.wake()
+                instance.wake_updater()
 
         self.scheduler.soon(run)
         return outcome
