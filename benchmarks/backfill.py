@@ -4,12 +4,12 @@
 
 For each program and number of records the input is written once. Then there is, each in a process of its own,
 
-* *live*: one instance of the application with one stream thread and default settings, until it has processed everything and closed;
+* *live*: one instance with one stream thread and default settings, until it has processed everything and closed;
 * *backfill*: what the command `millrace backfill` does, in Spark with `local[1]` and `local[2]`, until all is committed;
 * for the word count *groupBy.count*: the same records, read in the same way, counted by Spark itself. This is a lower bound.
 
 Wall clock and CPU count from the moment at which interpreter, JVM and one Python worker are there. CPU is that of all processes:
-the driver, its JVM, and the Python workers; the live engine's only process has its clients' threads in it. The brokers' is left out.
+the driver, its JVM, and the Python workers; the live engine has one process, with its clients' threads. The brokers' is left out.
 *Records/s and core* is the number of input records divided by CPU seconds; *of live* compares that with the live engine's in the
 same run. Memory is the largest sum over all processes, shared pages counted once.
 
@@ -35,6 +35,7 @@ from benchmarks.backfill_programs import (
     OUTPUTS,
     PARTITIONS,
     TITLES,
+    Digest,
     Expected,
     Names,
     create_topics,
@@ -139,9 +140,7 @@ def measure_program(
     delete_topics(servers, names.source)
 
 
-def run(
-    case: Case, program: str, names: Names, expected: Expected, servers: str, directory: Path
-) -> dict[str, Any]:
+def run(case: Case, program: str, names: Names, expected: Expected, servers: str, directory: Path) -> dict[str, Any]:
     """Run one process, and check what it has computed."""
     application = f"{program}-{uuid.uuid4().hex[:8]}"
     create_topics(servers, names.sink(application))
@@ -161,7 +160,7 @@ def run(
         env={
             **os.environ,
             "JAVA_HOME": str(find_java().executable.resolve().parent.parent),
-            "PYTHONPATH": os.pathsep.join(path for path in [os.getcwd(), *sys.path] if path),
+            "PYTHONPATH": os.pathsep.join(path for path in [str(Path.cwd()), *sys.path] if path),
             "SPARK_LOCAL_DIRS": str(directory),
         },
     )
@@ -171,20 +170,16 @@ def run(
         raise SystemExit(f"{case} has failed")
     report: dict[str, Any] = json.loads(output.splitlines()[-1])
     if case.what == "spark":
-        complete = report["processed"] * 2 == expected.processed
+        found = Expected(Digest(**report.pop("digest")), report["processed"] * 2)
     else:
-        counted = report["processed"], report["dropped"]
-        found = found_in_kafka(servers, program, names, application)
-        complete = counted == (expected.processed, expected.dropped) and found == expected.digest
-        announce(f"{counted[0]:,} processed, {counted[1]:,} dropped; {found.records:,} {_kind(program)}")
-    if not complete:
-        raise SystemExit(f"{case} of {program}: {report} and {found} instead of {expected}")
+        digest = found_in_kafka(servers, program, names, application)
+        found = Expected(digest, report["processed"], report["dropped"])
+    if found != expected:
+        raise SystemExit(f"{case} of {program}: {found} instead of {expected}")
+    kind = "records of output" if OUTPUTS[program] == "all" else "keys in the store"
+    announce(f"{found.processed:,} processed, {found.dropped:,} dropped; {found.digest.records:,} {kind}")
     delete_topics(servers, application)
     return {**report, "peak_mib": memory.mib}
-
-
-def _kind(program: str) -> str:
-    return "records of output" if OUTPUTS[program] == "all" else "keys in the store"
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from benchmarks.backfill_programs import OUTPUTS, PARTITIONS, Build, Names
+from benchmarks.backfill_programs import OUTPUTS, PARTITIONS, Build, Digest, Names
 from benchmarks.process_tree import cpu_seconds
 from tests.waiting import wait_until
 
@@ -82,9 +83,14 @@ def group_by_count(spark: Any, build: Build, settings: dict[str, Any]) -> dict[s
     config = StreamsConfig.of(settings)
     history = freeze(build().build(config).plan(), settings, open_admin(ClientSettings(config, "benchmark").admin()))
     frozen = _Read(history, build.names.source)
-    rows = spark.range(PARTITIONS).repartitionById(PARTITIONS, "id").mapInArrow(frozen, "value binary")
+    numbers = spark.range(PARTITIONS).selectExpr("int(id) id").repartitionById(PARTITIONS, "id")
+    rows = numbers.mapInArrow(frozen, "value binary")
     counts = rows.groupBy("value").count().toArrow()
-    return {"processed": sum(counts.column("count").to_pylist()), "dropped": 0}
+    digest, processed = Digest(), 0
+    for word, count in zip(counts.column("value").to_pylist(), counts.column("count").to_pylist(), strict=True):
+        digest.add(word, count.to_bytes(8, "big"))
+        processed += count
+    return {"processed": processed, "digest": asdict(digest)}
 
 
 class _Read:

@@ -18,8 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from millrace.backfill.collector import Outputs
 from millrace.backfill.executor import TaskFunction
 from millrace.backfill.history import Backfill, History
+from millrace.backfill.packing import unpacked
 from millrace.backfill.refusals import notes, refuse
-from millrace.backfill.rows import COLUMNS, REPORT, ROWS_DDL
+from millrace.backfill.rows import COLUMNS, PACKED_DDL, REPORT, ROWS_DDL
 from millrace.backfill.stages import Stage, plan_stages, shuffled_topics
 from millrace.config import StreamsConfig
 from millrace.errors import UnsupportedFeatureError
@@ -27,6 +28,8 @@ from millrace.plan.model import TopologyPlan, repartition_topics
 from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
 
 _MAX_PASSES = 20
+_BATCH_BYTES = ("spark.sql.execution.arrow.maxBytesPerBatch", str(64 * 1024 * 1024))
+"""How much Spark gives a Python worker at once. Its own limit is a number of rows, of which packed ones are too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ def compute(spark: SparkSession, backfill: Backfill) -> Computed:
     plan = built.plan()
     refuse(built, plan, backfill)
     counts = resolve_partition_counts(plan, backfill.history.partition_counts())
+    if spark.conf.get(_BATCH_BYTES[0], None) in {None, str(2**31 - 1)}:
+        spark.conf.set(*_BATCH_BYTES)
     job = _Job(spark, uuid.uuid4().hex, backfill, counts, shuffled_topics(plan, counts))
     given = backfill.history.rows(spark)
     done: list[DataFrame] = []
@@ -63,9 +68,9 @@ def compute(spark: SparkSession, backfill: Backfill) -> Computed:
         if stage.tasks:
             before = [rows.where(F.col("topic").isin(*stage.upstream)) for rows in done if stage.upstream]
             if given is not None and stage.sources & backfill.history.shuffled:
-                before.append(given.where(F.col("topic").isin(*stage.sources)))
+                before.append(given.where(F.col("topic").isin(*stage.sources)).withColumn("packed", F.lit(0)))
             done.append(job.run(stage, before))
-    rows = _union(done, spark.createDataFrame([], ROWS_DDL))
+    rows = _union(done, spark.createDataFrame([], PACKED_DDL))
     return Computed(plan, counts, _published(rows, plan, job.shuffled, backfill.outputs), notes(plan))
 
 
@@ -112,7 +117,7 @@ class _Job:
             "reached", "returns", "topic", "task", "number"
         )
         run = TaskFunction(self.name, self.backfill, stage, self.counts, self.shuffled)
-        return ordered.mapInArrow(run, ROWS_DDL).persist(StorageLevel.MEMORY_AND_DISK)
+        return ordered.mapInArrow(run, PACKED_DDL).persist(StorageLevel.MEMORY_AND_DISK)
 
 
 def _first_rows(spark: SparkSession, tasks: int) -> DataFrame:
@@ -128,7 +133,7 @@ def _first_rows(spark: SparkSession, tasks: int) -> DataFrame:
         "timestamp": F.lit(0),
     }
     columns = [given.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in COLUMNS.items()]
-    return spark.range(tasks).select(*columns)
+    return spark.range(tasks).select(*columns, F.lit(0).alias("packed"))
 
 
 def _checksum(rows: DataFrame) -> tuple[int, int]:
@@ -150,7 +155,11 @@ def _published(rows: DataFrame, plan: TopologyPlan, shuffled: frozenset[str], ou
     users = shuffled - repartition_topics(plan).keys()
     every = users if outputs is Outputs.ALL else frozenset[str]()
     last = (users if outputs is Outputs.LAST else users & restored) - every
-    found = rows.where(~F.col("topic").isin(*(shuffled - every)))
+    found = rows.where(~F.col("topic").isin(*shuffled)).drop("packed")
+    if every or last:
+        rows = rows.where(F.col("topic").isin(*every, *last)).mapInArrow(unpacked, ROWS_DDL)
+    if every:
+        found = found.unionByName(rows.where(F.col("topic").isin(*every)))
     if not last:
         return found
     order = F.struct("reached", "task", "number")
