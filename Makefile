@@ -81,6 +81,10 @@ bench-restoration: $(READY) ## Measure how fast state is restored, beside Java
 bench-scaling: $(READY) ## Measure and plot output while instances are added and removed, with 10 GB of state
 	@$(BIN)/python -m benchmarks.scaling $(BENCH)
 
+.PHONY: bench-backfill
+bench-backfill: $(READY) ## Measure backfills in Spark beside the live engine
+	@$(BIN)/python -m benchmarks.backfill $(BENCH)
+
 MINUTES ?= 4
 .PHONY: soak
 soak: $(READY) ## Inject faults for MINUTES=4 on real brokers, and check every record (SOAK_ARGS=--help)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from millrace.backfill.collector import BackfillCollector, Topics
 from millrace.backfill.history import Backfill
 from millrace.backfill.observation import Observer, TaskObservation
+from millrace.backfill.packing import merged
 from millrace.backfill.rows import REPORT, Row, consumed, rows_of, to_arrow, topics_of, values_of
 from millrace.backfill.stages import Stage
 from millrace.backfill.task_run import Arrival, Inputs, TaskRun, backfill_config
@@ -196,20 +197,17 @@ def _counted_arrivals(arrivals: Iterator[Arrival], observation: TaskObservation)
 def _arrivals(batches: Iterator[pa.RecordBatch], partition: int, circular: frozenset[str]) -> Iterator[Arrival]:
     """Return what comes from other tasks, in its order: a batch as a whole, or what comes back from the stage bit by bit."""
     offsets: dict[str, int] = {}
-    for batch in batches:
+    for batch in merged(batches, circular):
         for part in _parts(batch, circular):
+            topics = topics_of(part)
             found = []
-            for topic in topics_of(part):
-                if topic == REPORT:
-                    continue
-                rows = rows_of(part, topic)
+            for topic in topics:
+                rows = rows_of(part, topic) if len(topics) > 1 else part
                 at, offset = TopicPartition(topic, partition), offsets.get(topic, 0)
                 offsets[topic] = offset + rows.num_rows
                 found.append((at, consumed(rows, at, offset)))
-            if found:
-                reached = min(number for number in values_of(part, "reached") if number >= 0)
-                # In the order of partitions, which decides between records with the same timestamp.
-                yield Arrival(reached, found[0][0].topic in circular, sorted(found, key=itemgetter(0)))
+            # In the order of partitions, which decides between records with the same timestamp.
+            yield Arrival(part.column("reached")[0].as_py(), topics[0] in circular, sorted(found, key=itemgetter(0)))
 
 
 def _parts(batch: pa.RecordBatch, circular: frozenset[str]) -> Iterator[pa.RecordBatch]:

@@ -19,8 +19,9 @@ from millrace.backfill.collector import Outputs
 from millrace.backfill.executor import TaskFunction
 from millrace.backfill.history import Backfill, History
 from millrace.backfill.observation import Observer
+from millrace.backfill.packing import unpacked
 from millrace.backfill.refusals import notes, refuse
-from millrace.backfill.rows import COLUMNS, REPORT, ROWS_DDL
+from millrace.backfill.rows import COLUMNS, PACKED_DDL, REPORT, ROWS_DDL
 from millrace.backfill.stages import Stage, plan_stages, shuffled_topics
 from millrace.backfill.telemetry import Watch
 from millrace.config import StreamsConfig
@@ -30,6 +31,8 @@ from millrace.plan.partition_counts import PartitionCounts, resolve_partition_co
 from millrace.records import TopicPartition
 
 _MAX_PASSES = 20
+_BATCH_BYTES = ("spark.sql.execution.arrow.maxBytesPerBatch", str(64 * 1024 * 1024))
+"""How much Spark gives a Python worker at once. Its own limit is a number of rows, of which packed ones are too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ def compute(spark: SparkSession, backfill: Backfill, watch: Watch | None = None)
     plan = built.plan()
     refuse(built, plan, backfill)
     counts = resolve_partition_counts(plan, backfill.history.partition_counts())
+    if spark.conf.get(_BATCH_BYTES[0], None) in {None, str(2**31 - 1)}:
+        spark.conf.set(*_BATCH_BYTES)
     watch = watch or Watch(config)
     job = _Job(spark, uuid.uuid4().hex, backfill, counts, shuffled_topics(plan, counts), watch)
     given = backfill.history.rows(spark)
@@ -74,9 +79,9 @@ def compute(spark: SparkSession, backfill: Backfill, watch: Watch | None = None)
             watch.stage(number, stage, _records(stage, backfill.history, counts))
             before = [rows.where(F.col("topic").isin(*stage.upstream)) for rows in done if stage.upstream]
             if given is not None and stage.sources & backfill.history.shuffled:
-                before.append(given.where(F.col("topic").isin(*stage.sources)))
+                before.append(given.where(F.col("topic").isin(*stage.sources)).withColumn("packed", F.lit(0)))
             done.append(job.run(number, stage, before))
-    rows = _union(done, spark.createDataFrame([], ROWS_DDL))
+    rows = _union(done, spark.createDataFrame([], PACKED_DDL))
     return Computed(plan, counts, _published(rows, plan, job.shuffled, backfill.outputs), notes(plan))
 
 
@@ -124,7 +129,7 @@ class _Job:
             "reached", "returns", "topic", "task", "number"
         )
         run = TaskFunction(self.name, self.backfill, stage, self.counts, self.shuffled, observer)
-        return ordered.mapInArrow(run, ROWS_DDL).persist(StorageLevel.MEMORY_AND_DISK)
+        return ordered.mapInArrow(run, PACKED_DDL).persist(StorageLevel.MEMORY_AND_DISK)
 
 
 def _records(stage: Stage, history: History, counts: PartitionCounts) -> int | None:
@@ -151,7 +156,7 @@ def _first_rows(spark: SparkSession, tasks: int) -> DataFrame:
         "timestamp": F.lit(0),
     }
     columns = [given.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in COLUMNS.items()]
-    return spark.range(tasks).select(*columns)
+    return spark.range(tasks).select(*columns, F.lit(0).alias("packed"))
 
 
 def _checksum(rows: DataFrame) -> tuple[int, int]:
@@ -173,7 +178,11 @@ def _published(rows: DataFrame, plan: TopologyPlan, shuffled: frozenset[str], ou
     users = shuffled - repartition_topics(plan).keys()
     every = users if outputs is Outputs.ALL else frozenset[str]()
     last = (users if outputs is Outputs.LAST else users & restored) - every
-    found = rows.where(~F.col("topic").isin(*(shuffled - every)))
+    found = rows.where(~F.col("topic").isin(*shuffled)).drop("packed")
+    if every or last:
+        rows = rows.where(F.col("topic").isin(*every, *last)).mapInArrow(unpacked, ROWS_DDL)
+    if every:
+        found = found.unionByName(rows.where(F.col("topic").isin(*every)))
     if not last:
         return found
     order = F.struct("reached", "task", "number")

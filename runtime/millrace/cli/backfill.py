@@ -166,7 +166,7 @@ def backfill(
         sources = _sources(source, app)
         app.topology()  # a program that cannot be imported is found before Spark is started
         with reporter:
-            spark = _session(master, f"backfill of {app.config.application_id}")
+            spark = start_session(master, f"backfill of {app.config.application_id}")
             try:
                 from millrace.backfill.collector import Outputs as Kept
                 from millrace.backfill.run import BackfillSpec, run_backfill
@@ -249,7 +249,7 @@ def _sources(source: str, app: Application) -> Callable[[SparkSession], tuple[Fi
     return lambda _: found
 
 
-def _session(master: str | None, name: str) -> SparkSession:
+def start_session(master: str | None, name: str) -> SparkSession:
     """Start Spark, or join the one that `spark-submit` has started this process for.
 
     Raises:
