@@ -130,7 +130,7 @@ def test_a_static_member_whose_new_id_the_coordinator_lost_joins_again(own_kafka
 
 
 def test_the_assignment_of_a_lost_generation_does_not_reach_the_one_with_the_same_number(own_kafka):
-    """A SyncGroup that waited for the coordinator is not sent after the JoinGroup that replaces it: its member ids are obsolete."""
+    """A SyncGroup that waited for the coordinator is not sent after the JoinGroup that replaces it: its member ids are old."""
 
     class Overtaken(Interrupted):
         """A group whose leader finds the coordinator for its next JoinGroup first."""

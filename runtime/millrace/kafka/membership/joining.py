@@ -317,8 +317,8 @@ class GroupRequests:
             generation: The member's.
             member_id: The member's.
             assignments: By member id; empty unless this member leads.
-            current: Whether the member is still in that generation. Otherwise this must not be sent while the coordinator is being
-                looked for: a JoinGroup may overtake it, and a coordinator that failed may count the same generation again.
+            current: Whether the member is still in that generation. If it is not once the coordinator is found, nothing is sent: a
+                JoinGroup may have overtaken this, and a coordinator that failed may count the same generation again.
 
         Raises:
             kafka.errors.Cancelled: The generation is over for this member.
