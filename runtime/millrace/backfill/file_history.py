@@ -284,8 +284,8 @@ def _load(spark: SparkSession, source: FileSource) -> DataFrame:
         if source.format in _PACKAGED:
             reason = (
                 f"that needs the package of {source.format} for Spark {pyspark.__version__} (spark.jars.packages), and one for "
-                "another version of Spark does not work. If there is no such release, write the table as Parquet with a Spark that "
-                f"reads it, and give these files (format: parquet). Spark says: {reason}"
+                "another version of Spark does not work. If there is no such release, write the table as Parquet with a Spark "
+                f"that reads it, and give these files (format: parquet). Spark says: {reason}"
             )
         raise ConfigError(f"Spark cannot read {source.path} as {source.format}: {reason}") from error
     missing = {role: name for role, name in source.columns.items() if name not in names}
