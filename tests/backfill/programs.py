@@ -19,7 +19,9 @@ class Killed:
     def __call__(self):
         builder = StreamsBuilder()
         string = Serdes.string()
-        builder.stream(self.source, Consumed.with_(string, string)).map_values(die).to("out")
+        builder.stream(self.source, Consumed.with_(string, string)).map_values(die).to(
+            "out", Produced.with_(string, string)
+        )
         return builder.build()
 
 

@@ -54,8 +54,8 @@ def _translated(text: str) -> errors.StreamsError:
     if (linkage := _LINKAGE.search(text)) and "org.apache.spark" in linkage[2]:
         return errors.ConfigError(
             f"A package of Spark's (spark.jars.packages) was made for another version than Spark {pyspark.__version__}, and does "
-            f"not work with it. Take its release for this version or, if there is none, give its data as Parquet files. Java "
-            f"says: {linkage[0]:.300}"
+            "not work with it. Take its release for this version or, if there is none, give its data as Parquet files. "
+            f"Java says: {linkage[0]:.300}"
         )
     for name, message in reversed(_RAISED.findall(text)):
         kind = getattr(errors, name, None)
