@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.simulation.__main__ import application_of, run
 from tests.simulation.topologies import (
     ALO,
+    APPLICATIONS,
     CACHES,
     LONG_TRANSACTIONS,
     STANDBYS,
@@ -19,6 +22,7 @@ from tests.simulation.topologies import (
     words,
 )
 
+from millrace.config import StreamsConfig
 from millrace.engine.task import StreamTask
 from millrace.instance import changelog_reader
 from millrace.instance.committer import Committer
@@ -30,8 +34,9 @@ from millrace.instance.task_manager import TaskManager
 from millrace.kafka.membership import offsets
 from millrace.kafka.membership.member import GroupMember
 from millrace.kafka.membership.wire import encode_group_metadata
-from millrace.records import OffsetAndMetadata
-from millrace.testing.simulation import Problem, Simulation, SimulationFailure, simulate
+from millrace.records import OffsetAndMetadata, TopicPartition
+from millrace.testing.simulation import Plan, Problem, Simulation, SimulationFailure, World, simulate
+from millrace.testing.simulation.instance import Host
 from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, BEHIND, CALLS
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import StalledError
@@ -77,6 +82,51 @@ def test_standbys_have_what_their_active_tasks_have(topology, config):
 def test_nothing_is_reported_that_is_allowed(config, seed):
     """Seeds in which nothing is wrong, but something unusual happens."""
     simulate(counting(), {"in": words}, config, first_seed=seed, seeds=1)
+
+
+@pytest.mark.parametrize("seed", [5, 103, 112, 193])
+def test_what_is_processed_again_is_known_once(seed):
+    """What a task has processed without a commit, before it was lost or its transaction ended, is not in the run's history."""
+
+    def look(world):
+        for commits in world.history.values():
+            records = [record for commit in commits for record in commit]
+            assert len(records) == len(set(records))
+
+    simulate(counting(), {"in": words}, first_seed=seed, seeds=1, check_run=look)
+
+
+def test_a_removed_member_takes_over_nothing():
+    """A process that still restores tasks of a former generation does not own their changelogs: what it writes is late."""
+    changelog = TopicPartition("changelog", 0)
+    plan = Plan(seed=1, instances=1, inputs=(), faults=(), static_members=False)
+    config = StreamsConfig.of({"application.id": "simulated", "bootstrap.servers": "simulated:9092"})
+    world = World(stateless().build(config), config, plan, {"in": 2, "out": 2}, Path("unused"))
+    owner, removed = (Host(world, number, lambda: None) for number in range(2))
+    world.took_over(owner, 2, [changelog])
+    world.took_over(removed, 1, [changelog])
+    now_s = world.scheduler.now_s
+    world.written(owner, changelog, {0: now_s + 1})
+    world.written(removed, changelog, {1: now_s + 2})
+    assert world.late[changelog] == {1}
+
+
+@pytest.mark.parametrize("application", ["windows, standbys", "joins", "joins, standbys, caches", "counting, caches"])
+def test_applications_of_a_campaign_are_right(application):
+    """Windows, suppression, joins and caches: every record and every store is compared."""
+    simulation = APPLICATIONS[application].simulation()
+    for seed in range(15):
+        simulation.run_seed(seed)
+
+
+def test_a_campaign_runs_every_application_and_continues_after_failures(monkeypatch):
+    """A hundred seeds in a row run each application as often as its share says; a failure has its seed, and others are run."""
+    assert Counter(map(application_of, range(300, 400))) == {name: one.share for name, one in APPLICATIONS.items()}
+    _commit_one_too_far(monkeypatch.setattr)
+    chunk = run(0, 4)
+    assert chunk.seeds.total() == 4
+    assert len(chunk.failures) > 1
+    assert all(application_of(seed) == name for seed, name, _ in chunk.failures)
 
 
 def test_a_seed_determines_everything():

@@ -80,6 +80,10 @@ class Host:
         self.restoring: set[TopicPartition] = set()
         """Changelog partitions that its state updater reads."""
 
+    def forget(self, task_id: TaskId) -> None:
+        """Forget what a task has processed since its last commit: it is about to start again from there."""
+        self.processed = [one for one in self.processed if one[0] != task_id]
+
     def require_alive(self) -> None:
         """Raise CrashedError if the process has ended."""
         if not self.alive:
@@ -368,9 +372,11 @@ class Instance:
         self._step(self._loop.round)
         tasks = self.tasks
         if tasks is not None:
+            generation = self._loop.resources.member.generation
             for task_id, task in tasks.restoring.items():
                 if self._restoring.get(task_id) is not task:
-                    self._world.took_over(self._host, task.changelogs)
+                    self._host.forget(task_id)
+                    self._world.took_over(self._host, generation, task.changelogs)
             self._restoring = tasks.restoring.copy()
         if tasks is not None and (tasks.restoring or tasks.standby) and self._next_update is None:
             host = self._host

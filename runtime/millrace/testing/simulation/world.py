@@ -116,8 +116,8 @@ class World:
         """Up to where inputs have been committed."""
         self.late: defaultdict[TopicPartition, set[int]] = defaultdict(set)
         """Offsets in changelogs of what was sent by a task that another, or a new one in the same process, had replaced."""
-        self._taken_over: dict[TopicPartition, tuple[Host, float]] = {}
-        """Who took over the task of a changelog last, and when."""
+        self._taken_over: dict[TopicPartition, tuple[Host, float, int]] = {}
+        """Who took over the task of a changelog last, when, and in which generation of the group."""
         self._settled_in: int | None = None
         """The group's generation at the last probe, if all was settled."""
         self._calls: Counter[tuple[int, str]] = Counter()
@@ -338,9 +338,15 @@ class World:
         for transaction in self.broker.completing():
             self._write_marker(transaction)
 
-    def took_over(self, host: Host, partitions: Iterable[TopicPartition]) -> None:
-        """Note that a process is about to restore a task from these changelogs, in order to run it."""
-        self._taken_over.update(dict.fromkeys(partitions, (host, self.scheduler.now_s)))
+    def took_over(self, host: Host, generation: int, partitions: Iterable[TopicPartition]) -> None:
+        """Note that a process is about to restore a task from these changelogs, in order to run it.
+
+        A process that does not know yet that the task is another's in a later generation does not take it over.
+        """
+        for partition in partitions:
+            known = self._taken_over.get(partition)
+            if known is None or generation >= known[2]:
+                self._taken_over[partition] = host, self.scheduler.now_s, generation
 
     def written(self, host: Host, partition: TopicPartition, sent_s: Mapping[int, float]) -> None:
         """Note who wrote to a log, and let others read it.
@@ -350,7 +356,7 @@ class World:
             partition: the log.
             sent_s: when the record at each new offset was given to the producer.
         """
-        owner, since_s = self._taken_over.get(partition, (host, 0.0))
+        owner, since_s, _ = self._taken_over.get(partition, (host, 0.0, 0))
         self.late[partition].update(offset for offset, at_s in sent_s.items() if owner is not host or at_s <= since_s)
         self.wake_readers(partition)
 
