@@ -105,7 +105,7 @@ def test_a_wrong_secret(app, tmp_path):
     done = run_command(tmp_path, "--secrets-dir", "secrets", "--master", "local[1]", "--progress", "json")
     assert done.returncode == 1, done.stdout
     assert '"state": "Failed"' in done.stdout
-    assert "uthentication" in done.stdout
+    assert "sasl.mechanism=PLAIN" in done.stdout
     assert "Check security.protocol and the sasl.* and ssl.* settings" in done.stdout
     assert "wrong-77c1" not in done.stdout
     assert app.committed() == {}

@@ -59,4 +59,4 @@ def test_spans_and_metrics_of_driver_and_executors(kafka, tmp_path, collector):
     assert sum(attribute(spans[f"task 0_{number}"], "messaging.batch.message_count") for number in (0, 1)) == 10
     sent = metrics_of(collector.requests)
     assert {"millrace.backfill.records", "millrace.backfill.tasks.done"} <= sent
-    assert "org.apache.kafka.stream.task.process.total" in sent
+    assert "org.apache.kafka.stream.task.dropped.records.total" in sent

@@ -104,7 +104,7 @@ def test_the_wheels_java_is_enough(shop, tmp_path):
     home = str(old.parent.parent)
     done = backfill(tmp_path, "--dry-run", "--master", "local[2]", PATH=without_java(tmp_path), JAVA_HOME=home)
     assert done.returncode == 0, done.stderr
-    assert "10 records processed" in " ".join(done.stdout.split())
+    assert "20 records processed" in " ".join(done.stdout.split())
 
 
 def test_no_java(shop, tmp_path):
