@@ -67,6 +67,8 @@ def provide_spark_image(cluster: Cluster, images: Images, source: Path = ROOT) -
         ClusterError: The build failed.
     """
     loaded = cluster.directory / "spark-image"
+    if loaded.exists():
+        return
     with sole_use():
         if loaded.exists():
             return

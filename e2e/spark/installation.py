@@ -71,12 +71,21 @@ def install_crds(cluster: Cluster, *, with_checks: bool = True) -> None:
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "--filename", str(CRDS))
     if PROGRAM is not None:
         cluster.apply(*other_crds())
-    cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
+    wait_until(lambda: all(map(_is_served, _crds(cluster))), "all CRDs", 120)
     if not with_checks:
         return
     cluster.apply(*_admission_policy())
     probe = {**minimal("default"), "spec": {**minimal("default")["spec"], "sparkConf": {"spark.master": "local"}}}
     wait_until(lambda: "spark.master" in refusal(cluster, probe), "the admission policy to be enforced", 120)
+
+
+def _crds(cluster: Cluster) -> list[Manifest]:
+    return list(json.loads(cluster.kubectl("get", "crd", "--output=json"))["items"])
+
+
+def _is_served(crd: Manifest) -> bool:
+    conditions = (crd.get("status") or {}).get("conditions") or ()
+    return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
 
 
 def refusal(cluster: Cluster, app: Manifest) -> str:

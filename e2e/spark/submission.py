@@ -18,6 +18,7 @@ Manifest = dict[str, Any]
 API_VERSION: Final = "sparkoperator.k8s.io/v1beta2"
 LABELS: Final = "sparkoperator.k8s.io/"
 _CONTAINERS: Final = {"driver": "spark-kubernetes-driver", "executor": "spark-kubernetes-executor"}
+_NETWORK_POLICY: Final = "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep"
 _ANY_ROLE: Final = {"cores", "memory", "memoryOverhead", "coreRequest", "coreLimit", "serviceAccount", "javaOptions"}
 _KNOWN: Final = {
     "spec": {
@@ -118,6 +119,8 @@ def _settings(app: Manifest, submission: str) -> Iterator[tuple[str, object]]:
     if spec.get("imagePullSecrets"):
         yield "spark.kubernetes.container.image.pullSecrets", ",".join(spec["imagePullSecrets"])
     yield "spark.kubernetes.submission.waitAppCompletion", "false"
+    # The operator's image has Spark 4.0, which does not create network policies yet. Its chart gives no right to do so.
+    yield "spark.kubernetes.driver.pod.excludedFeatureSteps", _NETWORK_POLICY
     yield from (spec.get("sparkConf") or {}).items()
     yield "spark.kubernetes.driver.pod.name", driver_pod_name(app)
     yield from _of_role(app, "driver", submission)

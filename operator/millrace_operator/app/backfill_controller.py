@@ -180,9 +180,8 @@ class BackfillController:
         """Return the end of a driver's log; None if it cannot be read."""
         if driver is None:
             return None
-        containers = (driver.get("status") or {}).get("containerStatuses") or ()
-        if not any(name in item.get("state", {}) for item in containers for name in ("running", "terminated")):
-            return ""  # it has not started
+        if not _has_started(driver):
+            return ""
         query = {"tailLines": _TAIL_LINES, "limitBytes": _TAIL_BYTES}
         try:
             return str(self.context.requests.get(PODS, desired.namespace, driver["metadata"]["name"], "log", **query))
@@ -253,7 +252,7 @@ class BackfillController:
 def _spark_pod(pod: Object) -> SparkPod:
     trouble = trouble_of(pod) if (pod.get("status") or {}).get("phase") == "Pending" else None
     why = "" if trouble is None else trouble.shown
-    return SparkPod(pod["metadata"]["name"], _is_driver(pod), _attempt(pod), _lives(pod), why)
+    return SparkPod(pod["metadata"]["name"], _is_driver(pod), _attempt(pod), _lives(pod), why, _has_started(pod))
 
 
 def _is_driver(pod: Object) -> bool:
@@ -263,6 +262,11 @@ def _is_driver(pod: Object) -> bool:
 def _attempt(obj: Object) -> int:
     number = labels_of(obj).get(ATTEMPT_LABEL, "")
     return int(number) if number.isdigit() else 0
+
+
+def _has_started(pod: Object) -> bool:
+    containers = (pod.get("status") or {}).get("containerStatuses") or ()
+    return any(name in item.get("state", {}) for item in containers for name in ("running", "terminated"))
 
 
 def _lives(pod: Object) -> bool:

@@ -39,6 +39,8 @@ class SparkPod:
     """Whether it may still write."""
     trouble: str = ""
     """What keeps it from starting, if anything does."""
+    has_started: bool = True
+    """Whether its program has been started."""
 
 
 @dataclass(frozen=True, slots=True)

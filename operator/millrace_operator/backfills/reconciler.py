@@ -455,7 +455,8 @@ class _Pass:
         fields: dict[str, object] = {}
         application, progress = self.application, self.observed.progress
         if application is not None and self.status.spark is not None:
-            drivers = [pod.name for pod in self._pods if pod.is_driver]
+            # One that was never started has published nothing: `spark-submit` removes it if the submission fails.
+            drivers = [pod.name for pod in self._pods if pod.is_driver and pod.has_started]
             fields["spark"] = self.status.spark.model_copy(
                 update={
                     "state": shown_state(application) or None,

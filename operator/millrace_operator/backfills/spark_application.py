@@ -38,6 +38,7 @@ ATTEMPT_LABEL: Final = f"{GROUP}/backfill-attempt"
 DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
 INPUT_DIR: Final = "/etc/millrace/backfill"
+_LONGEST_ERROR: Final = 1500
 _MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 _MAIN: Final = 'import runpy\n\nrunpy.run_module("millrace.backfill", run_name="__main__", alter_sys=True)\n'
 
@@ -364,12 +365,17 @@ def _plain(state: str) -> str:
 
 
 def error_of(application: Object) -> str:
-    """Return why a SparkApplication failed, in the Spark operator's words; empty if it gives none."""
+    """Return why a SparkApplication failed, in the Spark operator's words; empty if it gives none.
+
+    Kubeflow's gives all that `spark-submit` has printed, of which the first exception is the reason.
+    """
     status = application.get("status") or {}
     message = (status.get("applicationState") or {}).get("errorMessage") or (status.get("currentState") or {}).get(
         "message"
     )
-    return str(message or "")
+    lines = [line for line in str(message or "").splitlines() if not line.startswith("\t")]
+    raised = next((number for number, line in enumerate(lines) if "Exception" in line), None)
+    return "\n".join(lines)[-_LONGEST_ERROR:] if raised is None else "\n".join(lines[raised:])[:_LONGEST_ERROR]
 
 
 def web_ui_of(application: Object) -> str | None:

@@ -83,10 +83,15 @@ class World(PassWorld):
         assert self.status["phase"] == "Submitted"
         return self.server.objects[SPARK.path("default", "history-1")]
 
-    def driver(self, application, log):
-        """Let a driver run with this log."""
+    def spark_state(self, application, state):
+        """Let the SparkApplication be in this state."""
+        status = {"applicationState": {"state": state}}
+        self.serve(SPARK, "history-1", application["spec"], metadata=application["metadata"], status=status)
+
+    def driver(self, application, log, state="running"):
+        """Let a driver run with this log, or be in another state."""
         labels = {**application["metadata"]["labels"], "app.kubernetes.io/component": "backfill-driver"}
-        status = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
+        status = {"phase": "Running", "containerStatuses": [{"state": {state: {}}}]}
         self.server.logs[PODS.path("default", "history-1-driver", "log")] = log
         return self.serve(PODS, "history-1-driver", {}, metadata={"labels": labels}, status=status)
 
@@ -156,6 +161,21 @@ def test_somebody_elses_spark_application_is_left_alone(world):
     assert (world.status["phase"], world.status.get("holdsApp")) == ("Refused", None)
     assert "does not belong to this StreamsBackfill" in world.status["message"]
     assert world.server.objects[SPARK.path("default", "history-1")]["spec"] == {"type": "Scala"}
+
+
+@pytest.mark.parametrize(("state", "held"), [("waiting", None), ("running", True)])
+def test_driver_that_was_never_started_has_published_nothing(world, state, held):
+    """`spark-submit` removes the pod if the submission fails: only if its program was started may there be half a result."""
+    world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
+    world.watch(BACKFILLS, world.server.objects[BACKFILLS.path("default", "history")])
+    application = world.submit()
+    pod = world.driver(application, "", state)
+    world.run()
+    del world.server.objects[PODS.path("default", pod["metadata"]["name"])]
+    world.spark_state(application, "FAILED")
+    for _ in range(3):
+        world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", held)
 
 
 def test_webhook_that_does_not_answer_is_waited_for_a_while(world):

@@ -9,6 +9,7 @@ from millrace_operator.backfills.spark_application import (
     SPARK_GROUPS,
     Attempt,
     config_map,
+    error_of,
     spark_application,
     state_of,
 )
@@ -157,6 +158,24 @@ def test_apaches_states(states, means):
     if states:
         status["currentState"] = {"currentStateSummary": states[-1]}
     assert state_of({"apiVersion": APACHE, "status": status}) == means
+
+
+def test_reason_of_a_failed_submission_is_short():
+    """Kubeflow's operator gives everything that `spark-submit` has printed; the status has room for the reason only."""
+    frames = (
+        "\tat io.fabric8.kubernetes.client.dsl.internal.OperationSupport.handleResponse(OperationSupport.java:524)\n"
+        * 1000
+    )
+    said = f'WARN Utils: hostname\nException in thread "main" Failure: pods is forbidden\n{frames}Caused by: Failure\n{frames}'
+    application = {
+        "apiVersion": SPARK_GROUPS["SparkOperator"],
+        "status": {"applicationState": {"state": "FAILED", "errorMessage": said}},
+    }
+    assert error_of(application) == 'Exception in thread "main" Failure: pods is forbidden\nCaused by: Failure'
+    application["status"]["applicationState"]["errorMessage"] = "driver pod not found"
+    assert error_of(application) == "driver pod not found"
+    application["status"]["applicationState"]["errorMessage"] = "x" * 100_000
+    assert len(error_of(application)) < 2_000
 
 
 def test_publishing_is_remembered_from_an_earlier_report():
