@@ -18,7 +18,7 @@ from millrace.manifest import StreamsApp, StreamsBackfill
 from millrace_operator.backfills.spark_application import Attempt
 from millrace_operator.model import AppRevision
 
-SECONDS = 420.0
+SECONDS = 900.0
 """How long a backfill may take on a busy machine with two cores."""
 SMALL = {"memory": "1Gi"}
 REQUESTS = {
