@@ -81,10 +81,19 @@ bench-restoration: $(READY) ## Measure how fast state is restored, beside Java
 bench-scaling: $(READY) ## Measure and plot output while instances are added and removed, with 10 GB of state
 	@$(BIN)/python -m benchmarks.scaling $(BENCH)
 
+.PHONY: bench-backfill
+bench-backfill: $(READY) ## Measure backfills in Spark beside the live engine
+	@$(BIN)/python -m benchmarks.backfill $(BENCH)
+
 MINUTES ?= 4
 .PHONY: soak
 soak: $(READY) ## Inject faults for MINUTES=4 on real brokers, and check every record (SOAK_ARGS=--help)
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK_ARGS)
+
+SEEDS ?= 1000
+.PHONY: simulate
+simulate: $(READY) ## Run SEEDS=1000 of many applications in a simulated cluster with faults (SIMULATE_ARGS=--help)
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(SIMULATE_ARGS)
 
 LOCK = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet
 

@@ -18,7 +18,7 @@ from millrace.manifest import StreamsApp, StreamsBackfill
 from millrace_operator.backfills.spark_application import Attempt
 from millrace_operator.model import AppRevision
 
-SECONDS = 420.0
+SECONDS = 900.0
 """How long a backfill may take on a busy machine with two cores."""
 SMALL = {"memory": "1Gi"}
 REQUESTS = {
@@ -92,16 +92,17 @@ class Backfill:
         return self.pods(role)[0]
 
     def wait_until_it_says(self, state: str) -> None:
-        """Wait until the running driver reports a state, which is before the status has it."""
-        pod = self.wait_for_pod("driver")["metadata"]["name"]
-        command = [*self.app.cluster.kubectl_command, "logs", "--follow", pod, f"--namespace={self.app.namespace}"]
+        """Wait until a running driver reports a state, which is before the status has it; one that ends is replaced."""
+        self.wait(f"a report of {state}", lambda: any(self._says(pod, state) for pod in self.pods("driver")))
+
+    def _says(self, pod: Manifest, state: str) -> bool:
+        name = pod["metadata"]["name"]
+        command = [*self.app.cluster.kubectl_command, "logs", "--follow", name, f"--namespace={self.app.namespace}"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith(f'{{"backfill": {{"state": "{state}"'):
-                    process.kill()
-                    return
-        raise AssertionError(f"{pod} has ended without saying {state}:\n{self.story()}")
+            found = any(line.startswith(f'{{"backfill": {{"state": "{state}"') for line in process.stdout)
+            process.kill()
+        return found
 
     def kill(self, role: str) -> str:
         """Kill the process of a pod of this role, as SIGKILL does, and return the pod's name."""

@@ -147,6 +147,10 @@ class MissingHistoryError(StreamsError):
     """Kafka has deleted records that a backfill needs; names the partitions and their first offsets."""
 
 
+class UnfinishedBackfillError(StreamsError):
+    """A backfill has written part of its result and has not finished, so the changelogs do not fit the committed offsets."""
+
+
 class MissingInternalTopicsError(StreamsError):
     """Internal topics (changelog, repartition) do not exist and may not be created."""
 

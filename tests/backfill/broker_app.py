@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from tests.backfill.programs import CountPerKey
 
 from millrace.config import StreamsConfig
 from millrace.kafka.client_settings import ClientSettings
@@ -30,6 +35,21 @@ from tests.backfill.programs import CountPerKey
 def topology():
     return CountPerKey({app.source!r}, {app.sink!r}, by_value={by_value})()
 """
+
+
+def run_command(folder, *arguments, prefix=(), **environment):
+    """Run `millrace backfill` in a process without a terminal; both its outputs are in `stdout`."""
+    path = os.pathsep.join(filter(None, [str(Path.cwd()), *sys.path]))
+    return subprocess.run(
+        [*prefix, sys.executable, "-m", "millrace.backfill", "-f", "streamsapp.yaml", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=500,
+        check=False,
+    )
 
 
 @dataclass
@@ -61,6 +81,10 @@ class App:
     @property
     def clients(self):
         return ClientSettings(StreamsConfig.of(self.settings), "test")
+
+    def topology(self, *, by_value=False):
+        """Return the user's program, built."""
+        return CountPerKey(self.source, self.sink, by_value=by_value)()
 
     def write_project(self, folder, *, by_value=False):
         """Write the user's program and its manifest, `streamsapp.yaml`."""

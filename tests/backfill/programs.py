@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import dataclass, field
 
 from millrace.dsl import Consumed, Grouped, Materialized, Produced, StreamsBuilder
 from millrace.serdes import Serdes
+
+
+@dataclass
+class Killed:
+    """Ends its process as the kernel does if memory runs out."""
+
+    source: str
+
+    def __call__(self):
+        builder = StreamsBuilder()
+        string = Serdes.string()
+        builder.stream(self.source, Consumed.with_(string, string)).map_values(die).to(
+            "out", Produced.with_(string, string)
+        )
+        return builder.build()
+
+
+def die(_value):
+    """End the process, without a word."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @dataclass

@@ -71,6 +71,10 @@ class Partitions:
         for start in range(0, len(records), self.batch):
             yield records[start : start + self.batch]
 
+    def size(self, partition: TopicPartition) -> int:
+        """Return how many records a partition has."""
+        return len(self.records.get(partition, []))
+
     def rows(self, _spark: Any) -> None:
         """Return nothing: all of it is read."""
 

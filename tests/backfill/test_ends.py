@@ -1,6 +1,7 @@
 """Reading from Kafka up to fixed ends, and publishing: what is written, when, and what is refused."""
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -8,16 +9,25 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from tests.backfill.broker_app import App
-from tests.backfill.programs import CountPerKey
+from tests.backfill.broker_app import App, run_command
+from tests.backfill.programs import CountPerKey, Killed
+from tests.cli.test_bad_input import in_own_namespace
 from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import check_unchanged, freeze
 from millrace.backfill.publish import Publisher
 from millrace.backfill.run import BackfillSpec, Phase, run_backfill
-from millrace.errors import ActiveGroupError, ConfigError, MissingHistoryError, StreamsError, TaskMigratedError
+from millrace.errors import (
+    ActiveGroupError,
+    ConfigError,
+    MissingHistoryError,
+    MissingSourceTopicError,
+    StreamsError,
+    TaskMigratedError,
+)
 from millrace.instance.kafka_streams import KafkaStreams
+from millrace.instance.states import State
 from millrace.kafka.admin import delete_topics
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin
@@ -80,7 +90,7 @@ def test_a_second_backfill_replaces_the_first(spark, app):
     result = run_backfill(spark, spec(app, transaction_records=1))
     assert app.table(app.changelog) == dict(app.counts)
     assert result.stores["counts"].tombstones == 1
-    assert result.transactions == 1 + app.partitions
+    assert result.transactions == 2 + app.partitions
 
 
 @pytest.mark.parametrize("option", [{"dry_run": True}, {"tables": True}])
@@ -143,6 +153,38 @@ def test_of_two_backfills_the_later_one_ends(spark, app):
     assert app.committed() == {}
 
 
+def test_an_executor_that_runs_out_of_memory(spark, app):
+    """A process that the kernel has killed is named as what it is, with what helps; nothing is written."""
+    with pytest.raises(StreamsError, match=r"did not survive .*: give executors more memory or local disk"):
+        run_backfill(spark, BackfillSpec(Killed(app.source), app.settings))
+    assert app.committed() == {}
+
+
+def test_an_executor_whose_disk_is_full(kafka, tmp_path):
+    """State that does not fit on an executor's disk ends the backfill with what helps; nothing is written."""
+    app = App(kafka)
+    app.produce([secrets.token_hex(20_000) for _ in range(200)])
+    app.write_project(tmp_path)
+    (tmp_path / "disk").mkdir()
+    prefix = in_own_namespace(tmp_path / "disk", "size=2m")
+    done = run_command(tmp_path, "--master", "local[1]", prefix=prefix, SPARK_LOCAL_DIRS=str(tmp_path / "disk"))
+    assert done.returncode == 1, done.stdout
+    assert "No space left on device): give executors more memory or local disk" in " ".join(done.stdout.split())
+    assert app.committed() == {}
+
+
+def test_a_topic_that_was_deleted(app):
+    """Before the backfill and during it the error names the topic; nothing is written."""
+    admin = open_admin(app.clients.admin())
+    plan = CountPerKey(app.source, app.sink)().build(app.clients.config).plan()
+    history = freeze(plan, app.settings, admin)
+    delete_topics(admin, [app.source])
+    with pytest.raises(StreamsError, match=f"Topic {app.source} was deleted during the backfill"):
+        check_unchanged(history, admin)
+    with pytest.raises(MissingSourceTopicError, match=app.source):
+        freeze(plan, app.settings, admin)
+
+
 def test_a_topic_created_again_meanwhile_is_noticed(app):
     """Offsets of the deleted topic mean nothing in the new one, so nothing is written."""
     admin = open_admin(app.clients.admin())
@@ -169,8 +211,20 @@ def command(app, folder, *arguments):
     }
 
 
+def refusal(app, tmp_path):
+    """Start the application, and return why it ends."""
+    settings = {**app.settings, "state.dir": str(tmp_path / "refused")}
+    streams = KafkaStreams(CountPerKey(app.source, app.sink)(), settings)
+    streams.start()
+    try:
+        wait_until(lambda: streams.state is State.ERROR, "the end of the application", DEADLINE_S)
+        return str(next(thread.error for thread in streams.threads if thread.error is not None))
+    finally:
+        streams.close(60, leave_group=True)
+
+
 def test_a_driver_killed_between_its_transactions(app, tmp_path):
-    """Changelogs are written, offsets are not: the next backfill ends with exactly one result."""
+    """Changelogs are written, offsets are not: the application refuses to start until another backfill has ended."""
     arguments, options = command(app, tmp_path, "--transaction-records", "1", "--progress", "json")
     admin = open_admin(ClientSettings(app.clients.config, "watch").admin())
     driver = subprocess.Popen(arguments, start_new_session=True, **options)
@@ -188,6 +242,7 @@ def test_a_driver_killed_between_its_transactions(app, tmp_path):
         os.killpg(driver.pid, signal.SIGKILL)
         driver.communicate()
     app.produce(["k1"])
+    assert "a backfill has begun to write this application's changelogs and has not ended" in refusal(app, tmp_path)
     arguments, options = command(app, tmp_path)
     done = subprocess.run(arguments, timeout=300, check=False, **options)
     assert done.returncode == 0, done.stdout

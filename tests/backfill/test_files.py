@@ -3,9 +3,11 @@
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
+import pyspark
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.errors import PySparkException
 from tests.backfill.broker_app import FIRST_TIMESTAMP, App
 from tests.backfill.programs import CountPerKey
 from tests.waiting import wait_until
@@ -128,6 +130,30 @@ def test_files_that_do_not_exist(spark, tmp_path):
     """The error is Spark's first line, with the path."""
     with pytest.raises(ConfigError, match="Spark cannot read /nowhere as parquet"):
         records(spark, FileSource("lines", "/nowhere", COLUMNS))
+
+
+@pytest.mark.parametrize("form", ["iceberg", "delta"])
+def test_formats_of_packages(spark, tmp_path, form):
+    """Without the package the error names it with Spark's version, and what to do if there is none for it."""
+    expected = rf"needs the package of {form} for Spark {pyspark.__version__}.*write the table as Parquet"
+    with pytest.raises(ConfigError, match=expected):
+        records(spark, FileSource("lines", str(tmp_path), COLUMNS, form))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "java.lang.NoSuchMethodError: 'void org.apache.spark.sql.execution.LogicalRDD.<init>(scala.collection.immutable.Seq)'",
+        "java.lang.IncompatibleClassChangeError: class SparkView can not implement org.apache.spark.sql.connector.catalog.View",
+    ],
+    ids=["delta 4.4.0 for Spark 4.2", "iceberg 1.12.0 for Spark 4.1"],
+)
+def test_packages_for_another_spark(said):
+    """What Java said of them in Spark 4.3 becomes an error that says why, and what to do."""
+    with pytest.raises(ConfigError, match=r"made for another version than Spark .* as Parquet files"), spark_failures():
+        raise PySparkException(
+            f"An error occurred while calling o63.collectToPython.\n: {said}\n\tat org.apache.spark.X"
+        )
 
 
 def test_topics_that_do_not_fit():

@@ -72,6 +72,10 @@ class Late:
                 records = []
         yield records
 
+    def size(self, _partition: TopicPartition) -> int:
+        """Return how many records a partition has."""
+        return self.records
+
     def rows(self, _spark: Any) -> None:
         """Return nothing."""
 

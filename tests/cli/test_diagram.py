@@ -61,6 +61,14 @@ def test_svg_boxes_do_not_overlap_and_edges_go_down():
     assert [y for _, y, _ in places[:6]] == sorted(y for _, y, _ in places[:6])
 
 
+def test_svg_of_a_loop():
+    """What leads back to a box is drawn above or below it, and does not push it down forever."""
+    boxes = tuple(Box(name, name, Shape.STAGE) for name in ("in", "a", "b"))
+    root = ET.fromstring(svg([Graph("loop", boxes, (("in", "a"), ("a", "b"), ("b", "a")))]))
+    assert len([item for item in root.iter(f"{SVG}path") if "edge" in item.get("class", "")]) == 3
+    assert len({item.get("y") for item in root.iter(f"{SVG}rect") if item.get("class") != "frame"}) == 3
+
+
 def test_nothing_to_draw():
     """A topology without nodes is an empty diagram, not an error."""
     assert mermaid([]) == "flowchart TD\n"

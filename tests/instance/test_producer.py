@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import secrets
 import threading
+from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from kafka.admin import KafkaAdminClient
 from tests.instance.support import TEXT, read_all, settings
 from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
-from millrace.errors import TaskMigratedError, TransactionAbortedError
+from millrace.errors import StreamsTimeoutError, TaskMigratedError, TransactionAbortedError
+from millrace.instance import record_collector
 from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 
 pytestmark = pytest.mark.broker
@@ -67,6 +73,117 @@ def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path
     assert [value for _, value, _ in read_all(kafka, "out")] == [b"again"]
 
 
+@pytest.mark.slow
+def test_a_client_whose_failure_is_reported_during_the_abort_is_replaced(own_kafka, tmp_path, monkeypatch):
+    """A record may fail the transaction long before its report comes; the client is not trusted again even if it can abort."""
+    monkeypatch.setattr(record_collector, "_REPORT_S", 0.0)
+    kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
+    kafka.create_topics("out")
+    config = StreamsConfig.of(
+        settings(kafka, "app", tmp_path, processing_guarantee="exactly_once_v2")
+        | {"producer.transaction.timeout.ms": 60_000, "producer.delivery.timeout.ms": 4000}
+    )
+    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    producer.start()
+    collector, client = KafkaRecordCollector(producer, kafka.admin(), config), producer.client
+    collector.send("out", None, b"before", 1, NO_HEADERS, 0)
+    collector.flush()
+
+    def refused():
+        try:
+            collector.send("out", None, b"lost", 1, NO_HEADERS, 0)
+        except TransactionAbortedError:
+            return True
+        return False
+
+    kafka.pause()
+    try:
+        wait_until(refused, "refused, although no report was taken", poll_s=0.5)
+        kafka.resume()
+        producer.abort()
+        collector.discard()
+        assert producer.client is not client
+        collector.send("out", None, b"again", 1, NO_HEADERS, 0)
+        collector.flush()
+        producer.client.commit_transaction(30)
+    finally:
+        kafka.resume()
+        producer.close()
+    assert [value for _, value, _ in read_all(kafka, "out")] == [b"again"]
+
+
+def set_largest_batch(kafka, topic, max_bytes):
+    """Change a topic's `max.message.bytes`."""
+    entry = ConfigEntry("max.message.bytes", str(max_bytes), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = kafka.admin()
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(30)
+
+
+@pytest.mark.parametrize("ends", ["with a commit", "without a commit"])
+def test_batches_are_small_only_as_long_as_the_topic_demands_it(kafka, topic_factory, tmp_path, monkeypatch, ends):
+    """After a while the topic's limit is read again, even if records in many small batches are never delivered in time."""
+    topic, app = topic_factory("out"), f"app-{secrets.token_hex(4)}"
+    config = StreamsConfig.of(settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2"))
+    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    producer.start()
+    collector = KafkaRecordCollector(producer, kafka.admin(), config)
+    normal = producer._batch_bytes
+
+    def send():
+        for number in range(20):
+            value = TEXT.serialize(topic, f"{number:0100d}", NO_HEADERS)
+            collector.send(topic, None, value, 1, NO_HEADERS, 0)
+
+    def abort():
+        with pytest.raises(TransactionAbortedError):
+            collector.flush()
+        producer.abort()
+        collector.discard()
+
+    set_largest_batch(kafka, topic, 500)
+    send()
+    abort()
+    assert (producer._batch_bytes, producer.one_by_one) == (500, True)
+    set_largest_batch(kafka, topic, 1_000_000)
+    monkeypatch.setattr(collector, "_careful_until", 0.0)
+    send()
+    if ends == "with a commit":
+        collector.flush()
+        producer.client.commit_transaction(30)
+        producer.in_transaction = False
+        collector.committed()
+    else:
+        collector.on_failure(KafkaError(KafkaError._MSG_TIMED_OUT), Reported(topic))
+        abort()
+    assert (producer._batch_bytes, producer.one_by_one) == (normal, False)
+    send()
+    collector.flush()
+    producer.client.commit_transaction(30)
+    producer.close()
+    assert len(read_all(kafka, topic)) == (40 if ends == "with a commit" else 20)
+
+
+class Reported:
+    """A record in a delivery report."""
+
+    def __init__(self, topic):
+        self._topic = topic
+
+    def topic(self):
+        return self._topic
+
+    def key(self):
+        return None
+
+    def value(self):
+        return b"late"
+
+    def partition(self):
+        return 0
+
+
 class Changed:
     """A librdkafka producer with one call replaced."""
 
@@ -110,6 +227,61 @@ def test_a_producer_that_does_not_return_is_replaced(kafka, topic_factory, tmp_p
     producer.close()
     stuck.release.set()
     assert [value for _, value, _ in read_all(kafka, topic)] == [b"kept"]
+
+
+def client_threads():
+    """Return how many threads of librdkafka this process has."""
+    names = (path / "comm" for path in Path("/proc/self/task").iterdir())
+    found = 0
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            found += name.read_text().startswith("rdk:")
+    return found
+
+
+@pytest.mark.slow
+def test_producers_that_were_given_up_end(own_kafka, tmp_path):
+    """If the group's coordinator leaves the cluster, a commit hangs and a new producer continues; soon no thread is left over."""
+    kafka = own_kafka(brokers=3)
+    kafka.create_topics("in", "out", partitions=3)
+    config = StreamsConfig.of(settings(kafka, "app", tmp_path, processing_guarantee="exactly_once_v2"))
+    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    producer.start()
+    metadata = encode_group_metadata("app", -1, "")
+    offset = itertools.count(1)
+    given_up = 0
+
+    def commit():
+        nonlocal given_up
+        first = producer.client
+        try:
+            producer.begin()
+            for number in range(3):
+                producer.client.produce("out", b"x", None, number)
+            producer.flush()
+            producer.commit({TopicPartition("in", 0): OffsetAndMetadata(next(offset))}, metadata)
+        except (TransactionAbortedError, StreamsTimeoutError) as error:
+            given_up += "a new one takes its place" in str(error)
+            producer.abort()
+        return producer.client is first
+
+    wait_until(commit, "a commit")
+    before = client_threads()
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers.split(","))
+    for _ in range(2):
+        (coordinator,) = admin._manager.run(admin._find_coordinator_ids, ["app"]).values()
+        kafka.stop_broker(coordinator)
+        wait_until(lambda gone=coordinator: gone not in producer.client.list_topics(timeout=30).brokers, "it is gone")
+        wait_until(commit, "a commit by this producer or its successor")
+        kafka.restart_broker(coordinator)
+        wait_until(commit, "a commit")
+    admin.close()
+    assert given_up
+    wait_until(
+        lambda: not [each for each in threading.enumerate() if each.name.endswith("-offsets")], "the calls return"
+    )
+    wait_until(lambda: client_threads() <= before + 3, lambda: f"{client_threads()} threads, at first {before}")
+    producer.close()
 
 
 class AwayAfterOffsets(Changed):
@@ -195,3 +367,35 @@ def test_fenced_producer_says_so_whatever_it_is_doing(kafka, topic_factory, tmp_
     wait_until(
         lambda: [item[1] for item in read_all(kafka, topic, partitions=4)] == [b"kept"], "only what was committed"
     )
+
+
+def test_a_fatal_error_is_raised_before_anything_else_is_reported(kafka, topic_factory, tmp_path):
+    """The error that ends a producer reaches the thread, although reports follow it and their receiver swallows exceptions."""
+    topic, app = topic_factory("out"), f"app-{secrets.token_hex(4)}"
+    given = settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2") | {"producer.linger.ms": 0}
+    config = StreamsConfig.of(given)
+
+    def new_producer():
+        return StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+
+    def swallow(error, _):
+        try:  # noqa: SIM105 (`suppress` would itself be called with the exception set)
+            error.code()
+        except BaseException:
+            pass
+
+    for _ in range(8):
+        fenced, newer = new_producer(), new_producer()
+        fenced.on_failure = swallow
+        fenced.start()
+        fenced.begin()
+        fenced.client.produce(topic, b"in time")
+        fenced.flush()
+        newer.start()
+        with contextlib.suppress(KafkaException):  # it may have noticed already
+            for _ in range(50):
+                fenced.client.produce(topic, b"late")
+        with pytest.raises(TaskMigratedError, match="fenced"):
+            wait_until(fenced.flush, "never: flush raises")
+        for producer in (fenced, newer):
+            producer.close()

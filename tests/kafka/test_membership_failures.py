@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
 from tests.kafka.support import Group, committed
 from tests.waiting import wait_until
 
@@ -23,6 +24,7 @@ from millrace.errors import (
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection_check import check_connection, split_server
 from millrace.kafka.membership.heartbeat import Heartbeats
+from millrace.kafka.membership.state import MemberState
 from millrace.records import OffsetAndMetadata
 
 pytestmark = pytest.mark.broker
@@ -82,36 +84,102 @@ def test_a_member_that_joins_while_the_broker_is_away_joins_later(own_kafka):
     group.close()
 
 
+class Interrupted(Group):
+    """A group whose broker restarts once while the leader, `a`, assigns a generation with a new id of the static member `b`."""
+
+    restarts = False
+
+    def __init__(self, kafka):
+        super().__init__(kafka.bootstrap_servers, "in", 3, **{"session.timeout.ms": 15_000})
+        self.kafka = kafka
+        kafka.create_topics("in", partitions=3)
+
+    def assign(self, members):
+        if self.restarts and len(members) == 3:
+            self.restarts = False
+            b = self.members["b"]
+            wait_until(lambda: b.state is MemberState.SYNCING or b._shared.step.is_done, "b has its id")
+            self.kafka.restart_broker()
+            self.restarted()
+        return super().assign(members)
+
+    def restarted(self):
+        """Called in the leader's thread before it sends its assignment."""
+
+    def begin(self):
+        """Let the process of `b` end, `c` join and another process of `b` join, so that the generation begins that is lost."""
+        self.join("a")
+        self.settle()
+        self.join("b", **{"group.instance.id": "pod-b"})
+        self.settle()
+        assert self.members["a"].is_leader
+        self.members.pop("b").close()
+        self.restarts = True
+        self.join("c")
+        self.until(lambda: self.members["a"]._shared.rejoin_reason is not None, "c")
+        self.join("b", **{"group.instance.id": "pod-b"})
+
+
 def test_a_static_member_whose_new_id_the_coordinator_lost_joins_again(own_kafka):
     """A coordinator that fails before a generation begins forgets the id of a process that came back: it gets another one."""
+    group = Interrupted(own_kafka())
+    group.begin()
+    earlier = len(group.of("b", Assigned))
+    group.until(lambda: not group.restarts and len(group.of("b", Assigned)) > earlier, timeout_s=120)
+    group.close()
 
-    class Interrupted(Group):
-        """A group whose broker restarts once while the leader assigns, when `b` has its new id."""
 
-        restarts = False
+def test_the_assignment_of_a_lost_generation_does_not_reach_the_one_with_the_same_number(own_kafka):
+    """A SyncGroup that waited for the coordinator is not sent after the JoinGroup that replaces it: its ids are obsolete."""
+
+    class Overtaken(Interrupted):
+        """A group whose leader finds the coordinator for its next JoinGroup first."""
+
+        def restarted(self):
+            leader, joins, held = self.members["a"], [], []
+            send = leader._coordinator.send
+
+            async def join_first(request, *arguments, **options):
+                if isinstance(request, JoinGroupRequest):
+                    joins.append(request)
+                elif isinstance(request, SyncGroupRequest) and not held:
+                    held.append(request)
+                    while not joins:
+                        await leader._connection.sleep(0.01)
+                return await send(request, *arguments, **options)
+
+            leader._coordinator.send = join_first
+
+    group = Overtaken(own_kafka())
+    group.begin()
+    group.until(lambda: not group.restarts)
+    group.settle(timeout_s=120)
+    assert all(event.user_data for name in group.members for event in group.of(name, Assigned))
+    group.close()
+
+
+def test_a_member_that_its_leader_left_out_joins_again(kafka, topic_factory):
+    """A member to which the leader assigned nothing at all, not even user data, does not rest in that generation."""
+
+    class Forgetful(Group):
+        """A group whose leader once forgets the other member."""
+
+        forgets = True
 
         def assign(self, members):
-            if self.restarts:
-                self.restarts = False
-                wait_until(lambda: self.members["b"]._shared.step.is_done, "b has its id")
-                kafka.restart_broker()
+            if self.forgets and len(members) == 2:
+                self.forgets = False
+                leader = self.members["a"].member_id
+                return super().assign({leader: members[leader]})
             return super().assign(members)
 
-    kafka = own_kafka()
-    kafka.create_topics("in", partitions=3)
-    group = Interrupted(kafka.bootstrap_servers, "in", 3, **{"session.timeout.ms": 15_000})
+    group = Forgetful(kafka.bootstrap_servers, topic_factory("in", partitions=4), 4)
     group.join("a")
     group.settle()
-    group.join("b", **{"group.instance.id": "pod-b"})
+    group.join("b")
+    group.until(lambda: not group.forgets)
     group.settle()
-    assert group.members["a"].is_leader
-    group.members.pop("b").close()
-    group.restarts = True
-    group.join("c")
-    group.until(lambda: group.members["a"]._shared.rejoin_reason is not None, "c")
-    earlier = len(group.of("b", Assigned))
-    group.join("b", **{"group.instance.id": "pod-b"})
-    group.until(lambda: not group.restarts and len(group.of("b", Assigned)) > earlier, timeout_s=120)
+    assert [event.user_data for event in group.of("b", Assigned)][:2] == [b"", b"data of b"]
     group.close()
 
 

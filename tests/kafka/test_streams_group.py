@@ -22,6 +22,7 @@ from millrace.errors import (
 )
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
+from millrace.kafka.membership.state import MemberState
 from millrace.kafka.membership.streams_topology import describe_topology
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.kafka.streams_messages import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
@@ -200,6 +201,22 @@ def test_an_assignment_whose_answer_was_lost_is_followed(group):
     group.settle()
     assert len(lost) == 1
     assert not group.of("a", Lost)
+
+
+def test_an_assignment_that_was_revoked_before_the_thread_saw_it_is_acknowledged(group):
+    """The coordinator waits until the member reports that it does not own those tasks, although it never did."""
+    first = group.join("a")
+    group.join("b")
+    group.settle()
+    group.until(lambda: first.state is MemberState.STABLE and first._heartbeats._reported == first._state.current)
+    given = len(group.of("a", Assigned))
+    set_group(group.settings, {"streams.num.standby.replicas": "1"})
+    group.until(lambda: first._state.target is not None and first._state.target.standby, "b")
+    set_group(group.settings, {"streams.num.standby.replicas": "0"})
+    group.until(lambda: first._state.target is not None and not first._state.target.standby, "b")
+    with GroupAdmin(ClientSettings(StreamsConfig.of(group.settings), "admin")) as admin:
+        group.until(lambda: admin.describe().state == "Stable")
+    assert len(group.of("a", Assigned)) == given
 
 
 def test_offsets_come_back_with_their_metadata(group):

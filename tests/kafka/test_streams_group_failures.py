@@ -27,6 +27,7 @@ from millrace.records import OffsetAndMetadata
 pytestmark = pytest.mark.broker
 
 HOST = "127.0.0.1"
+COORDINATOR_NOT_AVAILABLE = 15
 
 
 def sasl_settings():
@@ -227,6 +228,52 @@ def test_the_coordinator_moves_to_another_broker(own_kafka, kafka_options):
     group.settle()
     assert {name: each.assignment for name, each in group.members.items()} == owned
     assert not [event for name in "ab" for event in group.of(name, Lost)]
+    group.close()
+
+
+class Watched:
+    """A member's requests to its coordinator, which can be held back, and the error codes of the answers."""
+
+    def __init__(self, member):
+        self.held = False
+        self.codes = []
+        self._sleep, self._send = member._connection.sleep, member._coordinator.send
+        member._coordinator.send = self._pass
+
+    async def _pass(self, request, *arguments, **named):
+        while self.held:
+            await self._sleep(0.02)
+        answer = await self._send(request, *arguments, **named)
+        self.codes.append(getattr(answer, "error_code", 0))
+        return answer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", ["revoked", "added"])
+def test_a_change_that_the_coordinator_stores_late_is_followed(own_kafka, kafka_options, change):
+    """A coordinator whose replicas are slow answers with an error, but the change takes effect; no answer ever tells of it."""
+    kafka = own_kafka(brokers=3, config=kafka_options["config"] | {"offsets.commit.timeout.ms": "500"})
+    kafka.create_topics("in", partitions=4)
+    group = StreamsGroup(kafka.bootstrap_servers, "in", 4, **{"request.timeout.ms": 5000})
+    first = group.join("a")
+    group.settle()
+    watched = Watched(first)
+    watched.held = True
+    second = group.join("b")
+    group.until(lambda: second.generation > 0)
+    if change == "added":
+        other, watched = watched, Watched(second)
+        watched.held, other.held = True, False
+        group.until(lambda: len(first.assignment) == 2 and len(first._state.current.active) == 2)
+        group.until(lambda: first._heartbeats._reported == first._state.current)
+    follower = next(broker for broker in kafka.broker_ids if broker != first._coordinator._node)
+    kafka.pause(follower)
+    watched.held = False
+    group.until(lambda: COORDINATOR_NOT_AVAILABLE in watched.codes)
+    kafka.resume(follower)
+    group.settle()
+    assert not group.of("a", Lost)
+    assert not group.of("b", Lost)
     group.close()
 
 

@@ -145,11 +145,19 @@ class Network:
 
     async def _end(self) -> None:
         for server in self._servers:
+            for listening in server.sockets:
+                self._loop.remove_reader(listening.fileno())
+        await asyncio.sleep(_LOOK_AGAIN_S)  # a closed server would leak what it has just accepted
+        for server in self._servers:
             server.close()
+        left = list(self.connections)
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in left:
+            connection.reset()
+        await asyncio.sleep(0)  # sockets are closed in the loop's next round
 
     async def _serve(self, connection: Connection, reader: asyncio.StreamReader) -> None:
         self.connections.add(connection)
@@ -172,10 +180,13 @@ class Network:
         except OSError:
             pass
         finally:
-            self.connections.discard(connection)
-            for writer in (connection.client, connection.server):
-                if writer is not None:
-                    writer.close()
+            writers = [writer for writer in (connection.client, connection.server) if writer is not None]
+            for writer in writers:
+                writer.close()
+            try:
+                await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
+            finally:
+                self.connections.discard(connection)
 
     async def _pump(
         self, connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answer: bool

@@ -5,11 +5,24 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.simulation.__main__ import application_of, run
+from tests.simulation.topologies import (
+    ALO,
+    APPLICATIONS,
+    CACHES,
+    LONG_TRANSACTIONS,
+    STANDBYS,
+    counting,
+    stateless,
+    table_counting,
+    words,
+)
 
-from millrace import Consumed, Grouped, Materialized, Produced, Serdes, StreamsBuilder
+from millrace.config import StreamsConfig
 from millrace.engine.task import StreamTask
 from millrace.instance import changelog_reader
 from millrace.instance.committer import Committer
@@ -21,54 +34,12 @@ from millrace.instance.task_manager import TaskManager
 from millrace.kafka.membership import offsets
 from millrace.kafka.membership.member import GroupMember
 from millrace.kafka.membership.wire import encode_group_metadata
-from millrace.records import OffsetAndMetadata
-from millrace.testing.simulation import Problem, Simulation, SimulationFailure, simulate
+from millrace.records import OffsetAndMetadata, TopicPartition
+from millrace.testing.simulation import Plan, Problem, Simulation, SimulationFailure, World, simulate
+from millrace.testing.simulation.instance import Host
 from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, BEHIND, CALLS
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import StalledError
-
-TEXT = Serdes.string()
-ALO = {"processing.guarantee": "at_least_once", "commit.interval.ms": 300}
-STANDBYS = {
-    "num.standby.replicas": 1,
-    "acceptable.recovery.lag": 0,
-    "probing.rebalance.interval.ms": 60_000,
-}
-LONG_TRANSACTIONS = {"producer.transaction.timeout.ms": 60_000, "session.timeout.ms": 6_000}
-
-
-def words(rng):
-    """Make an input record."""
-    return f"k{rng.randrange(4)}".encode(), f"v{rng.randrange(4)}".encode()
-
-
-def stateless():
-    """Copy a topic."""
-    builder = StreamsBuilder()
-    builder.stream("in", Consumed.with_(TEXT, TEXT)).map_values(str.upper).to("out", Produced.with_(TEXT, TEXT))
-    return builder.build()
-
-
-def counting():
-    """Count the records of each value, after a repartition topic."""
-    builder = StreamsBuilder()
-    by_value = builder.stream("in", Consumed.with_(TEXT, TEXT)).group_by(
-        lambda _, value: value, Grouped.with_(TEXT, TEXT)
-    )
-    counts = by_value.count(Materialized.as_("counts").with_key_serde(TEXT))
-    counts.to_stream().map_values(str).to("out", Produced.with_(TEXT, TEXT))
-    return builder.build()
-
-
-def table_counting():
-    """Count the keys of each value in a table that is restored from its source topic."""
-    builder = StreamsBuilder()
-    table = builder.table("in", Materialized.as_("latest"), consumed=Consumed.with_(TEXT, TEXT))
-    counts = table.group_by(lambda key, value: (value, key), Grouped.with_(TEXT, TEXT)).count(
-        Materialized.as_("counts").with_key_serde(TEXT)
-    )
-    counts.to_stream().map_values(str).to("out", Produced.with_(TEXT, TEXT))
-    return builder.build({"application.id": "simulated", "topology.optimization": "all"})
 
 
 @pytest.mark.parametrize("config", [{}, ALO], ids=["exactly-once", "at-least-once"])
@@ -111,6 +82,51 @@ def test_standbys_have_what_their_active_tasks_have(topology, config):
 def test_nothing_is_reported_that_is_allowed(config, seed):
     """Seeds in which nothing is wrong, but something unusual happens."""
     simulate(counting(), {"in": words}, config, first_seed=seed, seeds=1)
+
+
+@pytest.mark.parametrize("seed", [5, 103, 112, 193])
+def test_what_is_processed_again_is_known_once(seed):
+    """What a task has processed without a commit, before it was lost or its transaction ended, is not in the run's history."""
+
+    def look(world):
+        for commits in world.history.values():
+            records = [record for commit in commits for record in commit]
+            assert len(records) == len(set(records))
+
+    simulate(counting(), {"in": words}, first_seed=seed, seeds=1, check_run=look)
+
+
+def test_a_removed_member_takes_over_nothing():
+    """A process that still restores tasks of a former generation does not own their changelogs: what it writes is late."""
+    changelog = TopicPartition("changelog", 0)
+    plan = Plan(seed=1, instances=1, inputs=(), faults=(), static_members=False)
+    config = StreamsConfig.of({"application.id": "simulated", "bootstrap.servers": "simulated:9092"})
+    world = World(stateless().build(config), config, plan, {"in": 2, "out": 2}, Path("unused"))
+    owner, removed = (Host(world, number, lambda: None) for number in range(2))
+    world.took_over(owner, 2, [changelog])
+    world.took_over(removed, 1, [changelog])
+    now_s = world.scheduler.now_s
+    world.written(owner, changelog, {0: now_s + 1})
+    world.written(removed, changelog, {1: now_s + 2})
+    assert world.late[changelog] == {1}
+
+
+@pytest.mark.parametrize("application", ["windows, standbys", "joins", "joins, standbys, caches", "counting, caches"])
+def test_applications_of_a_campaign_are_right(application):
+    """Windows, suppression, joins and caches: every record and every store is compared."""
+    simulation = APPLICATIONS[application].simulation()
+    for seed in range(15):
+        simulation.run_seed(seed)
+
+
+def test_a_campaign_runs_every_application_and_continues_after_failures(monkeypatch):
+    """A hundred seeds in a row run each application as often as its share says; a failure has its seed, and others are run."""
+    assert Counter(map(application_of, range(300, 400))) == {name: one.share for name, one in APPLICATIONS.items()}
+    _commit_one_too_far(monkeypatch.setattr)
+    chunk = run(0, 4)
+    assert chunk.seeds.total() == 4
+    assert len(chunk.failures) > 1
+    assert all(application_of(seed) == name for seed, name, _ in chunk.failures)
 
 
 def test_a_seed_determines_everything():
@@ -344,7 +360,7 @@ def _claim_the_next_record_of_a_standby(patch):
     [
         (_commit_one_too_far, stateless, {}, 20),
         (_commit_as_anybody, stateless, {}, 300),
-        (_flush_caches_after_the_commit, counting, {"statestore.cache.max.bytes": 100_000}, 100),
+        (_flush_caches_after_the_commit, counting, CACHES, 100),
         (_changelog_outside_of_the_transaction, counting, {}, 200),
         (_keep_tasks_that_others_have, stateless, {}, 100),
         (_restore_one_too_few, counting, ALO, 400),

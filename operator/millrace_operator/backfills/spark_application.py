@@ -23,6 +23,7 @@ from millrace_operator.children.pod import (
     RESTRICTED,
     SECRET_FILE_MODE,
     common_pod_fields,
+    exporter_variables,
     secret_sources,
     temporary_mount,
 )
@@ -224,7 +225,13 @@ def _settings(spec: StreamsBackfillSpec) -> dict[str, str]:
 def _pod_template(attempt: Attempt, role: Role) -> Json:
     """Return a template: like the application's pods, except for what Spark sets itself."""
     app, template = attempt.app, attempt.app.spec.pod_template
-    sources, variables = canonical_list(template.env_from), canonical_list(template.env)
+    sources = canonical_list(template.env_from)
+    variables = [
+        {"name": "OTEL_SERVICE_NAME", "value": app.spec.application_id},
+        *canonical_list(template.env),
+        *exporter_variables(app),
+    ]
+    variables = list({variable["name"]: variable for variable in variables}.values())
     secrets = secret_sources(app)
     users = canonical_list(template.volume_mounts)
     mounts = [
@@ -253,7 +260,7 @@ def _pod_template(attempt: Attempt, role: Role) -> Json:
             "containers": [
                 {
                     "name": DRIVER_CONTAINER if is_driver else EXECUTOR_CONTAINER,
-                    **({"env": variables} if variables else {}),
+                    "env": variables,
                     **({"envFrom": sources} if sources else {}),
                     "securityContext": {**RESTRICTED, "readOnlyRootFilesystem": True},
                     "volumeMounts": mounts,

@@ -234,11 +234,6 @@ def environment(app: AppRevision) -> list[Variable]:
         "POD_INDEX": f"metadata.labels['{POD_INDEX_LABEL}']",
         "POD_NODE_NAME": "spec.nodeName",
     }
-    otlp, exporter = app.spec.observability.otlp, {}
-    if otlp is not None:
-        exporter = {"OTEL_EXPORTER_OTLP_ENDPOINT": otlp.endpoint, "OTEL_TRACES_SAMPLER": str(otlp.sampler.type)}
-        if otlp.sampler.ratio is not None:
-            exporter["OTEL_TRACES_SAMPLER_ARG"] = str(otlp.sampler.ratio)
     variables: list[Variable] = [
         *(
             {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
@@ -251,9 +246,20 @@ def environment(app: AppRevision) -> list[Variable]:
         {"name": "OTEL_SERVICE_NAME", "value": app.spec.application_id},
         _attributes(app, users.pop(_ATTRIBUTES, None)),
         *users.values(),
-        *({"name": name, "value": value} for name, value in exporter.items()),
+        *exporter_variables(app),
     ]
     return list({variable["name"]: variable for variable in variables}.values())
+
+
+def exporter_variables(app: AppRevision) -> list[Variable]:
+    """Return the variables that say where metrics and traces go; none if the manifest does not."""
+    otlp = app.spec.observability.otlp
+    if otlp is None:
+        return []
+    exporter = {"OTEL_EXPORTER_OTLP_ENDPOINT": otlp.endpoint, "OTEL_TRACES_SAMPLER": str(otlp.sampler.type)}
+    if otlp.sampler.ratio is not None:
+        exporter["OTEL_TRACES_SAMPLER_ARG"] = str(otlp.sampler.ratio)
+    return [{"name": name, "value": value} for name, value in exporter.items()]
 
 
 def _leaves_on_stop(app: AppRevision) -> bool:

@@ -21,6 +21,9 @@ _ROW_OVERHEAD = 200
 """Bytes of memory per change in addition to key and value."""
 
 
+_Change = tuple["bytes | None", "int | None", Headers]
+
+
 class Change(NamedTuple):
     """The last change of a key."""
 
@@ -42,8 +45,9 @@ class CompactedChanges:
         self._directory = directory
         self._limit = limit_bytes
         self._every = every
-        self._recent: dict[bytes, Change] = {}
+        self._recent: dict[bytes, _Change] = {}
         self._bytes = 0
+        """At most this much is in memory; changes that were replaced count until the next `_shrink`."""
         self._number = 0
         self._spilled: Rdict | None = None
 
@@ -52,20 +56,17 @@ class CompactedChanges:
         if self._every:
             self._number += 1
             key += self._number.to_bytes(8, "big")
-        before = self._recent.pop(key, None)  # compaction keeps a key where it changed last
-        self._recent[key] = new_tuple(Change, (value, timestamp, headers))
-        self._bytes += len(value or b"")
-        if before is None:
-            self._bytes += len(key) + _ROW_OVERHEAD
-        elif before.value is not None:
-            self._bytes -= len(before.value)
+        recent = self._recent
+        recent.pop(key, None)  # compaction keeps a key where it changed last
+        recent[key] = (value, timestamp, headers)
+        self._bytes += _ROW_OVERHEAD + len(key) + (0 if value is None else len(value))
         if self._bytes > self._limit:
-            self._spill()
+            self._shrink()
 
     def rows(self) -> Iterator[tuple[bytes, Change]]:
         """Return the changes left; of a versioned store, those of one key in order."""
         if self._spilled is None:
-            changes: Iterator[tuple[bytes, Change]] = iter(self._recent.items())
+            changes = ((key, new_tuple(Change, change)) for key, change in self._recent.items())
         else:
             self._spill()
             stored = cast("Iterator[tuple[bytes, bytes]]", self._spilled.items())
@@ -78,13 +79,19 @@ class CompactedChanges:
             self._spilled.close()
             shutil.rmtree(self._directory, ignore_errors=True)
 
+    def _shrink(self) -> None:
+        """Count what there is; if that is more than half of the limit, move it to disk."""
+        self._bytes = sum(_ROW_OVERHEAD + len(key) + len(change[0] or b"") for key, change in self._recent.items())
+        if self._bytes > self._limit // 2:
+            self._spill()
+
     def _spill(self) -> None:
         if self._spilled is None:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._spilled = Rdict(str(self._directory), Options(raw_mode=True), access_type=AccessType.read_write())
         batch = WriteBatch(raw_mode=True)
         for key, change in self._recent.items():
-            batch.put(key, dumps(tuple(change), protocol=5))
+            batch.put(key, dumps(change, protocol=5))
         self._spilled.write(batch)
         self._recent.clear()
         self._bytes = 0

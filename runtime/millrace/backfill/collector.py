@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millrace.backfill.changes import CompactedChanges
+from millrace.backfill.packing import PackedTopic
 from millrace.backfill.rows import Row
 from millrace.engine.partitioner import partition_for_key
 from millrace.engine.task_state import TaskTimes
@@ -49,17 +50,19 @@ class _Route(Enum):
     DISCARD = auto()
     LAST_PER_KEY = auto()
     EVERY = auto()
+    PACKED = auto()
     CIRCULAR = auto()
 
 
 class _Target:
     """Where the records of one topic go."""
 
-    __slots__ = ("partitions", "reached", "route")
+    __slots__ = ("packed", "partitions", "reached", "route")
 
-    def __init__(self, route: _Route, partitions: int) -> None:
+    def __init__(self, route: _Route, partitions: int, packed: PackedTopic | None) -> None:
         self.route = route
         self.partitions = partitions
+        self.packed = packed
         self.reached = [UNKNOWN_TIMESTAMP] * partitions
         """The largest timestamp sent to each partition."""
 
@@ -106,10 +109,13 @@ class BackfillCollector:
         route = target.route
         if route is _Route.DISCARD:
             return
+        at = max(self.times.stream_time, 0) if timestamp is None else timestamp
+        if target.packed is not None:
+            target.packed.sent.append((at, key, value, headers, partition))
+            return
         if partition is None:
             count = target.partitions
             partition = self._task.partition % count if key is None else partition_for_key(key, count)
-        at = max(self.times.stream_time, 0) if timestamp is None else timestamp
         if route is _Route.LAST_PER_KEY and key is not None:
             self._compacted(self._last, TopicPartition(topic, partition)).log_change(key, value, at, headers)
             return
@@ -119,7 +125,7 @@ class BackfillCollector:
             target.reached[partition] = reached = at
         if route is _Route.CIRCULAR:
             reached = max(at, self.reached, self.times.stream_time)
-        row = (topic, partition, reached, self._name, number, at, key, value, headers)
+        row = (topic, partition, reached, self._name, number, at, key, value, headers, 0)
         self._rows.append(new_tuple(Row, row))
 
     def partition_count(self, topic: str) -> int:
@@ -148,9 +154,12 @@ class BackfillCollector:
         """Return nothing: offsets are known once the changelogs are written."""
         return {}
 
-    def take(self) -> list[Row]:
-        """Return the rows since the last call."""
+    def take(self, *, everything: bool = False) -> list[Row]:
+        """Return the rows since the last call; those for other tasks only once there are many, or if everything is wanted."""
         rows, self._rows = self._rows, []
+        for target in self._targets.values():
+            if target.packed is not None:
+                rows += target.packed.take(everything=everything)
         return rows
 
     def final_rows(self, stream_time: int) -> Iterator[Row]:
@@ -178,7 +187,7 @@ class BackfillCollector:
         if topic in topics.circular:
             route = _Route.CIRCULAR
         elif topic in topics.shuffled:
-            route = _Route.EVERY
+            route = _Route.PACKED
         elif topic in topics.read:
             raise TopologyError(
                 f"Task {self._name} sends to topic {topic}, which the application reads, but the topology does not say so: "
@@ -192,7 +201,10 @@ class BackfillCollector:
         else:
             route = _Route.EVERY
         partitions = 1 if route is _Route.DISCARD else self.partition_count(topic)
-        found = self._targets[topic] = _Target(route, partitions)
+        packed = None
+        if route is _Route.PACKED:
+            packed = PackedTopic(topic, partitions, self._name, self._task.partition % partitions)
+        found = self._targets[topic] = _Target(route, partitions, packed)
         return found
 
     def _compacted(self, found: dict[TopicPartition, CompactedChanges], partition: TopicPartition) -> CompactedChanges:

@@ -7,8 +7,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -17,13 +17,15 @@ import pyarrow as pa
 
 from millrace.backfill.collector import BackfillCollector, Topics
 from millrace.backfill.history import Backfill
+from millrace.backfill.observation import Observer, TaskObservation
+from millrace.backfill.packing import merged
 from millrace.backfill.rows import REPORT, Row, consumed, rows_of, to_arrow, topics_of, values_of
 from millrace.backfill.stages import Stage
 from millrace.backfill.task_run import Arrival, Inputs, TaskRun, backfill_config
 from millrace.config import StreamsConfig
 from millrace.engine.global_task import GlobalStateTask
 from millrace.plan.partition_counts import PartitionCounts
-from millrace.records import NO_HEADERS, TaskId, TopicPartition
+from millrace.records import NO_HEADERS, ConsumedRecord, TaskId, TopicPartition
 from millrace.state.api import StateStore
 from millrace.topology.model import BuiltTopology
 
@@ -53,6 +55,7 @@ class TaskFunction:
         stage: whose tasks.
         counts: partitions of topics.
         shuffled: topics that the application both writes and reads.
+        observer: what is told of the tasks.
     """
 
     job: str
@@ -60,6 +63,7 @@ class TaskFunction:
     stage: Stage
     counts: PartitionCounts
     shuffled: frozenset[str]
+    observer: Observer = field(default_factory=Observer)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the task of this Spark partition, which its first row names: Spark does not."""
@@ -67,11 +71,19 @@ class TaskFunction:
         task_id = self.stage.tasks[first.column("partition")[0].as_py()]
         batches = chain((first,), batches)
         with tempfile.TemporaryDirectory(prefix=f"millrace-backfill-{task_id}-", dir=local_directory()) as folder:
-            yield from self._run(task_id, Path(folder), batches)
+            config = StreamsConfig.of(self.backfill.config)
+            with self.observer.task(task_id, config) as observation:
+                yield from self._run(task_id, config, Path(folder), batches, observation)
 
-    def _run(self, task_id: TaskId, folder: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _run(
+        self,
+        task_id: TaskId,
+        config: StreamsConfig,
+        folder: Path,
+        batches: Iterator[pa.RecordBatch],
+        observation: TaskObservation,
+    ) -> Iterator[pa.RecordBatch]:
         backfill = self.backfill
-        config = StreamsConfig.of(backfill.config)
         built = backfill.topology().build(config)
         collector = BackfillCollector(
             task_id, folder / "changes", self._topics(built), outputs=backfill.outputs, limit_bytes=backfill.limit_bytes
@@ -82,14 +94,16 @@ class TaskFunction:
             config,
             collector,
             folder / str(task_id),
-            self._inputs(task_id, batches),
+            self._inputs(task_id, batches, observation),
             global_stores=self._global_stores(built, config),
             wall_clock_punctuators=backfill.wall_clock_punctuators,
         )
+        observation.task = run.task
         pending: list[Row] = []
         pending_bytes = 0
         try:
             for rows in run.rows():
+                observation.tell()
                 pending += rows
                 pending_bytes += sum(len(row.value or b"") for row in rows)
                 if len(pending) >= _BATCH_ROWS or pending_bytes >= _BATCH_BYTES:
@@ -118,7 +132,7 @@ class TaskFunction:
             dead_letters=plan.dead_letter_topic,
         )
 
-    def _inputs(self, task_id: TaskId, batches: Iterator[pa.RecordBatch]) -> Inputs:
+    def _inputs(self, task_id: TaskId, batches: Iterator[pa.RecordBatch], observation: TaskObservation) -> Inputs:
         history, counts, upstream = self.backfill.history, self.counts, self.stage.upstream
         partitions = [
             TopicPartition(topic, task_id.partition)
@@ -126,9 +140,9 @@ class TaskFunction:
             if task_id.partition < counts.topics.get(topic, 0)
         ]
         return Inputs(
-            read={at: history.read(at) for at in partitions if at.topic not in upstream},
+            read={at: _counted(history.read(at), observation) for at in partitions if at.topic not in upstream},
             arriving=frozenset(at for at in partitions if at.topic in upstream | history.shuffled),
-            arrivals=_arrivals(batches, task_id.partition, self.stage.circular),
+            arrivals=_counted_arrivals(_arrivals(batches, task_id.partition, self.stage.circular), observation),
         )
 
     def _global_stores(self, built: BuiltTopology, config: StreamsConfig) -> Mapping[str, StateStore]:
@@ -165,23 +179,35 @@ def local_directory() -> str | None:
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
 
 
+def _counted(
+    batches: Iterator[Sequence[ConsumedRecord]], observation: TaskObservation
+) -> Iterator[Sequence[ConsumedRecord]]:
+    for records in batches:
+        observation.count(records)
+        yield records
+
+
+def _counted_arrivals(arrivals: Iterator[Arrival], observation: TaskObservation) -> Iterator[Arrival]:
+    for arrival in arrivals:
+        for _, records in arrival.records:
+            observation.count(records)
+        yield arrival
+
+
 def _arrivals(batches: Iterator[pa.RecordBatch], partition: int, circular: frozenset[str]) -> Iterator[Arrival]:
     """Return what comes from other tasks, in its order: a batch as a whole, or what comes back from the stage bit by bit."""
     offsets: dict[str, int] = {}
-    for batch in batches:
+    for batch in merged(batches, circular):
         for part in _parts(batch, circular):
+            topics = topics_of(part)
             found = []
-            for topic in topics_of(part):
-                if topic == REPORT:
-                    continue
-                rows = rows_of(part, topic)
+            for topic in topics:
+                rows = rows_of(part, topic) if len(topics) > 1 else part
                 at, offset = TopicPartition(topic, partition), offsets.get(topic, 0)
                 offsets[topic] = offset + rows.num_rows
                 found.append((at, consumed(rows, at, offset)))
-            if found:
-                reached = min(number for number in values_of(part, "reached") if number >= 0)
-                # In the order of partitions, which decides between records with the same timestamp.
-                yield Arrival(reached, found[0][0].topic in circular, sorted(found, key=itemgetter(0)))
+            # In the order of partitions, which decides between records with the same timestamp.
+            yield Arrival(part.column("reached")[0].as_py(), topics[0] in circular, sorted(found, key=itemgetter(0)))
 
 
 def _parts(batch: pa.RecordBatch, circular: frozenset[str]) -> Iterator[pa.RecordBatch]:

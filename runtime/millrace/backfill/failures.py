@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
@@ -20,7 +21,16 @@ __all__ = ["spark_failures"]
 _RAISED: Final = re.compile(
     r"^(?:\w+\.)*(\w+Error): (.*(?:\n(?!\s*(?:at |Traceback|File |\w+(?:\.\w+)+Error|\n)).+)*)", re.MULTILINE
 )
-_LOST: Final = re.compile(r"ExecutorLostFailure|OutOfMemoryError|No space left on device|exit code 137|OOMKilled")
+_LOST: Final = re.compile(
+    r"ExecutorLostFailure|OutOfMemoryError|MemoryError|No space left on device|exit code 137|OOMKilled|"
+    r"Python worker exited unexpectedly"
+)
+
+
+_LINKAGE: Final = re.compile(
+    r"\b(NoSuchMethodError|NoSuchFieldError|NoClassDefFoundError|AbstractMethodError|IncompatibleClassChangeError): (.*)"
+)
+"""What Java says of classes that were compiled for others than those that are there."""
 
 
 @contextmanager
@@ -40,6 +50,12 @@ def _translated(text: str) -> errors.StreamsError:
     if lost := _LOST.search(text):
         return errors.StreamsError(
             f"An executor did not survive ({lost[0]}): give executors more memory or local disk, or use more of them"
+        )
+    if (linkage := _LINKAGE.search(text)) and "org.apache.spark" in linkage[2]:
+        return errors.ConfigError(
+            f"A package of Spark's (spark.jars.packages) was made for another version than Spark {pyspark.__version__}, and does "
+            "not work with it. Take its release for this version or, if there is none, give its data as Parquet files. "
+            f"Java says: {linkage[0]:.300}"
         )
     for name, message in reversed(_RAISED.findall(text)):
         kind = getattr(errors, name, None)

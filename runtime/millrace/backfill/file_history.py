@@ -20,7 +20,9 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import AnalysisException, PySparkException
+import pyspark
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import Window, types
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["FileHistory", "source_of_table"]
 
 _HEADERS: Final = "array<struct<name: string, value: binary>>"
+_PACKAGED: Final = frozenset({"iceberg", "delta"})
+"""Formats that Spark reads with packages of others."""
 _CSV_OPTIONS: Final = {"header": "true", "inferSchema": "true"}
 
 
@@ -93,6 +97,10 @@ class FileHistory:
     def partition_counts(self) -> Mapping[str, int]:
         """Return the partitions of every topic that exists."""
         return self.kafka.counts
+
+    def size(self, partition: TopicPartition) -> int | None:
+        """Return how many offsets of a partition are read; None if it has files."""
+        return None if partition.topic in self.shuffled else self.kafka.size(partition)
 
     def read(self, partition: TopicPartition) -> Iterator[list[ConsumedRecord]]:
         """Read what Kafka has of one partition; where files come first, what comes after them."""
@@ -271,13 +279,15 @@ def _load(spark: SparkSession, source: FileSource) -> DataFrame:
     try:
         table = spark.read.format(source.format).options(**options).load(source.path)
         names = table.columns
-    except (AnalysisException, PySparkException) as error:
-        hint = ""
-        if source.format in {"iceberg", "delta"}:
-            hint = f" Spark needs the package of {source.format} (spark.jars.packages)."
-        raise ConfigError(
-            f"Spark cannot read {source.path} as {source.format}: {str(error).splitlines()[0]}.{hint}"
-        ) from error
+    except (PySparkException, Py4JError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        if source.format in _PACKAGED:
+            reason = (
+                f"that needs the package of {source.format} for Spark {pyspark.__version__} (spark.jars.packages), and one for "
+                "another version of Spark does not work. If there is no such release, write the table as Parquet with a Spark "
+                f"that reads it, and give these files (format: parquet). Spark says: {reason}"
+            )
+        raise ConfigError(f"Spark cannot read {source.path} as {source.format}: {reason}") from error
     missing = {role: name for role, name in source.columns.items() if name not in names}
     if missing:
         shown = ", ".join(f"{name} ({role})" for role, name in missing.items())

@@ -27,6 +27,9 @@ class History(Protocol):
     def read(self, partition: TopicPartition) -> Iterator[Sequence[ConsumedRecord]]:
         """Read one partition from its beginning to where the history ends, in offset order."""
 
+    def size(self, partition: TopicPartition) -> int | None:
+        """Return about how many records one partition has; None if nobody knows."""
+
     def rows(self, spark: SparkSession) -> DataFrame | None:
         """Return records of `shuffled` topics as `ROWS_DDL` has them, with an empty `task`.
 

@@ -18,15 +18,21 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from millrace.backfill.collector import Outputs
 from millrace.backfill.executor import TaskFunction
 from millrace.backfill.history import Backfill, History
+from millrace.backfill.observation import Observer
+from millrace.backfill.packing import unpacked
 from millrace.backfill.refusals import notes, refuse
-from millrace.backfill.rows import COLUMNS, REPORT, ROWS_DDL
+from millrace.backfill.rows import COLUMNS, PACKED_DDL, REPORT, ROWS_DDL
 from millrace.backfill.stages import Stage, plan_stages, shuffled_topics
+from millrace.backfill.telemetry import Watch
 from millrace.config import StreamsConfig
 from millrace.errors import UnsupportedFeatureError
 from millrace.plan.model import TopologyPlan, repartition_topics
 from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
+from millrace.records import TopicPartition
 
 _MAX_PASSES = 20
+_BATCH_BYTES = ("spark.sql.execution.arrow.maxBytesPerBatch", str(64 * 1024 * 1024))
+"""How much Spark gives a Python worker at once. Its own limit is a number of rows, of which packed ones are too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +47,15 @@ class Computed:
     """What the user should know about the result."""
 
 
-def compute(spark: SparkSession, backfill: Backfill) -> Computed:
+def compute(spark: SparkSession, backfill: Backfill, watch: Watch | None = None) -> Computed:
     """Compute every stage.
 
     Stages whose sub-topologies feed each other run before this returns, the others when their rows are used.
+
+    Args:
+        spark: runs the tasks.
+        backfill: what to compute.
+        watch: is told of the stages.
 
     Raises:
         MissingSourceTopicError: topics that the application reads do not exist.
@@ -52,20 +63,25 @@ def compute(spark: SparkSession, backfill: Backfill) -> Computed:
         TopologyError: numbers of partitions do not fit together.
         PySparkException: a task failed.
     """
-    built = backfill.topology().build(StreamsConfig.of(backfill.config))
+    config = StreamsConfig.of(backfill.config)
+    built = backfill.topology().build(config)
     plan = built.plan()
     refuse(built, plan, backfill)
     counts = resolve_partition_counts(plan, backfill.history.partition_counts())
-    job = _Job(spark, uuid.uuid4().hex, backfill, counts, shuffled_topics(plan, counts))
+    if spark.conf.get(_BATCH_BYTES[0], None) in {None, str(2**31 - 1)}:
+        spark.conf.set(*_BATCH_BYTES)
+    watch = watch or Watch(config)
+    job = _Job(spark, uuid.uuid4().hex, backfill, counts, shuffled_topics(plan, counts), watch)
     given = backfill.history.rows(spark)
     done: list[DataFrame] = []
-    for stage in plan_stages(plan, counts):
+    for number, stage in enumerate(plan_stages(plan, counts)):
         if stage.tasks:
+            watch.stage(number, stage, _records(stage, backfill.history, counts))
             before = [rows.where(F.col("topic").isin(*stage.upstream)) for rows in done if stage.upstream]
             if given is not None and stage.sources & backfill.history.shuffled:
-                before.append(given.where(F.col("topic").isin(*stage.sources)))
-            done.append(job.run(stage, before))
-    rows = _union(done, spark.createDataFrame([], ROWS_DDL))
+                before.append(given.where(F.col("topic").isin(*stage.sources)).withColumn("packed", F.lit(0)))
+            done.append(job.run(number, stage, before))
+    rows = _union(done, spark.createDataFrame([], PACKED_DDL))
     return Computed(plan, counts, _published(rows, plan, job.shuffled, backfill.outputs), notes(plan))
 
 
@@ -76,20 +92,21 @@ class _Job:
     backfill: Backfill
     counts: PartitionCounts
     shuffled: frozenset[str]
+    watch: Watch
 
-    def run(self, stage: Stage, before: list[DataFrame]) -> DataFrame:
+    def run(self, number: int, stage: Stage, before: list[DataFrame]) -> DataFrame:
         """Run a stage, as often as it takes until what it sends to itself no longer changes."""
-        rows = self._pass(stage, before)
+        rows = self._pass(stage, before, self.watch.observer(number, 0))
         if not stage.circular:
             return rows
         sent: tuple[int, int] = (0, 0)
-        for _ in range(_MAX_PASSES):
+        for index in range(1, _MAX_PASSES + 1):
             circular = rows.where(F.col("topic").isin(*stage.circular))
             now = _checksum(circular)
             if now == sent:
                 return rows
             sent, previous = now, rows
-            rows = self._pass(stage, [*before, circular])
+            rows = self._pass(stage, [*before, circular], self.watch.observer(number, index))
             rows.count()
             previous.unpersist()
         raise UnsupportedFeatureError(
@@ -97,7 +114,7 @@ class _Job:
             f"{_MAX_PASSES} passes over history, so there is no final result. Have the loop end, or take it out"
         )
 
-    def _pass(self, stage: Stage, before: list[DataFrame]) -> DataFrame:
+    def _pass(self, stage: Stage, before: list[DataFrame], observer: Observer) -> DataFrame:
         count = len(stage.tasks)
         first: dict[int, int] = {}
         for index, task in enumerate(stage.tasks):
@@ -111,8 +128,19 @@ class _Job:
         ordered = placed.repartitionById(count, F.col("at")).sortWithinPartitions(
             "reached", "returns", "topic", "task", "number"
         )
-        run = TaskFunction(self.name, self.backfill, stage, self.counts, self.shuffled)
-        return ordered.mapInArrow(run, ROWS_DDL).persist(StorageLevel.MEMORY_AND_DISK)
+        run = TaskFunction(self.name, self.backfill, stage, self.counts, self.shuffled, observer)
+        return ordered.mapInArrow(run, PACKED_DDL).persist(StorageLevel.MEMORY_AND_DISK)
+
+
+def _records(stage: Stage, history: History, counts: PartitionCounts) -> int | None:
+    """Return about how many records a stage will process; None if some come from other stages or from files."""
+    sizes = [
+        None if topic in stage.upstream else history.size(TopicPartition(topic, number))
+        for topic in stage.sources
+        for number in range(counts.topics[topic])
+    ]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def _first_rows(spark: SparkSession, tasks: int) -> DataFrame:
@@ -128,7 +156,7 @@ def _first_rows(spark: SparkSession, tasks: int) -> DataFrame:
         "timestamp": F.lit(0),
     }
     columns = [given.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in COLUMNS.items()]
-    return spark.range(tasks).select(*columns)
+    return spark.range(tasks).select(*columns, F.lit(0).alias("packed"))
 
 
 def _checksum(rows: DataFrame) -> tuple[int, int]:
@@ -150,7 +178,11 @@ def _published(rows: DataFrame, plan: TopologyPlan, shuffled: frozenset[str], ou
     users = shuffled - repartition_topics(plan).keys()
     every = users if outputs is Outputs.ALL else frozenset[str]()
     last = (users if outputs is Outputs.LAST else users & restored) - every
-    found = rows.where(~F.col("topic").isin(*(shuffled - every)))
+    found = rows.where(~F.col("topic").isin(*shuffled)).drop("packed")
+    if every or last:
+        rows = rows.where(F.col("topic").isin(*every, *last)).mapInArrow(unpacked, ROWS_DDL)
+    if every:
+        found = found.unionByName(rows.where(F.col("topic").isin(*every)))
     if not last:
         return found
     order = F.struct("reached", "task", "number")

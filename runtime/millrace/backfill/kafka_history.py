@@ -84,6 +84,11 @@ class KafkaHistory:
     def rows(self, spark: SparkSession) -> None:
         """Return nothing: all records come from `read`."""
 
+    def size(self, partition: TopicPartition) -> int:
+        """Return how many offsets of a partition are read."""
+        extent = self.extents.get(partition)
+        return 0 if extent is None else extent.end - extent.start
+
     def read(self, partition: TopicPartition) -> Iterator[list[ConsumedRecord]]:
         """Read one partition, in offset order.
 

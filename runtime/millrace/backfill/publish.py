@@ -8,6 +8,9 @@ so the second result replaces the first. Outputs cannot be replaced, hence they 
 
 Every transactional id is fixed. So whoever starts later fences those who wrote before, and of two backfills only the one that
 started last can end: the driver's producer is started before anything is computed.
+
+Between several transactions the application must not start. So the first one commits the group's offsets as they are, with a mark
+in their metadata that the runtime refuses; the last one, or a reset, replaces it.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from millrace.backfill.kafka_history import KafkaHistory, backfill_clients, read_committed
 from millrace.backfill.rows import REPORT, ROWS_DDL, Row, rows_from_arrow
 from millrace.config import StreamsConfig
-from millrace.engine.offset_metadata import encode_metadata
+from millrace.engine.offset_metadata import UNFINISHED_BACKFILL, encode_metadata
 from millrace.errors import ActiveGroupError, ConfigError, ProductionError, StreamsError, TaskMigratedError
 from millrace.instance.producer import StreamsProducer, delivery_error
 from millrace.kafka.group_admin import GroupAdmin
@@ -158,6 +161,8 @@ class Publisher:
         rows = computed.rows.where(F.col("topic") != REPORT)
         if sum(counts.values()) > transaction_records:
             small = rows.where(~F.col("topic").isin(*logs))
+            self._mark_unfinished(group, published.offsets)
+            published.transactions += 1
             published.written += _write_in_executors(spark, rows.where(F.col("topic").isin(*logs)), targets, changes)
             published.transactions += len(targets)
             targets = []
@@ -172,6 +177,12 @@ class Publisher:
             self._writer.commit(self._plan.application_id, published.offsets)
         published.transactions += 1
         return published
+
+    def _mark_unfinished(self, group: GroupAdmin, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        committed = group.committed()
+        with self._writer.transaction():
+            marked = {tp: OffsetAndMetadata(committed.get(tp, 0), UNFINISHED_BACKFILL) for tp in offsets}
+            self._writer.commit(self._plan.application_id, marked)
 
     def _end_abandoned(self, admin: AdminClient, targets: list[TopicPartition]) -> None:
         """End the transactions of executors that were killed, beyond which nothing can be restored until they time out."""

@@ -6,16 +6,19 @@ Columns are converted as a whole, because a Python object per value of Arrow wou
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TopicPartition
+from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TopicPartition, new_tuple
 
 REPORT = ""
 """The topic of the row with which a task reports what it did, as JSON in `value`."""
-_HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
+HEADERS_TYPE = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
+"""Headers in Arrow."""
 SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -26,7 +29,8 @@ SCHEMA = pa.schema(
         ("timestamp", pa.int64()),
         ("key", pa.binary()),
         ("value", pa.binary()),
-        ("headers", _HEADERS),
+        ("headers", HEADERS_TYPE),
+        ("packed", pa.int32()),
     ]
 )
 """`Row` in Arrow."""
@@ -41,13 +45,15 @@ COLUMNS = {
     "value": "binary",
     "headers": "array<struct<name: string, value: binary>>",
 }
-"""`Row` in Spark."""
+"""A record in Spark: `Row` without `packed`."""
 ROWS_DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 """The same as a schema."""
+PACKED_DDL = f"{ROWS_DDL}, packed int"
+"""`Row` in Spark."""
 
 
 class Row(NamedTuple):
-    """A record of any topic.
+    """A record of any topic, or many of one.
 
     The records of a partition are ordered by `reached`, `task` and `number`.
     """
@@ -64,28 +70,40 @@ class Row(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+    packed: int = 0
+    """How many records are packed in `value`, see `packing`; 0 for a single one. Packed rows have the first one's `reached`
+    and `number`."""
 
 
 def to_arrow(rows: Sequence[Row]) -> pa.RecordBatch:
     """Return rows, at least one, as Arrow."""
-    *columns, headers = zip(*rows, strict=True)
-    structs = (
-        [[{"name": name, "value": value} for name, value in one] if one else None for one in headers]
-        if any(headers)
-        else pa.nulls(len(rows), _HEADERS)
-    )
+    *columns, headers, packed = zip(*rows, strict=True)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=False)]
-    return pa.RecordBatch.from_arrays([*arrays, pa.array(structs, _HEADERS)], schema=SCHEMA)
+    return pa.RecordBatch.from_arrays([*arrays, headers_array(headers), pa.array(packed, pa.int32())], schema=SCHEMA)
+
+
+def headers_array(headers: Sequence[Headers]) -> pa.Array:
+    """Return headers as Arrow."""
+    if not any(headers):
+        return pa.nulls(len(headers), HEADERS_TYPE)
+    structs = [[{"name": name, "value": value} for name, value in one] if one else None for one in headers]
+    return pa.array(structs, HEADERS_TYPE)
 
 
 def rows_from_arrow(batch: pa.RecordBatch) -> Iterator[Row]:
-    """Return what `to_arrow` was given."""
-    number = batch.num_rows
+    """Return rows that are not packed."""
+    columns = [values_of(batch, name) for name in COLUMNS if name != "headers"]
+    single = repeat(0, batch.num_rows)
+    return map(partial(new_tuple, Row), zip(*columns, _headers_of(batch), single, strict=True))
+
+
+def _headers_of(batch: pa.RecordBatch) -> list[Headers]:
     headers = batch.column("headers")
-    read = [NO_HEADERS] * number
-    if headers.null_count < number:
-        read = [Headers((each["name"], each["value"]) for each in one or ()) for one in headers.to_pylist()]
-    return map(Row._make, zip(*(values_of(batch, name) for name in Row._fields[:-1]), read, strict=True))
+    if headers.null_count == len(headers):
+        return [NO_HEADERS] * len(headers)
+    return [
+        Headers((pair["name"], pair["value"]) for pair in one) if one else NO_HEADERS for one in headers.to_pylist()
+    ]
 
 
 def topics_of(batch: pa.RecordBatch) -> list[str]:
@@ -108,27 +126,16 @@ def consumed(batch: pa.RecordBatch, partition: TopicPartition, offset: int) -> l
         offset: of the first.
     """
     number = batch.num_rows
-    headers = batch.column("headers")
-    read = (
-        [NO_HEADERS] * number
-        if headers.null_count == number
-        else [
-            Headers((pair["name"], pair["value"]) for pair in one) if one else NO_HEADERS for one in headers.to_pylist()
-        ]
+    columns = (
+        repeat(partition.topic, number),
+        repeat(partition.partition, number),
+        range(offset, offset + number),
+        values_of(batch, "timestamp"),
+        values_of(batch, "key"),
+        values_of(batch, "value"),
+        _headers_of(batch),
     )
-    return [
-        ConsumedRecord._make(values)
-        for values in zip(
-            [partition.topic] * number,
-            [partition.partition] * number,
-            range(offset, offset + number),
-            values_of(batch, "timestamp"),
-            values_of(batch, "key"),
-            values_of(batch, "value"),
-            read,
-            strict=True,
-        )
-    ]
+    return list(map(partial(new_tuple, ConsumedRecord), zip(*columns, strict=True)))
 
 
 def values_of(batch: pa.RecordBatch, column: str) -> list[Any]:

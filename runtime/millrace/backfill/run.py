@@ -23,10 +23,12 @@ from millrace.backfill.file_history import FileHistory
 from millrace.backfill.history import Backfill
 from millrace.backfill.job import Computed, compute
 from millrace.backfill.kafka_history import KafkaHistory, check_unchanged, freeze
+from millrace.backfill.progress import Progress
 from millrace.backfill.publish import DEFAULT_TRANSACTION_RECORDS, Publisher, check_group_is_empty
 from millrace.backfill.rows import REPORT
 from millrace.backfill.sources import FileSource
 from millrace.backfill.tables import write_tables
+from millrace.backfill.telemetry import Watch
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.kafka.client_settings import ClientSettings
@@ -104,6 +106,7 @@ def run_backfill(
     spark: SparkSession,
     spec: BackfillSpec,
     progress: Callable[[Phase, Mapping[TopicPartition, int]], None] = lambda *_: None,
+    stages: Progress | None = None,
 ) -> BackfillResult:
     """Run a backfill.
 
@@ -111,6 +114,7 @@ def run_backfill(
         spark: runs the tasks.
         spec: what to do.
         progress: called when a phase begins, with the offsets at which the history ends.
+        stages: hears how far the stages are.
 
     Raises:
         ConfigError: the topology has another plan, or the files do not have what they should.
@@ -127,7 +131,7 @@ def run_backfill(
             "would not fit. Use the same program, version and settings for both; nothing has been written"
         )
     writes = not spec.dry_run and spec.tables is None
-    with spark_failures(), ExitStack() as stack:
+    with Watch(config, stages) as watch, spark_failures(), ExitStack() as stack:
         settings = ClientSettings(config, "backfill")
         check_connection(settings)
         admin = open_admin(settings.admin())
@@ -151,8 +155,10 @@ def run_backfill(
                 side_effects=spec.side_effects,
                 wall_clock_punctuators=spec.wall_clock_punctuators,
             ),
+            watch,
         )
         result = _result(plan, computed, ends)
+        watch.computed()
         result.notes += [*computed.notes, *_notes(kafka)]
         if isinstance(history, FileHistory):
             result.notes += history.notes(spark)
@@ -162,7 +168,8 @@ def run_backfill(
             check_unchanged(kafka, admin)
             provision(plan, admin, config)
             progress(Phase.PUBLISHING, ends)
-            published = publisher.publish(spark, computed, kafka, admin, group, spec.transaction_records)
+            with watch.publishing():
+                published = publisher.publish(spark, computed, kafka, admin, group, spec.transaction_records)
             result.transactions = published.transactions
             stores = _stores_by_changelog(plan)
             for written in published.written:

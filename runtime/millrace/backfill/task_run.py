@@ -142,7 +142,7 @@ class TaskRun:
         task.suspend()
         self._commit()
         task.close_clean()
-        yield self._collector.take()
+        yield self._collector.take(everything=True)
         final = self._collector.final_rows(self.stream_time)
         while rows := list(islice(final, _TURN_RECORDS)):
             yield rows

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +24,8 @@ from millrace.cli.application import (
     SettingOption,
     application,
 )
-from millrace.errors import ConfigError, JavaNotFoundError, StreamsError, UnsupportedFeatureError
+from millrace.dev.java import spark_java_home
+from millrace.errors import ConfigError, StreamsError, UnsupportedFeatureError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +43,13 @@ class Outputs(StrEnum):
     NONE = "none"
     LAST = "last"
     ALL = "all"
+
+
+class DiagramFormat(StrEnum):
+    """The format in which stages are shown."""
+
+    MERMAID = "mermaid"
+    SVG = "svg"
 
 
 class Progress(StrEnum):
@@ -115,7 +122,11 @@ def backfill(
         int, typer.Option("--transaction-records", min=1, help="How many records one transaction may have.")
     ] = 10_000_000,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compute and report, without writing.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Show the stages as a Mermaid diagram, and end.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the stages as a diagram, and end.")] = False,
+    form: Annotated[DiagramFormat, typer.Option("--format", help="The diagram's format.")] = DiagramFormat.MERMAID,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the diagram to a file.", show_default=False)
+    ] = None,
     progress: Annotated[Progress, typer.Option("--progress", help="How to show progress.")] = Progress.BAR,
 ) -> None:
     """Compute an application's state from its history with Spark, so that the application goes on from there.
@@ -126,11 +137,12 @@ def backfill(
 
     Exit codes: 0 done · 1 failed · 2 refused: something has to be changed first. For example:
 
+    - `millrace backfill -f streamsapp.yaml --explain --format svg -o backfill.svg`
     - `millrace backfill -f streamsapp.yaml --dry-run`
     - `millrace backfill -f streamsapp.yaml --from history.yaml --outputs last`
     - `millrace backfill -f streamsapp.yaml --sink parquet:///data/tables`
     """
-    from millrace.cli.backfill_report import Reporter, stage_diagram
+    from millrace.cli.backfill_report import Reporter
 
     reporter = Reporter(as_json=progress is Progress.JSON, bar=progress is Progress.BAR)
     try:
@@ -144,13 +156,17 @@ def backfill(
         )
         app.check_settings()
         if explain:
-            typer.echo(stage_diagram(app.topology(), app.config), nl=False)
+            text = _diagram(app, form)
+            if output:
+                output.write_text(text)
+            else:
+                typer.echo(text, nl=False)
             return
         tables = _tables(sink)
         sources = _sources(source, app)
         app.topology()  # a program that cannot be imported is found before Spark is started
         with reporter:
-            spark = _session(master, f"backfill of {app.config.application_id}")
+            spark = start_session(master, f"backfill of {app.config.application_id}")
             try:
                 from millrace.backfill.collector import Outputs as Kept
                 from millrace.backfill.run import BackfillSpec, run_backfill
@@ -168,14 +184,28 @@ def backfill(
                     plan_hash=plan_hash,
                     transaction_records=transaction_records,
                 )
-                with reporter.watching(spark):
-                    result = run_backfill(spark, spec, reporter.phase)
+                with reporter.watching(spark) as stages:
+                    result = run_backfill(spark, spec, reporter.phase, stages)
             finally:
                 spark.stop()
         reporter.report(result, dry_run=dry_run, tables=tables)
     except StreamsError as error:
         reporter.failed(error)
         raise
+
+
+def _diagram(app: Application, form: DiagramFormat) -> str:
+    from millrace.cli.diagram import graph_of_backfill, mermaid, svg
+    from millrace.kafka.client_settings import ClientSettings
+    from millrace.kafka.clients import open_admin
+    from millrace.kafka.connection_check import check_connection
+    from millrace.kafka.internal_topics import partition_counts
+
+    settings = ClientSettings(app.config, "backfill")
+    check_connection(settings)
+    plan = app.topology().build(app.config).plan()
+    draw = svg if form is DiagramFormat.SVG else mermaid
+    return draw([graph_of_backfill(plan, partition_counts(plan, open_admin(settings.admin())))])
 
 
 def _tables(sink: str) -> str | None:
@@ -219,18 +249,18 @@ def _sources(source: str, app: Application) -> Callable[[SparkSession], tuple[Fi
     return lambda _: found
 
 
-def _session(master: str | None, name: str) -> SparkSession:
+def start_session(master: str | None, name: str) -> SparkSession:
     """Start Spark, or join the one that `spark-submit` has started this process for.
 
     Raises:
         UnsupportedFeatureError: PySpark is not installed.
-        JavaNotFoundError: there is no Java.
+        JavaNotFoundError: there is no Java, or none that is new enough.
     """
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         raise UnsupportedFeatureError("Backfills need Spark, which is not installed: pip install 'millrace[backfill]'")
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted and shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        raise JavaNotFoundError("Spark needs Java 17 or newer, and there is none on the PATH or in JAVA_HOME")
+    if not submitted:
+        os.environ["JAVA_HOME"] = str(spark_java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 

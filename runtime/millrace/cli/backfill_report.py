@@ -1,4 +1,4 @@
-"""What `millrace backfill` shows: stages as a diagram before it runs, progress while it does, and what it did.
+"""What `millrace backfill` shows: progress while it runs, and what it did.
 
 As JSON it is one object per line, the last one with everything: that is what the operator reads.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -21,12 +23,12 @@ from millrace.errors import StreamsError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from millrace.backfill.progress import Progress as StageProgresses
+    from millrace.backfill.progress import StageProgress
     from millrace.backfill.run import BackfillResult, Phase
-    from millrace.config import StreamsConfig
     from millrace.records import TopicPartition
-    from millrace.topology import Topology
 
-__all__ = ["Reporter", "stage_diagram"]
+__all__ = ["Reporter"]
 
 _LOOK_EVERY_S: Final = 0.5
 _PRINT_EVERY_S: Final = 5.0
@@ -52,6 +54,7 @@ class Reporter:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
             TimeElapsedColumn(),
             console=Console(stderr=True),
             disable=as_json or not bar,
@@ -68,15 +71,21 @@ class Reporter:
         self._bars.stop()
 
     @contextmanager
-    def watching(self, spark: SparkSession) -> Iterator[None]:
-        """Follow Spark's stages during this block."""
-        watcher = threading.Thread(target=self._watch, args=(spark,), name="backfill-progress", daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            watcher.join()
+    def watching(self, spark: SparkSession) -> Iterator[StageProgresses]:
+        """Hear from the tasks, and show how far they are, during this block."""
+        from millrace.backfill.progress import Progress as StageProgresses
+
+        conf = spark.sparkContext.getConf()
+        host = conf.get("spark.driver.host") or "127.0.0.1"
+        with StageProgresses(host, conf.get("spark.driver.bindAddress") or host) as progress:
+            watcher = threading.Thread(target=self._watch, args=(progress,), name="backfill-report", daemon=True)
+            watcher.start()
+            try:
+                yield progress
+            finally:
+                self._ended.set()
+                watcher.join()
+                self._show(progress.stages())
 
     def phase(self, phase: Phase, ends: Mapping[TopicPartition, int]) -> None:
         """Say that a phase begins."""
@@ -123,24 +132,28 @@ class Reporter:
         self._state |= {"state": "Refused" if exit_code(error) == WRONG_INPUT else "Failed", "message": str(error)}
         self._print(always=True)
 
-    def _watch(self, spark: SparkSession) -> None:
-        stages: dict[int, dict[str, Any]] = {}
-        tracker = spark.sparkContext.statusTracker()
+    def _watch(self, progress: StageProgresses) -> None:
         while not self._ended.wait(_LOOK_EVERY_S):
-            active = tracker.getActiveStageIds()
-            for number in active:
-                info = tracker.getStageInfo(number)
-                if info is not None:
-                    name = f"stage {number}"
-                    stages[number] = {"name": name, "tasks": info.numTasks, "done": info.numCompletedTasks}
-                    if number not in self._tasks:
-                        self._tasks[number] = self._bars.add_task(name)
-            for number, stage in stages.items():
-                if number not in active:
-                    stage["done"] = stage["tasks"]
-                self._bars.update(self._tasks[number], total=stage["tasks"], completed=stage["done"])
-            self._state["stages"] = [stages[number] for number in sorted(stages)]
+            self._show(progress.stages())
             self._print(always=False)
+
+    def _show(self, stages: Sequence[StageProgress]) -> None:
+        self._state["stages"] = [
+            {
+                "name": stage.name,
+                "tasks": stage.tasks,
+                "done": stage.done,
+                "records": stage.records,
+                "bytes": stage.bytes,
+                **({} if stage.records_per_second is None else {"recordsPerSecond": stage.records_per_second}),
+                **({} if stage.eta_seconds is None else {"etaSeconds": stage.eta_seconds}),
+            }
+            for stage in stages
+        ]
+        for number, stage in enumerate(stages):
+            if number not in self._tasks:
+                self._tasks[number] = self._bars.add_task(f"stage {number}", figures="")
+            self._bars.update(self._tasks[number], total=stage.tasks, completed=stage.done, figures=_figures(stage))
 
     def _print(self, *, always: bool) -> None:
         if not self._as_json:
@@ -153,6 +166,16 @@ class Reporter:
                 self._printed = text, time.monotonic()
 
 
+def _figures(stage: StageProgress) -> str:
+    """Return what a stage's bar says, for example `1,200 records, 40.0 kB, 300/s, 0:00:12 left`."""
+    found = [f"{stage.records:,} records", decimal(stage.bytes)]
+    if stage.records_per_second is not None:
+        found.append(f"{stage.records_per_second:,}/s")
+    if stage.eta_seconds is not None:
+        found.append(f"{timedelta(seconds=stage.eta_seconds)} left")
+    return ", ".join(found)
+
+
 def _summary(result: BackfillResult, *, dry_run: bool, tables: str | None) -> str:
     done = f"{result.processed:,} records processed, {result.dropped:,} dropped as the application would have"
     if dry_run:
@@ -161,54 +184,3 @@ def _summary(result: BackfillResult, *, dry_run: bool, tables: str | None) -> st
         return f"{done}. The tables are in {tables}"
     one = "one transaction" if result.transactions == 1 else f"{result.transactions} transactions"
     return f"{done}. Handed over in {one}: start the application, and it goes on from there"
-
-
-def stage_diagram(topology: Topology, config: StreamsConfig) -> str:
-    """Return the stages, shuffles and partitions of a backfill as a Mermaid flowchart.
-
-    Raises:
-        MissingSourceTopicError: input topics do not exist.
-        StreamsError: the brokers do not answer.
-    """
-    from millrace.backfill.stages import plan_stages, shuffled_topics
-    from millrace.kafka.client_settings import ClientSettings
-    from millrace.kafka.clients import open_admin
-    from millrace.kafka.connection_check import check_connection
-    from millrace.kafka.internal_topics import partition_counts
-
-    settings = ClientSettings(config, "backfill")
-    check_connection(settings)
-    plan = topology.build(config).plan()
-    counts = partition_counts(plan, open_admin(settings.admin()))
-    edges = shuffled_topics(plan, counts)
-    lines = ["flowchart LR"]
-    boxes: dict[str, str] = {}
-
-    def box(label: str, opening: str, closing: str) -> str:
-        if label not in boxes:
-            boxes[label] = f"n{len(boxes)}"
-            lines.append(f'  {boxes[label]}{opening}"{label}"{closing}')
-        return boxes[label]
-
-    for number, stage in enumerate(plan_stages(plan, counts)):
-        ids = sorted({task.subtopology for task in stage.tasks})
-        passes = "<br/>until nothing changes" if stage.circular else ""
-        title = f"Stage {number}: {len(stage.tasks)} tasks<br/>sub-topology {', '.join(map(str, ids))}{passes}"
-        here = box(title, "[", "]")
-        for item in (item for item in plan.subtopologies if item.id in ids):
-            for topic in counts.sources[item.id]:
-                if topic in edges:
-                    lines.append(
-                        f"  {box(f'shuffle<br/>{topic}<br/>{counts.topics[topic]} partitions', '{{', '}}')} --> {here}"
-                    )
-                else:
-                    lines.append(f"  {box(f'{topic}<br/>{counts.topics[topic]} partitions', '[[', ']]')} --> {here}")
-            for topic in item.sink_topics:
-                if topic in edges:
-                    lines.append(
-                        f"  {here} --> {box(f'shuffle<br/>{topic}<br/>{counts.topics[topic]} partitions', '{{', '}}')}"
-                    )
-                else:
-                    lines.append(f"  {here} --> {box(topic, '[[', ']]')}")
-            lines += [f"  {here} -.- {box(store.name, '[(', ')]')}" for store in item.stores]
-    return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
-"""Diagrams of a topology, as Mermaid or SVG, with one graph per sub-topology.
+"""Diagrams as Mermaid or SVG: of a topology, with one graph per sub-topology, and of the stages of its backfill.
 
-Topics and stores are drawn as separate nodes. A repartition topic appears twice, below the sub-topology that writes it
-and above the one that reads it, so that each graph can be read alone.
+Topics and stores are drawn as separate nodes. In a topology a repartition topic appears twice, below the sub-topology that writes
+it and above the one that reads it, so that each graph can be read alone. In a backfill it is a shuffle between two stages.
 
 In SVG a box is one layer below the lowest of its parents, and each layer is ordered by where the parents are, which for graphs
 of this size leaves few crossings. No library is needed to draw it or to show it.
@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from html import escape
 
+from millrace.backfill.stages import Stage, plan_stages, shuffled_topics
+from millrace.plan.model import TopologyPlan
+from millrace.plan.partition_counts import PartitionCounts
 from millrace.topology import BuiltTopology, ProcessorNode, SinkNode, SourceNode, Subtopology
 
 
@@ -25,6 +28,8 @@ class Shape(StrEnum):
     PROCESSOR = "processor"
     STORE = "store"
     SINK = "sink"
+    STAGE = "stage"
+    SHUFFLE = "shuffle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,10 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The graph of one sub-topology. Edges go from box to box, by key; edges to and from stores have no direction."""
+    """One graph, such as a sub-topology; boxes come after their parents.
+
+    Edges go from box to box, by key; edges to and from stores have no direction.
+    """
 
     title: str
     boxes: tuple[Box, ...]
@@ -51,6 +59,8 @@ _MERMAID_BRACKETS = {
     Shape.PROCESSOR: ('["', '"]'),
     Shape.STORE: ('[("', '")]'),
     Shape.SINK: ('(["', '"])'),
+    Shape.STAGE: ('["', '"]'),
+    Shape.SHUFFLE: ('{{"', '"}}'),
 }
 
 
@@ -69,6 +79,43 @@ def graphs_of(topology: BuiltTopology) -> tuple[Graph, ...]:
             edges[start.key, end.key] = None
         graphs.append(Graph(title, tuple(boxes.values()), tuple(edges)))
     return tuple(graphs)
+
+
+def graph_of_backfill(plan: TopologyPlan, counts: PartitionCounts) -> Graph:
+    """Return the stages of an application's backfill, with what they read, write and keep, and the shuffles between them."""
+    shuffled = shuffled_topics(plan, counts)
+
+    def topic_box(topic: str) -> Box:
+        count = counts.topics.get(topic)
+        label = topic if count is None else f"{topic}, {_number(count, 'partition')}"
+        if topic in shuffled:
+            return Box(f"topic {topic}", f"shuffle {label}", Shape.SHUFFLE)
+        return Box(f"topic {topic}", label, Shape.TOPIC)
+
+    boxes: dict[str, Box] = {}
+    edges: dict[tuple[str, str], None] = {}
+    for number, stage in enumerate(plan_stages(plan, counts)):
+        here = _stage_box(number, stage)
+        ids = {task.subtopology for task in stage.tasks}
+        for item in (item for item in plan.subtopologies if item.id in ids):
+            found = [(topic_box(topic), here) for topic in counts.sources[item.id]]
+            found += [(here, topic_box(topic)) for topic in item.sink_topics]
+            found += [(here, Box(f"store {store.name}", store.name, Shape.STORE)) for store in item.stores]
+            for start, end in found:
+                boxes |= {start.key: start, end.key: end}
+                edges[start.key, end.key] = None
+    return Graph(f"Backfill of {plan.application_id}", tuple(boxes.values()), tuple(edges))
+
+
+def _stage_box(number: int, stage: Stage) -> Box:
+    ids = sorted({task.subtopology for task in stage.tasks})
+    of = f"sub-topolog{'y' if len(ids) == 1 else 'ies'} {', '.join(map(str, ids))}"
+    passes = ", until nothing changes" if stage.circular else ""
+    return Box(f"stage {number}", f"Stage {number}: {_number(len(stage.tasks), 'task')} of {of}{passes}", Shape.STAGE)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def mermaid(graphs: Sequence[Graph]) -> str:
@@ -134,6 +181,8 @@ _STYLE = """
   .box { fill: #fff; stroke: #52606d }
   .topic { fill: #e3f8e9; stroke: #2f855a }
   .store { fill: #e6f0ff; stroke: #2b6cb0 }
+  .stage { font-weight: bold }
+  .shuffle { fill: #f3e8ff; stroke: #6b46c1 }
   .source, .sink { fill: #fff8e1; stroke: #b7791f }
   .edge { fill: none; stroke: #52606d }
   .dashed { stroke-dasharray: 4 3 }
@@ -184,8 +233,9 @@ def _place(graph: Graph, top: float) -> Mapping[str, _Placed]:
     for start, end in graph.edges:
         parents[end].append(start)
     layers: dict[str, int] = {}
-    for box in graph.boxes:
-        _layer(box.key, parents, layers)
+    for box in graph.boxes:  # parents come first, except for what leads back in a loop, which pushes nothing down
+        above = [layers[parent] for parent in parents[box.key] if parent in layers]
+        layers[box.key] = 1 + max(above, default=-1)
     placed: dict[str, _Placed] = {}
 
     def centre_of_parents(box: Box) -> float:
@@ -202,12 +252,6 @@ def _place(graph: Graph, top: float) -> Mapping[str, _Placed]:
             placed[box.key] = _Placed(box, x, top + 12 + layer * (_BOX_HEIGHT + _GAP_Y), width)
             x += width + _GAP_X
     return placed
-
-
-def _layer(key: str, parents: Mapping[str, Sequence[str]], layers: dict[str, int]) -> int:
-    if key not in layers:
-        layers[key] = 1 + max((_layer(parent, parents, layers) for parent in parents[key]), default=-1)
-    return layers[key]
 
 
 def _box(item: _Placed) -> str:

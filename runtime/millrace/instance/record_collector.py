@@ -14,7 +14,8 @@ timestamp. Output that differs each time it is produced cannot be recognised, so
 none was. There may be commits before the record comes up again, so being careful ends with the commit after it was found, or
 after a while.
 
-Batches larger than a topic allows would be refused again and again, so they are made smaller for good once that has happened.
+Batches larger than a topic allows would be refused again and again, so they are made smaller once that has happened. The topic
+may allow more again later, and many small batches take long, so its setting is read again when being careful ends.
 
 **Changelog offsets** come from one ListOffsets request for the changelog partitions written since the last commit, sent
 after `flush` and *before* the offsets are committed (0.8 ms for eight partitions). That end offset minus one is at least the
@@ -137,6 +138,8 @@ class KafkaRecordCollector:
         self._left_out: set[_Identity] = set()
         """Records left out since the last commit."""
         self._in_vain = 0
+        self._limited: set[str] = set()
+        """Topics that have refused a batch because of its size."""
         self.dropped_total = 0
         """Records that were dropped because the production exception handler said RESUME."""
 
@@ -230,6 +233,7 @@ class KafkaRecordCollector:
             self._left_out.clear()
             if (self._found and not self._let_go) or time.monotonic() >= self._careful_until:
                 self._end_care()
+                self._producer.replace()
 
     def discard(self) -> None:
         """Forget reports and what was written, when tasks are closed dirty; records to be left out are remembered."""
@@ -314,14 +318,16 @@ class KafkaRecordCollector:
             self._check_progress()
         cause = (refused or reports)[0].failure
         if isinstance(cause, TransactionAbortedError):
+            if self._careful and time.monotonic() >= self._careful_until:
+                self._end_care()  # without a commit, as one by one the records may take too long
             self._producer.replace_at_abort()
             raise cause
         raise TransactionAbortedError(f"{cause}. The records since the last commit are processed again")
 
     def _be_careful(self, refused: list[_Undelivered]) -> None:
         """Send each record in its own batch, starting after the next abort."""
-        for topic in {report.record.topic for report in refused if report.code == KafkaError.MSG_SIZE_TOO_LARGE}:
-            self._limit_batches(topic)
+        self._limited |= {each.record.topic for each in refused if each.code == KafkaError.MSG_SIZE_TOO_LARGE}
+        self._limit_batches()
         self._careful = self._producer.one_by_one = True
         self._careful_until = time.monotonic() + _CAREFUL_S
         self._found = False
@@ -331,7 +337,7 @@ class KafkaRecordCollector:
         self._careful = self._producer.one_by_one = False
         self._let_go.clear()
         self._in_vain = 0
-        self._producer.replace()
+        self._limit_batches()
 
     def _check_progress(self) -> None:
         self._in_vain += 1
@@ -343,11 +349,14 @@ class KafkaRecordCollector:
                 "topic accepts"
             )
 
-    def _limit_batches(self, topic: str) -> None:
-        """Make batches no larger than a topic allows."""
+    def _limit_batches(self) -> None:
+        """Make batches no larger than the topics that have refused some allow now."""
+        if not self._limited:
+            return
         try:
-            limit = int(topic_configs(self._admin, [topic], self._request_timeout_s)[topic]["max.message.bytes"])
-        except (StreamsError, KeyError):  # the topic may not be described, so every such batch costs an abort
+            known = topic_configs(self._admin, sorted(self._limited), self._request_timeout_s)
+            limit = min(int(known[topic]["max.message.bytes"]) for topic in self._limited)
+        except (StreamsError, KeyError):  # a topic may not be described, so every such batch costs an abort
             return
         self._producer.limit_batches(limit)
 

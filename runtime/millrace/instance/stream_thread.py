@@ -3,9 +3,8 @@
 A round is: group events → restored tasks → poll → process → punctuate → commit if due. It never spins: with nothing to process
 it waits in `poll`, for at most `poll.ms` or until the next punctuation or commit is due.
 
-*How much at once.* Tasks take turns with as many records as fit in about 50 ms at the speed measured last (Kafka Streams adapts
-a record count for the same purpose), and a round processes for at most 100 ms before it polls again, so that slow user code
-delays heartbeats, commits and other tasks by one turn only.
+*How much at once.* Tasks take turns (see `pace`), and a round processes for at most 100 ms before it polls again, so that slow
+user code delays heartbeats, commits and other tasks by one turn only.
 
 *What bounds memory.* While there is enough to process the consumer is not polled, and its queue bounds what is fetched. A task
 that waits for one of its partitions has nothing to process, so the thread keeps polling and the buffers of the task's other
@@ -41,6 +40,7 @@ from millrace.errors import (
 )
 from millrace.instance.activity import LoopProgress, Totals
 from millrace.instance.committer import RepartitionPurge
+from millrace.instance.pace import Pace
 from millrace.instance.resources import ThreadContext, ThreadResources, open_resources
 from millrace.instance.states import THREAD_TRANSITIONS, ThreadState
 from millrace.instance.task_manager import TaskManager
@@ -50,9 +50,7 @@ from millrace.records import ConsumedRecord, TaskId, TopicPartition
 __all__ = ["StreamThread"]
 
 _log = logging.getLogger(__name__)
-_TURN_S: Final = 0.05
 _ROUND_S: Final = 0.1
-_MAX_TURN_RECORDS: Final = 1_000
 _RESTORING_POLL_S: Final = 0.02
 _REFRESH_ENDS_S: Final = 1.0
 _AHEAD_BYTES: Final = 32 * 1024 * 1024
@@ -250,7 +248,7 @@ class ThreadLoop:
         self.resources = open_resources(thread.number, context, thread.progress, self._offset_sums)
         self.tasks = TaskManager(self.resources)
         self._purge = RepartitionPurge(context.topology, config, context.admin)
-        self._turn_records = 64
+        self._pace = Pace()
         self._last_commit = time.monotonic()
         self._ends_refreshed = 0.0
         self._resume_at: dict[TopicPartition, int] = {}
@@ -289,6 +287,7 @@ class ThreadLoop:
             self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
         except TransactionAbortedError as error:
             _log.warning("%s: %s", self._name, error)
+            self._pace.aborted()
             tasks.abort_and_revive()
             self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
 
@@ -309,7 +308,8 @@ class ThreadLoop:
         if not paused:
             self._punctuate()
         now = time.monotonic()
-        if now >= self._next_commit() or (tasks.needs_commit() and not resources.member.rebalancing):
+        wanted = tasks.needs_commit() or not self._pace.next_turn
+        if now >= self._next_commit() or (wanted and not resources.member.rebalancing):
             self._commit()
         self._purge.run_if_due(now, tasks.committed_positions)
 
@@ -415,14 +415,16 @@ class ThreadLoop:
             now_ms = self._context.clock()
             going_on = []
             for task in running:
-                turn_began = time.perf_counter()
+                turn, turn_began = self._pace.next_turn, time.perf_counter()
+                if not turn:
+                    break
                 if tracer is None:
-                    taken = task.process(now_ms, self._turn_records)
+                    taken = task.process(now_ms, turn)
                 else:
-                    with tracer.process_batch(self._name, task.task_id, self._turn_records):
-                        taken = task.process(now_ms, self._turn_records)
+                    with tracer.process_batch(self._name, task.task_id, turn):
+                        taken = task.process(now_ms, turn)
                 if taken:
-                    self._adapt(taken, time.perf_counter() - turn_began)
+                    self._pace.processed(taken, time.perf_counter() - turn_began)
                     processed += taken
                     going_on.append(task)
                     task.punctuate_stream_time()
@@ -436,10 +438,6 @@ class ThreadLoop:
         consumer = self.resources.consumer
         if consumer.paused:
             consumer.resume([tp for tp in consumer.paused if tasks.buffered(tp) <= self._resume_at[tp]])
-
-    def _adapt(self, taken: int, took_s: float) -> None:
-        fitting = int(taken * _TURN_S / took_s) if took_s > 0 else _MAX_TURN_RECORDS
-        self._turn_records = max(1, min(_MAX_TURN_RECORDS, fitting, 2 * self._turn_records))
 
     def _punctuate(self) -> None:
         now_ms = self._context.clock()
@@ -461,6 +459,7 @@ class ThreadLoop:
             self._progress.committed()
         except RebalanceInProgressError as error:
             _log.info("%s: %s", self._name, error)
+        self._pace.committed(time.monotonic() - self._last_commit)
 
     def close(self, *, clean: bool) -> None:
         """Close the tasks and then the clients, even if some steps fail.

@@ -28,9 +28,10 @@ from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 
 from millrace.assignment import LATEST_OFFSET, AssignedTasks
+from millrace.engine.offset_metadata import UNFINISHED_BACKFILL
 from millrace.engine.task import StreamTask
 from millrace.engine.task_state import TaskState
-from millrace.errors import RebalanceInProgressError, StreamsError, TaskCorruptedError
+from millrace.errors import RebalanceInProgressError, StreamsError, TaskCorruptedError, UnfinishedBackfillError
 from millrace.instance.background import BackgroundQueries
 from millrace.instance.committer import Committer
 from millrace.instance.offset_sums import closing_offset_sum, open_offset_sum, stored_offset_sum
@@ -271,6 +272,7 @@ class TaskManager:
         self, task_id: TaskId, wanted: WantedTask, committed: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
         if not wanted.standby:
+            _check_backfill(task_id, committed)
             for partition in wanted.inputs:
                 self._committer.committed.pop(partition, None)
             self._committer.committed.update(
@@ -469,3 +471,14 @@ class TaskManager:
         for partition in mine:
             del self._by_partition[partition]
         self._resources.consumer.unassign(mine)
+
+
+def _check_backfill(task_id: TaskId, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    """Refuse state that a backfill has written without the offsets that belong to it."""
+    for partition, known in sorted(committed.items()):
+        if known.metadata.rstrip("\0") == UNFINISHED_BACKFILL:
+            raise UnfinishedBackfillError(
+                f"Task {task_id} does not start: a backfill has begun to write this application's changelogs and has not ended, "
+                f"so they do not fit the committed offset of {partition}. Run the backfill again and let it end, or reset the "
+                "application (`millrace reset`)"
+            )

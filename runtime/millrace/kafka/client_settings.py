@@ -52,6 +52,14 @@ the leader, or too few replicas are in sync) and takes the second one, which was
 first one has been written too: its records are lost, without an error.
 """
 
+_TRANSACTIONAL_IDLE_MS: Final = 30_000
+"""After how long a transactional producer closes an idle connection.
+
+librdkafka's cache of group coordinators may hold a broker that is no longer in the cluster's metadata. A request to it waits,
+beyond its timeout, until any of the client's connections opens or closes; only then librdkafka asks who the coordinator is. So
+the calls of producers that were given up for this reason return, and the producers' dozen of threads end.
+"""
+
 _MAIN: Final = ("consumer.", "main.consumer.")
 _RESTORE: Final = ("consumer.", "restore.consumer.")
 _GLOBAL: Final = ("consumer.", "global.consumer.")
@@ -159,7 +167,7 @@ class ClientSettings:
         if self._config.exactly_once:
             self._check_exactly_once(given)
             timeout = self.transaction_timeout_ms()
-            defaults["transaction.timeout.ms"] = timeout
+            defaults |= {"transaction.timeout.ms": timeout, "connections.max.idle.ms": _TRANSACTIONAL_IDLE_MS}
             # Java retries until the transaction times out; librdkafka needs that limit as a number.
             given["delivery.timeout.ms"] = min(int(given.get("delivery.timeout.ms", timeout)), timeout)
             forced |= {"enable.idempotence": True, "transactional.id": self.transactional_id(thread)}

@@ -34,6 +34,10 @@ _NAME_RULE = (
 Column = tuple[str, str, str, int, str]
 """Name, type, path, priority (0 is always shown) and description."""
 
+_OF_APP: Column = ("App", "string", ".spec.appRef.name", 0, "The application.")
+_PHASE: Column = ("Phase", "string", ".status.phase", 0, "How far it has come.")
+_MESSAGE: Column = ("Message", "string", ".status.message", 1, "Why, and what to do.")
+_AGE: Column = ("Age", "date", ".metadata.creationTimestamp", 0, "When it was created.")
 _APP_COLUMNS: tuple[Column, ...] = (
     ("Ready", "string", ".status.ready", 0, "How many replicas run all their tasks, of the desired ones."),
     ("State", "string", ".status.lifecycleState", 0, "What the application is doing."),
@@ -52,25 +56,25 @@ _APP_COLUMNS: tuple[Column, ...] = (
         "Why the operator cannot make progress.",
     ),
     ("Reason", "string", '.status.conditions[?(@.type=="Ready")].message', 1, "Why it is or is not ready."),
-    ("Age", "date", ".metadata.creationTimestamp", 0, "When it was created."),
+    _AGE,
 )
 _RESET_COLUMNS: tuple[Column, ...] = (
-    ("App", "string", ".spec.appRef.name", 0, "The application."),
-    ("Phase", "string", ".status.phase", 0, "How far it has come."),
+    _OF_APP,
+    _PHASE,
     ("Dry-Run", "boolean", ".spec.dryRun", 0, "Whether it only reports what it would do."),
     ("To", "string", ".spec.toOffset", 1, "Where in its input the application starts again."),
-    ("Message", "string", ".status.message", 1, "Why, and what to do."),
-    ("Age", "date", ".metadata.creationTimestamp", 0, "When it was created."),
+    _MESSAGE,
+    _AGE,
 )
 _BACKFILL_COLUMNS: tuple[Column, ...] = (
-    ("App", "string", ".spec.appRef.name", 0, "The application."),
-    ("Phase", "string", ".status.phase", 0, "How far it has come."),
+    _OF_APP,
+    _PHASE,
     ("Stages", "string", ".status.progress", 0, "How many stages of the job are done."),
     ("Attempt", "integer", ".status.attempt", 1, "How many times it was tried."),
     ("Spark", "string", ".status.spark.name", 1, "The SparkApplication."),
     ("Sink", "string", ".spec.sink", 1, "Where results go."),
-    ("Message", "string", ".status.message", 1, "Why, and what to do."),
-    ("Age", "date", ".metadata.creationTimestamp", 0, "When it was created."),
+    _MESSAGE,
+    _AGE,
 )
 
 

@@ -30,7 +30,7 @@ from millrace.engine.task_state import IllegalTaskStateError
 from millrace.instance.states import State, ThreadState
 from millrace.instance.stream_thread import StreamThread
 
-__all__ = ["CLIENT_METRICS", "THREAD_METRICS", "Level", "mapping_rows", "observe"]
+__all__ = ["CLIENT_METRICS", "THREAD_METRICS", "Level", "mapping_rows", "observe", "observe_tasks"]
 
 _CLIENT: Final = "stream-metrics"
 _THREAD: Final = "stream-thread-metrics"
@@ -193,6 +193,25 @@ def observe(
             meter.create_observable_counter(
                 exported_name(NODE_GROUP, f"{sensor}-total"), [_sensor_callback(sensor, all_tasks)], "1", description
             )
+
+
+def observe_tasks(
+    meter: Meter, client_id: str, tasks: Callable[[], Iterable[StreamTask]], level: Level = Level.INFO
+) -> None:
+    """Export the metrics of tasks that another host than a client runs.
+
+    Args:
+        meter: creates the instruments.
+        client_id: identifies the host; an attribute of every metric.
+        tasks: returns the tasks that run now.
+        level: `metrics.recording.level`.
+    """
+    _register(
+        meter,
+        TASK_METRICS,
+        lambda: [(task, {"client_id": client_id, "task_id": str(task.task_id)}) for task in tasks()],
+        level,
+    )
 
 
 def _register(

@@ -53,6 +53,7 @@ __all__ = ["INSTRUMENTATION_NAME", "Telemetry", "configure"]
 INSTRUMENTATION_NAME: Final = "millrace"
 
 _PROTOCOLS: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
+_FLUSH_MS: Final = 5_000
 _log = logging.getLogger(__name__)
 
 
@@ -91,6 +92,11 @@ class Telemetry:
                 metrics.set_meter_provider(provider)
             else:
                 trace.set_tracer_provider(provider)
+
+    def flush(self) -> None:
+        """Export what is pending."""
+        for provider in self.owned:
+            provider.force_flush(_FLUSH_MS)
 
     def shutdown(self) -> None:
         """Export what is pending and shut down the exporters created here."""

@@ -85,6 +85,18 @@ def test_executors_have_the_applications_service_account():
     assert bare["serviceAccount"] == bare["template"]["spec"]["serviceAccountName"] == "smallest"
 
 
+def test_metrics_and_traces_go_where_those_of_the_application_go():
+    """Both kinds of pods have the collector and the sampler of the manifest, and its Secret is mounted."""
+    spec = spark_application(attempt(), SPARK_OPERATOR)["spec"]
+    for role in ("driver", "executor"):
+        pod = spec[role]["template"]["spec"]
+        variables = {item["name"]: item.get("value") for item in pod["containers"][0]["env"]}
+        assert variables["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector.observability:4318"
+        assert variables["OTEL_TRACES_SAMPLER"] == "traceidratio"
+        assert variables["OTEL_SERVICE_NAME"] == "orders-v1"
+        assert len(variables) == len(pod["containers"][0]["env"])
+
+
 def test_arguments_are_those_of_the_command():
     """Every field of the spec that the job needs is an option or in the source's file."""
     arguments = attempt()

@@ -51,19 +51,29 @@ class Coordinator:
             log.info("Group %s looks for its coordinator again: %s", self._settings.group_id, reason)
         self._node = self._blocking_node = None
 
-    async def send(self, request: object, timeout_ms: int | None = None, deadline: Deadline | None = None) -> Any:
+    async def send(
+        self,
+        request: object,
+        timeout_ms: int | None = None,
+        deadline: Deadline | None = None,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> Any:
         """Send a request to the coordinator, after finding it if necessary, and return the answer.
 
         Args:
             request: Any group request.
             timeout_ms: How long the answer may take.
             deadline: How long to look for the coordinator; None = until it is found.
+            wanted: Whether to send it still, once the coordinator is found.
 
         Raises:
+            kafka.errors.Cancelled: It is no longer wanted.
             kafka.errors.KafkaError: It cannot be reached or did not answer; the next request looks for it again.
         """
         if self._node is None:
             await self.find(deadline)
+        if not wanted():
+            raise kafka_errors.Cancelled
         blocks = isinstance(request, JoinGroupRequest | SyncGroupRequest)
         node = self._blocking_node if blocks else self._node
         if node is None:

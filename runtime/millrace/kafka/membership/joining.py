@@ -165,7 +165,11 @@ class Joining:
         with shared.lock:
             if shared.state is MemberState.SYNCING:  # else the broker removed it while it was assigning
                 identity = shared.generation, shared.member_id
-                self._start_step(MemberState.SYNCING, self._requests.sync, *identity, assignments)
+
+                def current() -> bool:
+                    return shared.heartbeat_identity() == identity
+
+                self._start_step(MemberState.SYNCING, self._requests.sync, *identity, assignments, current)
         return []
 
     def _assign_to(self, response: JoinGroupResponse) -> dict[str, bytes]:
@@ -187,6 +191,8 @@ class Joining:
         if response.error_code:
             self._refused(response.error_code, "")
             return []
+        if not response.assignment:
+            self._left_out()
         assignment = decode_assignment(response.assignment)
         now_owned = frozenset(assignment.partitions)
         shared = self._shared
@@ -207,6 +213,20 @@ class Joining:
             shared.request_rejoin(f"{len(revoked)} partitions were revoked and can now go to other members")
         events.append(Assigned(assignment.partitions, added, assignment.user_data, generation))
         return events
+
+    def _left_out(self) -> None:
+        """Rejoin after a while: the generation has this member, but its leader did not know that and assigned it nothing at all.
+
+        A coordinator that failed may count a generation again, with other member ids, and accept the leader's assignment of the
+        first one. Java's member ends with an IllegalStateException then.
+        """
+        shared = self._shared
+        log.warning(
+            "The leader of group %s has not assigned anything to member %s in generation %d, not even nothing: it rejoins",
+            *(self._settings.group_id, shared.member_id, shared.generation),
+        )
+        self._retry_at_s = time.monotonic() + self._settings.retry_backoff_max_ms / 1000
+        shared.request_rejoin("the group's leader did not know this member")
 
     def _refused(self, code: int, member_id: str) -> None:
         """Handle an error answer to JoinGroup or SyncGroup: retry or raise."""
@@ -288,10 +308,20 @@ class GroupRequests:
             self._watch.follow()
         return response
 
-    async def sync(self, generation: int, member_id: str, assignments: Mapping[str, bytes]) -> SyncGroupResponse:
-        """Send SyncGroup and return its answer; `assignments` (by member id) is empty unless this member leads.
+    async def sync(
+        self, generation: int, member_id: str, assignments: Mapping[str, bytes], current: Callable[[], bool]
+    ) -> SyncGroupResponse:
+        """Send SyncGroup and return its answer.
+
+        Args:
+            generation: The member's.
+            member_id: The member's.
+            assignments: By member id; empty unless this member leads.
+            current: Whether the member is still in that generation. Otherwise this must not be sent once the coordinator is
+                found: a JoinGroup may overtake it, and a coordinator that failed may count the same generation again.
 
         Raises:
+            kafka.errors.Cancelled: The generation is over for this member.
             AuthorizationError: The principal may not use the group.
             kafka.errors.KafkaError: The coordinator did not answer.
         """
@@ -306,7 +336,7 @@ class GroupRequests:
             assignments=[item(member_id=member, assignment=data) for member, data in assignments.items()],
             max_version=5,
         )
-        return await self._coordinator.send(request, self._timeout_ms)
+        return await self._coordinator.send(request, self._timeout_ms, wanted=current)
 
     async def leave(self, member_id: str, reason: str, timeout_ms: int) -> None:
         """Send LeaveGroup; a failure is only logged, as the session timeout has the same effect later.

@@ -8,7 +8,12 @@ SYNCING    the latest   next `poll`, when the tasks that were revoked are closed
 any                     UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH → UNJOINED with `Lost`
 
 Everything here runs on the member's IO thread, with one request in flight at most. A request has the fields that have changed;
-after a failure it has all, because nobody knows what the coordinator has seen.
+after a failure it has all, because nobody knows what the coordinator has seen. It also has the tasks after every assignment, even
+if they are the same as before: the stream thread may have skipped an assignment that was soon revoked, for which the coordinator
+waits until it is told that the member does not own it.
+
+The coordinator sends a change of the assignment once, and its answer may be lost, or replaced by an error although the change is
+stored after all; so after such an answer the assignment is read from the group's description.
 """
 
 from __future__ import annotations
@@ -129,7 +134,7 @@ class StreamsHeartbeats:
         self._warn_at_s = math.inf
         """When to warn that internal topics are still missing (monotonic)."""
         self._missed_answer = False
-        """Whether an answer that was lost may have changed the assignment."""
+        """Whether an answer that was lost, or was an error, may have changed the assignment."""
         self._last_poll_s = time.monotonic()
         self.shutdown_application = False
         """Whether to tell the coordinator that the application is to stop everywhere."""
@@ -206,7 +211,7 @@ class StreamsHeartbeats:
             if member.failure is not None or member.state in {MemberState.UNJOINED, MemberState.CLOSED}:
                 self._next_s = time.monotonic() + member.heartbeat_interval_s
                 return
-            epoch, reporting = member.generation, member.current
+            epoch, reporting = member.generation, member.may_own()
             request = self._request(epoch, reporting)
         timeout_ms = min(self._settings.request_timeout_ms, self._settings.session_timeout_ms)
         try:
@@ -219,8 +224,7 @@ class StreamsHeartbeats:
             return
         except kafka_errors.KafkaError as error:
             log.debug("Heartbeat of group %s failed: %s", self._settings.group_id, error)
-            self._missed_answer = epoch != NO_GENERATION
-            self._retry()
+            self._missed(epoch)
             return
         with member.lock:
             if member.generation != epoch or member.state in {MemberState.UNJOINED, MemberState.CLOSED}:
@@ -228,7 +232,7 @@ class StreamsHeartbeats:
             if answer.error_code:
                 self._refused(answer.error_code, answer.error_message or "")
             else:
-                self._reported = reporting
+                self._reported = reporting if answer.active_tasks is None else None
                 self._accepted(answer)
         if answer.error_code:
             if answer.error_code == _UNKNOWN_SERVER_ERROR:
@@ -251,7 +255,7 @@ class StreamsHeartbeats:
                 self._note({MISSING_SOURCE_TOPICS: f"Source topics {', '.join(sorted(missing))} are missing"})
 
     async def _reread(self) -> None:
-        """Learn the assignment from the description of the group: coordinators send a change once, even if the answer is lost."""
+        """Learn the assignment from the description of the group."""
         member = self._member
         request = StreamsGroupDescribeRequest(group_ids=[self._settings.group_id], include_authorized_operations=False)
         try:
@@ -374,6 +378,11 @@ class StreamsHeartbeats:
         topics = self._inputs[task.subtopology]
         return frozenset(TopicPartition(topic, task.partition) for topic in topics if task.partition < counts[topic])
 
+    def _missed(self, epoch: int) -> None:
+        """Send a heartbeat with all fields after a back-off, and look at the assignment then: it may have changed."""
+        self._missed_answer = epoch != NO_GENERATION
+        self._retry()
+
     def _retry(self) -> None:
         """Send a heartbeat with all fields after a back-off."""
         self._reported = None
@@ -391,12 +400,12 @@ class StreamsHeartbeats:
         elif code in NOT_HERE:
             if code != NOT_HERE[0]:
                 self._coordinator.forget(f"error {code}")
-            self._retry()
+            self._missed(member.generation)
         elif code == _UNKNOWN_SERVER_ERROR:
             self._joins_without_endpoint = joining and self._info.end_point is not None
             if self._backoff_ms == self._settings.retry_backoff_ms:  # the first one in a row
                 log.warning("The coordinator of group %s has failed, and is asked again: %s", group, message)
-            self._retry()
+            self._missed(member.generation)
         else:
             member.fail(_refusal(code, message, self._settings))
 

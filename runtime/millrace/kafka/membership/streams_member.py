@@ -210,7 +210,7 @@ class StreamsGroupMember(BaseMember):
         revoked, added = state.owned - now_owned, now_owned - state.owned
         state.owned = now_owned
         if changed:
-            state.state = MemberState.SYNCING
+            state.state, state.current = MemberState.SYNCING, state.current | target
         events: list[GroupEvent] = [Revoked(revoked)] if revoked else []
         return [*events, Assigned(tuple(sorted(now_owned)), added, b"", state.generation)]
 

@@ -1,7 +1,7 @@
 """The state of a member of a streams group (KIP-1071), shared by its stream thread and its IO thread.
 
 The generation is the member's epoch. The *target* is what the group's coordinator wants this member to own, and `current` is what
-the coordinator may be told that it owns: what the stream thread really has once it has closed the tasks that were revoked.
+the stream thread has: until it has closed the tasks that were revoked, it has them and those that were added.
 """
 
 from __future__ import annotations
@@ -40,6 +40,12 @@ class OwnedTasks:
         """The input partitions of the active tasks."""
         return frozenset().union(*self.active.values())
 
+    def __or__(self, other: OwnedTasks) -> OwnedTasks:
+        """Return the tasks of both."""
+        return OwnedTasks(
+            {**self.active, **other.active}, {**self.standby, **other.standby}, {**self.warmup, **other.warmup}
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
@@ -66,6 +72,10 @@ class StreamsState(SharedState):
         """When the coordinator first reported MISSING_SOURCE_TOPICS (monotonic); None if it does not."""
         self.heartbeat_interval_s = settings.heartbeat_interval_ms / 1000
         """What the coordinator has asked for since the member joined."""
+
+    def may_own(self) -> OwnedTasks:
+        """Return what the stream thread has, and what it may take at any moment."""
+        return self.current if self.target is None else self.current | self.target
 
     def reset(self, reason: str, *, keep_member_id: bool = True) -> None:
         """Forget the epoch and the tasks: others may own what this member owned."""

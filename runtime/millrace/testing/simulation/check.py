@@ -7,7 +7,8 @@ at-least-once nothing that they send may be missing, for sub-topologies without 
 repeated. Under both, a store holds what its changelog does; under at-least-once perhaps without what former owners wrote late.
 
 Changelogs of stores that retain duplicates are not compared: their keys end in a number that counts from the process's start.
-Values that are sent may be delayed and combined by record caches. With caches only the last value of each key is compared.
+Record caches and suppression buffers write at commits, so these tasks commit where the application did. In which order a
+suppression buffer writes the keys of a commit depends on how many it had since it was opened, so only each key's order counts.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from millrace.engine.task import StreamTask
 from millrace.records import ConsumedRecord, Headers, TaskId, TopicPartition
 from millrace.state.api import ChangelogRecord
 from millrace.state.cache import RecordCache
+from millrace.state.suppression_buffer import SuppressionBufferBuilder
 from millrace.testing.collector import CapturingCollector
 from millrace.testing.simulation.broker import Entry
 from millrace.testing.simulation.world import ALLOWED_DEATHS, Problem, World
@@ -104,12 +106,13 @@ class _Oracle:
         task.initialize()
         for partition in inputs:
             task.set_lag(partition, 0)
-        for partition, entry in self._order(task_id, inputs):
-            now_ms = max(now_ms, entry.timestamp)
-            task.add_records(partition, [_consumed(partition, entry)])
-            while task.process(now_ms, 1):
-                task.punctuate_stream_time()
-        task.prepare_commit()
+        for commit in self._order(task_id, inputs):
+            for partition, entry in commit:
+                now_ms = max(now_ms, entry.timestamp)
+                task.add_records(partition, [_consumed(partition, entry)])
+                while task.process(now_ms, 1):
+                    task.punctuate_stream_time()
+            task.prepare_commit()
         for produced in collector.take():
             row = (produced.key, produced.value, tuple(produced.headers))
             number = produced.partition
@@ -119,17 +122,19 @@ class _Oracle:
             if task.stores:
                 self.stateful.add(produced.topic)
 
-    def _order(self, task_id: TaskId, inputs: Iterable[TopicPartition]) -> Iterable[tuple[TopicPartition, Entry]]:
-        """Return the committed records of a task's inputs in the order in which the application processed them."""
+    def _order(self, task_id: TaskId, inputs: Iterable[TopicPartition]) -> Iterable[list[tuple[TopicPartition, Entry]]]:
+        """Return what each commit covers of a task's inputs, in the order in which the application processed it."""
         world = self._world
         waiting = {partition: list(reversed(readable(world, partition))) for partition in inputs}
-        for partition, offset in world.history[task_id]:
-            records = waiting[partition]
-            while records and records[-1].offset <= offset:
-                yield partition, records.pop()
-        for partition, records in waiting.items():  # dropped before they were processed, for example as unreadable
-            for entry in reversed(records):
-                yield partition, entry
+        for commit in world.history[task_id]:
+            covered = []
+            for partition, offset in commit:
+                records = waiting[partition]
+                while records and records[-1].offset <= offset:
+                    covered.append((partition, records.pop()))
+            yield covered
+        # The rest was dropped before it was processed, for example as unreadable.
+        yield [(partition, entry) for partition, records in waiting.items() for entry in reversed(records)]
 
     def close(self) -> None:
         """Close the tasks."""
@@ -150,15 +155,13 @@ def _consumed(partition: TopicPartition, entry: Entry) -> ConsumedRecord:
 
 
 def _compare_topics(world: World, oracle: _Oracle, *, exact: bool) -> None:
-    changelogs, numbered = _changelogs(world)
+    changelogs, numbered, buffers = _changelogs(world)
     for topic in sorted((changelogs | world.outputs | oracle.sent.keys()) - numbered):
         actual: list[tuple[int | None, _Row]] = []
         for number in range(world.broker.topics[topic]):
             entries = readable(world, TopicPartition(topic, number))
             actual += [(number, (entry.key, entry.value, entry.headers)) for entry in entries]
         expected = oracle.sent[topic]
-        if exact and world.config.statestore_cache_max_bytes:
-            actual, expected = _last(actual), _last(expected)
         missing = _difference(expected, actual)
         extra = _difference(actual, expected)
         if missing and (exact or topic not in oracle.stateful):
@@ -166,12 +169,14 @@ def _compare_topics(world: World, oracle: _Oracle, *, exact: bool) -> None:
         if extra and exact:
             raise Problem(f"{topic} has {len(extra)} records too many, such as {_show(extra)}")
         if exact and topic in changelogs:
+            if topic in buffers:
+                actual, expected = _by_key(actual), _by_key(expected)
             _compare_order(topic, actual, expected)
 
 
-def _changelogs(world: World) -> tuple[set[str], set[str]]:
-    """Return the changelogs that only their tasks write, and those among them of stores that retain duplicates."""
-    changelogs, numbered = set(), set()
+def _changelogs(world: World) -> tuple[set[str], set[str], set[str]]:
+    """Return the changelogs that only their tasks write; of these, stores' that retain duplicates; and suppression buffers'."""
+    changelogs, numbered, buffers = set(), set(), set()
     for subtopology in world.topology.subtopologies:
         for builder in subtopology.store_builders:
             topic = subtopology.changelog_topics.get(builder.name)
@@ -179,7 +184,13 @@ def _changelogs(world: World) -> tuple[set[str], set[str]]:
                 changelogs.add(topic)
                 if getattr(builder, "retain_duplicates", False):
                     numbered.add(topic)
-    return changelogs, numbered
+                if isinstance(builder, SuppressionBufferBuilder):
+                    buffers.add(topic)
+    return changelogs, numbered, buffers
+
+
+def _by_key(rows: list[tuple[int | None, _Row]]) -> list[tuple[int | None, _Row]]:
+    return sorted(rows, key=lambda row: row[1][0] or b"")
 
 
 def _compare_order(topic: str, actual: list[tuple[int | None, _Row]], expected: list[tuple[int | None, _Row]]) -> None:
@@ -190,10 +201,6 @@ def _compare_order(topic: str, actual: list[tuple[int | None, _Row]], expected: 
         if one != other:
             position = next(i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
             raise Problem(f"{topic}-{number} has another order: its record {position} is {one[position]}")
-
-
-def _last(rows: list[tuple[int | None, _Row]]) -> list[tuple[int | None, _Row]]:
-    return list({(number, row[0]): (number, row) for number, row in rows}.values())
 
 
 def _difference(
@@ -224,13 +231,13 @@ def _compare_stores(world: World, oracle: _Oracle, folder: Path, *, exact: bool)
             copies = _Copies(world, task, folder / f"{task_id}-{instance.number}-restored")
             changelogs = {store.name: partition for partition, store in task.changelogs.items()}
             for name, store in task.stores.items():
-                holds, where = _content(store), f"Store {name} of {role} {task_id} in instance {instance.number}"
+                holds, where = _content(task, store), f"Store {name} of {role} {task_id} in instance {instance.number}"
                 partition = changelogs.get(name)
                 if partition is not None and name not in task.subtopology.source_changelogs:
                     logged = copies.restored(partition)
                     if holds != logged and (exact or not copies.explains(partition, holds)):
                         raise Problem(f"{where} holds {holds}, its changelog {logged}")
-                if exact and holds != (expected := _content(oracle.tasks[task_id].stores[name])):
+                if exact and holds != (expected := _content(task, oracle.tasks[task_id].stores[name])):
                     raise Problem(f"{where} holds {holds}, not {expected}")
 
 
@@ -280,7 +287,7 @@ class _Copies:
             ]
             if records:
                 copy.restore(partition, records)
-            return _content(copy.changelogs[partition])
+            return _content(copy, copy.changelogs[partition])
         finally:
             copy.close_dirty()
 
@@ -291,6 +298,18 @@ def readable(world: World, partition: TopicPartition) -> list[Entry]:
     return log.committed() if world.config.exactly_once else [entry for entry in log.entries if not entry.is_marker]
 
 
-def _content(store: Any) -> object:
+def _content(task: StreamTask, store: Any) -> object:
+    """Return what a task's store holds; of windows only those within retention.
+
+    When an older one is dropped depends on when its segment was opened.
+    """
     read = getattr(store, "all", None)
-    return None if read is None else [(repr(key), repr(value)) for key, value in read()]
+    if read is None:
+        return None
+    rows = list(read())
+    builder = next(one for one in task.subtopology.store_builders if one.name == store.name)
+    retention_ms = getattr(builder, "retention_ms", None)
+    if rows and retention_ms is not None:
+        expired_ms = max(key.window.end for key, _ in rows) - retention_ms
+        rows = [(key, value) for key, value in rows if key.window.end > expired_ms]
+    return [(repr(key), repr(value)) for key, value in rows]

@@ -88,6 +88,7 @@ class SimulatedConsumer:
         self._host = host
         self._committed_only = committed_only
         self._name = name
+        self._reading = host.restoring if name == "restore" else host.reading
         self._positions: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self._at_end: dict[TopicPartition, int] = {}
@@ -102,13 +103,14 @@ class SimulatedConsumer:
         """Read more partitions."""
         for item in partitions:
             self._positions[TopicPartition(item.topic, item.partition)] = item.offset
-        self._host.reading.update(self._positions)
+        self._reading.update(self._positions)
 
     def incremental_unassign(self, partitions: Iterable[ClientTopicPartition]) -> None:
         """Stop reading partitions."""
         for item in partitions:
             partition = TopicPartition(item.topic, item.partition)
             del self._positions[partition]
+            self._reading.discard(partition)
             self._paused.discard(partition)
             self._forget(partition)
 
@@ -136,10 +138,12 @@ class SimulatedConsumer:
         return self._host.call(self._name, lambda: self._take(num_messages))
 
     def poll(self, timeout: float = -1) -> SimulatedMessage | None:
-        """Return one message, or None; the host waits after this round instead of here."""
+        """Return one message, or None; the host waits after this round or step instead of here."""
         self._host.require_alive()
         taken = self._take(1)
-        if not taken:
+        if not taken and self._name == "restore":
+            self._host.updater_idle_s = timeout
+        elif not taken:
             self._host.idle_s = timeout
         return taken[0] if taken else None
 

@@ -37,8 +37,11 @@ _SLOW_STANDBY_S: Final = 10.0
 """How long it waits now and then, so that a standby is behind when it becomes active."""
 _BEHIND_STEP_S: Final = 1.0
 """How long it waits at most while it gets no records."""
-_BEHIND_ROUND_S: Final = 0.2
-"""How long the thread waits meanwhile between two rounds, if it has tasks that are being restored."""
+_LONGEST_WAIT_S: Final = 1.0
+"""How long thread and updater wait at most between two looks at tasks that are being restored, while nothing happens.
+
+In reality they look more often. But most of these looks would only find that an outage or a transaction takes longer.
+"""
 
 Processed = tuple[TaskId, TopicPartition, int]
 """Task, input partition and offset of a record that was processed."""
@@ -68,10 +71,18 @@ class Host:
         """How long its state updater waits before its next step."""
         self.idle_s = 0.0
         """How long its thread waits before its next round."""
+        self.updater_idle_s = 0.0
+        """How long its state updater would have waited for records in its last step."""
         self.processed: list[Processed] = []
         """What its thread has processed since its last commit."""
         self.reading: set[TopicPartition] = set()
-        """Partitions that it has read at any time."""
+        """Partitions that its thread reads."""
+        self.restoring: set[TopicPartition] = set()
+        """Changelog partitions that its state updater reads."""
+
+    def forget(self, task_id: TaskId) -> None:
+        """Forget what a task has processed since its last commit: it is about to start again from there."""
+        self.processed = [one for one in self.processed if one[0] != task_id]
 
     def require_alive(self) -> None:
         """Raise CrashedError if the process has ended."""
@@ -178,7 +189,11 @@ class Instance:
         self._loop: ThreadLoop | None = None
         self._directory: StateDirectory | None = None
         self._next: Event | None = None
-        self._updating = False
+        self._next_update: Event | None = None
+        self._idle_rounds = 0
+        """Rounds since something last woke the thread."""
+        self._idle_updates = 0
+        """Steps of the updater since it last read anything, or was woken."""
         self._restoring: dict[TaskId, StreamTask] = {}
         """The tasks that were being restored after the last round."""
         self._busy = False
@@ -221,10 +236,6 @@ class Instance:
     @property
     def _is_frozen(self) -> bool:
         return self._host is not None and self._host.frozen_until_s > self._world.scheduler.now_s
-
-    def reads(self, partition: TopicPartition) -> bool:
-        """Whether it has read a partition since it was started."""
-        return self._host is not None and partition in self._host.reading
 
     # Life
 
@@ -292,9 +303,28 @@ class Instance:
 
     def wake(self) -> None:
         """Have the next round soon, if the thread waits."""
+        self._idle_rounds = 0
         if self._next is not None and not self._busy and not self._is_frozen:
             self._next.cancel()
             self._next = self._world.scheduler.later(self._world.rng.random() * 0.003, self._round)
+
+    def wake_readers(self, partition: TopicPartition) -> None:
+        """Have thread or updater look soon for the records that they wait for in a partition."""
+        host = self._host
+        if host is None:
+            return
+        if partition in host.reading:
+            self.wake()
+        if partition in host.restoring:
+            self.wake_updater()
+
+    def wake_updater(self) -> None:
+        """Have its next step soon, if the updater waits for records."""
+        host = self._host
+        if host is not None and self._idle_updates and self._next_update is not None and not self._is_frozen:
+            self._idle_updates = 0
+            self._next_update.cancel()
+            self._update_later(host, self._world.rng.random() * 0.003)
 
     # Steps
 
@@ -324,8 +354,9 @@ class Instance:
 
     def _idle_s(self, host: Host) -> float:
         """Return how long the thread waits before its next round."""
-        if self.tasks is not None and self.tasks.restoring and self._world.is_behind(self.number):
-            return max(host.idle_s, _BEHIND_ROUND_S)  # most of its rounds would only find that this takes longer
+        self._idle_rounds += 1
+        if self.tasks is not None and self.tasks.restoring:
+            return _longer(host.idle_s, self._idle_rounds)
         return host.idle_s
 
     def _round(self) -> None:
@@ -341,44 +372,49 @@ class Instance:
         self._step(self._loop.round)
         tasks = self.tasks
         if tasks is not None:
+            generation = self._loop.resources.member.generation
             for task_id, task in tasks.restoring.items():
                 if self._restoring.get(task_id) is not task:
-                    self._world.took_over(self._host, task.changelogs)
+                    self._host.forget(task_id)
+                    self._world.took_over(self._host, generation, task.changelogs)
             self._restoring = tasks.restoring.copy()
-        if tasks is not None and (tasks.restoring or tasks.standby) and not self._updating:
-            self._updating = True
+        if tasks is not None and (tasks.restoring or tasks.standby) and self._next_update is None:
             host = self._host
-            self._world.scheduler.soon(lambda: self._update(host))
+            self._next_update = self._world.scheduler.soon(lambda: self._update(host))
+
+    def _update_later(self, host: Host, delay_s: float) -> None:
+        self._next_update = self._world.scheduler.later(delay_s, lambda: self._update(host))
 
     def _update(self, host: Host) -> None:
         """Take a step of the state updater."""
-        self._updating = False
         if host is not self._host or not host.alive or self._loop is None:
             return
+        self._next_update = None
         if self._is_frozen:
-            self._updating = True
-            self._world.scheduler.later(host.frozen_until_s - self._world.scheduler.now_s, lambda: self._update(host))
+            self._update_later(host, host.frozen_until_s - self._world.scheduler.now_s)
             return
+        host.updater_idle_s = 0.0
         try:
             more = self._loop.resources.updater.step()
         except CrashedError:
             return
+        self._idle_updates = self._idle_updates + 1 if host.updater_idle_s or not more else 0
         tasks = self.tasks
         is_behind = self._world.is_behind(self.number)
-        if tasks is not None and tasks.restoring and not is_behind:
+        if tasks is not None and tasks.restoring and not self._idle_updates:
             self.wake()
         if tasks is not None and (tasks.restoring or tasks.standby):
-            self._updating = True
             rng = self._world.rng
             if is_behind:
                 between_s = _BEHIND_STEP_S
             elif tasks.restoring:
-                between_s = 0.005 if more else 0.05
+                between_s = _longer(0.05, self._idle_updates) if self._idle_updates else 0.005
             else:
+                self._idle_updates = 0  # a standby is updated late now and then
                 between_s = _SLOW_STANDBY_S if rng.random() < _SLOW_STANDBYS else _STANDBY_STEP_S
             delay_s = host.updater_waits_s + rng.random() * between_s
             host.updater_waits_s = 0.0
-            self._world.scheduler.later(delay_s, lambda: self._update(host))
+            self._update_later(host, delay_s)
 
     def _end(self, failure: BaseException | None) -> None:
         """End the thread as the product does, and start again after a while."""
@@ -411,8 +447,14 @@ class Instance:
                 with suppress(Exception, CrashedError):
                     task.close_dirty()
         self._loop = self._thread = None
-        self._updating = False
+        self._next_update = None
+        self._idle_rounds = self._idle_updates = 0
         self._restoring = {}
         if self._directory is not None:
             self._directory.unlock()
             self._directory = None
+
+
+def _longer(wait_s: float, idle: int) -> float:
+    """Return how long to wait the next time if the last few waits were in vain."""
+    return min(wait_s * 2.0 ** min(idle, 10), max(wait_s, _LONGEST_WAIT_S))

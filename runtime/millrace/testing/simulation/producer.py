@@ -70,8 +70,9 @@ class SimulatedProducer:
     # Transactions
 
     def init_transactions(self, timeout: float = -1) -> None:
-        """Fence predecessors."""
+        """Fence predecessors; what was processed for a transaction that has expired is processed again."""
         self._require_usable()
+        self._host.processed.clear()
         self._host.call("init_transactions", lambda: self._init(timeout), lambda: lost("InitProducerId"))
 
     def _init(self, timeout_s: float) -> None:

@@ -110,14 +110,14 @@ class World:
         self.outputs = frozenset(topic for item in topology.subtopologies for topic in item.sink_topics)
         self.current: Any = None
         """The stream thread whose code is running."""
-        self.history: defaultdict[TaskId, list[tuple[TopicPartition, int]]] = defaultdict(list)
-        """What was processed and committed, per task and in order."""
+        self.history: defaultdict[TaskId, list[list[tuple[TopicPartition, int]]]] = defaultdict(list)
+        """What was processed and committed: per task a list for each commit, in order."""
         self.covered: dict[TopicPartition, int] = {}
         """Up to where inputs have been committed."""
         self.late: defaultdict[TopicPartition, set[int]] = defaultdict(set)
         """Offsets in changelogs of what was sent by a task that another, or a new one in the same process, had replaced."""
-        self._taken_over: dict[TopicPartition, tuple[Host, float]] = {}
-        """Who took over the task of a changelog last, and when."""
+        self._taken_over: dict[TopicPartition, tuple[Host, float, int]] = {}
+        """Who took over the task of a changelog last, when, and in which generation of the group."""
         self._settled_in: int | None = None
         """The group's generation at the last probe, if all was settled."""
         self._calls: Counter[tuple[int, str]] = Counter()
@@ -330,16 +330,23 @@ class World:
             else:
                 self.scheduler.soon(lambda: self._write_marker(transaction))
         for partition in partitions:
-            self.wake_readers(partition)
+            if partition not in transaction.first_offsets:
+                self.wake_readers(partition)
 
     def write_markers(self) -> None:
         """Write a marker that a client waits for."""
         for transaction in self.broker.completing():
             self._write_marker(transaction)
 
-    def took_over(self, host: Host, partitions: Iterable[TopicPartition]) -> None:
-        """Note that a process is about to restore a task from these changelogs, in order to run it."""
-        self._taken_over.update(dict.fromkeys(partitions, (host, self.scheduler.now_s)))
+    def took_over(self, host: Host, generation: int, partitions: Iterable[TopicPartition]) -> None:
+        """Note that a process is about to restore a task from these changelogs, in order to run it.
+
+        A process that does not know yet that the task is another's in a later generation does not take it over.
+        """
+        for partition in partitions:
+            known = self._taken_over.get(partition)
+            if known is None or generation >= known[2]:
+                self._taken_over[partition] = host, self.scheduler.now_s, generation
 
     def written(self, host: Host, partition: TopicPartition, sent_s: Mapping[int, float]) -> None:
         """Note who wrote to a log, and let others read it.
@@ -349,22 +356,24 @@ class World:
             partition: the log.
             sent_s: when the record at each new offset was given to the producer.
         """
-        owner, since_s = self._taken_over.get(partition, (host, 0.0))
+        owner, since_s, _ = self._taken_over.get(partition, (host, 0.0, 0))
         self.late[partition].update(offset for offset, at_s in sent_s.items() if owner is not host or at_s <= since_s)
         self.wake_readers(partition)
 
     def wake_readers(self, partition: TopicPartition) -> None:
-        """Let threads that read a partition look for records."""
+        """Let threads and updaters that read a partition look for records."""
         for instance in self.instances:
-            if instance.reads(partition):
-                instance.wake()
+            instance.wake_readers(partition)
 
     def _committed(self, host: Host, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         """Keep what a commit covers of what its thread has processed."""
         before = dict(self.covered)
+        processed: defaultdict[TaskId, list[tuple[TopicPartition, int]]] = defaultdict(list)
         for task_id, partition, offset in host.processed:
             if partition in offsets and before.get(partition, 0) <= offset < offsets[partition].offset:
-                self.history[task_id].append((partition, offset))
+                processed[task_id].append((partition, offset))
+        for task_id, records in processed.items():
+            self.history[task_id].append(records)
         host.processed = [one for one in host.processed if one[1] not in offsets or one[2] >= offsets[one[1]].offset]
         for partition, position in offsets.items():
             self.covered[partition] = max(position.offset, before.get(partition, 0))
@@ -385,6 +394,7 @@ class World:
                 self.current = outer
             for instance in self.instances:
                 instance.wake()
+                instance.wake_updater()
 
         self.scheduler.soon(run)
         return outcome

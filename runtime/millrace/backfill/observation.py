@@ -1,0 +1,103 @@
+"""What a task tells of itself while it runs in an executor.
+
+Every process of an executor imports this, and most backfills export nothing. So OpenTelemetry is only loaded where its variables
+ask for it, or the program has loaded it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.backfill.progress import Address, Teller
+from millrace.config import StreamsConfig
+from millrace.records import TaskId
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from millrace.engine.task import StreamTask
+
+__all__ = ["Observer", "TaskObservation"]
+
+_PREFIX: Final = "OTEL_"
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Observes the tasks of a stage; pickled into the executors."""
+
+    stage: int = 0
+    pass_number: int = 0
+    address: Address | None = None
+    """Where to tell how far they are."""
+    parent: Mapping[str, str] = field(default_factory=dict)
+    """The context of the stage's span."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """The driver's `OTEL_*`."""
+
+    @contextmanager
+    def task(self, task_id: TaskId, config: StreamsConfig) -> Iterator[TaskObservation]:
+        """Bracket one task."""
+        observation = TaskObservation(task_id, self._teller(task_id))
+        done = False
+        with self._exported(observation, config):
+            try:
+                yield observation
+                done = True
+            finally:
+                observation.close(done=done)
+
+    def _exported(self, observation: TaskObservation, config: StreamsConfig) -> AbstractContextManager[object]:
+        for name, value in self.variables.items():
+            os.environ.setdefault(name, value)
+        if "opentelemetry.sdk" not in sys.modules and not any(name.startswith(_PREFIX) for name in os.environ):
+            return nullcontext()
+        from millrace.backfill.telemetry import exported  # noqa: PLC0415 (see above)
+
+        return exported(self, observation, config)
+
+    def _teller(self, task_id: TaskId) -> Teller | None:
+        if self.address is None:
+            return None
+        try:
+            return Teller(self.address, self.stage, self.pass_number, str(task_id))
+        except OSError:
+            return None  # progress is not worth a failure
+
+
+class TaskObservation:
+    """Counts what one task reads, and tells how far it is."""
+
+    def __init__(self, task_id: TaskId, teller: Teller | None) -> None:
+        self.task_id = task_id
+        self._teller = teller
+        self.task: StreamTask | None = None
+        """The task, once it exists."""
+        self.bytes = 0
+        """Of the keys and values that it has read so far."""
+
+    @property
+    def records(self) -> int:
+        """How many it has processed so far."""
+        return 0 if self.task is None else self.task.counters.records_processed
+
+    def count(self, records: Sequence[Any]) -> None:
+        """Count the bytes of records that it reads."""
+        self.bytes += sum(len(record.key or b"") + len(record.value or b"") for record in records)
+
+    def tell(self, *, done: bool = False) -> None:
+        """Tell the driver, now and then."""
+        if self._teller is not None:
+            self._teller.tell(self.records, self.bytes, done=done)
+
+    def close(self, *, done: bool) -> None:
+        """Tell for the last time."""
+        if self._teller is not None:
+            if done:
+                self.tell(done=True)
+            self._teller.close()

@@ -1,0 +1,232 @@
+"""Packs the records that tasks send to each other: Spark shuffles batches of them, and never sees one by itself.
+
+A packed row has many records of one topic's partition from one task in its `value`, in the form of an Arrow message, and the
+`reached` and `number` of their first. So Spark's own order puts the packed rows of a partition in the order in which they begin.
+What is left is to merge them, as those of different tasks overlap: records are in their order once no row that follows can have
+earlier ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.backfill.murmur2 import partitions_of_keys
+from millrace.backfill.rows import COLUMNS, HEADERS_TYPE, REPORT, Row, headers_array, values_of
+from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers
+
+__all__ = ["PackedTopic", "merged", "unpacked"]
+
+_RECORDS = 10_000
+_RECORDS_PER_PARTITION = 500
+_BYTES = 16 * 1024 * 1024
+_MERGE_AT = 10_000
+"""How many records are read before as many as possible are merged."""
+_CONTENT = pa.schema(
+    [
+        ("reached", pa.int64()),
+        ("number", pa.int64()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS_TYPE),
+    ]
+)
+_MERGED = pa.schema([("topic", pa.string()), *_CONTENT])
+Sent = tuple[int, "bytes | None", "bytes | None", Headers, "int | None"]
+"""Timestamp, key, value, headers, and the partition if it was given."""
+_Longs = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class PackedTopic:
+    """What one task sends to one topic.
+
+    Args:
+        topic: the topic.
+        partitions: how many it has.
+        task: who sends.
+        keyless: the partition of records without a key.
+    """
+
+    def __init__(self, topic: str, partitions: int, task: str, keyless: int) -> None:
+        self.sent: list[Sent] = []
+        """Records that are not packed yet; to be appended to."""
+        self._topic = topic
+        self._partitions = partitions
+        self._task = task
+        self._keyless = keyless
+        self._enough = max(_RECORDS, partitions * _RECORDS_PER_PARTITION)
+        self._number = 0
+        self._counted = 0
+        self._bytes = 0
+        self._reached = [UNKNOWN_TIMESTAMP] * partitions
+        """The largest timestamp sent to each partition."""
+
+    def take(self, *, everything: bool) -> list[Row]:
+        """Return packed rows if there is enough to pack, or if everything has to be."""
+        sent = self.sent
+        self._bytes += sum(len(one[2]) for one in sent[self._counted :] if one[2] is not None)
+        self._counted = len(sent)
+        if not sent or not (everything or len(sent) >= self._enough or self._bytes >= _BYTES):
+            return []
+        self.sent, self._counted, self._bytes = [], 0, 0
+        return self._packed(sent)
+
+    def _packed(self, sent: Sequence[Sent]) -> list[Row]:
+        timestamps, keys, values, headers, given = zip(*sent, strict=True)
+        key_array = pa.array(keys, pa.binary())
+        partitions = self._partitions_of(key_array, given)
+        times = np.array(timestamps, np.int64)
+        columns = [pa.array(times), key_array, pa.array(values, pa.binary()), headers_array(headers)]
+        batch = pa.RecordBatch.from_arrays(columns, ["timestamp", "key", "value", "headers"])
+        order = np.argsort(partitions, kind="stable")
+        ends = np.cumsum(np.bincount(partitions, minlength=self._partitions))
+        rows = []
+        for partition, (start, end) in enumerate(zip((0, *ends[:-1]), ends, strict=True)):
+            if start < end:
+                places = order[start:end]
+                reached = np.maximum(np.maximum.accumulate(times[places]), self._reached[partition])
+                self._reached[partition] = int(reached[-1])
+                rows.append(self._row(partition, reached, places + (self._number + 1), batch.take(pa.array(places))))
+        self._number += len(sent)
+        return rows
+
+    def _partitions_of(self, keys: pa.Array, given: Sequence[int | None]) -> _Longs:
+        found: _Longs = partitions_of_keys(keys, self._partitions).astype(np.int64)
+        if keys.null_count:
+            found[keys.is_null().to_numpy(zero_copy_only=False)] = self._keyless
+        if any(partition is not None for partition in given):
+            chosen = np.array([-1 if partition is None else partition for partition in given], np.int64)
+            found = np.where(chosen < 0, found, chosen)
+        return found
+
+    def _row(self, partition: int, reached: _Longs, numbers: _Longs, records: pa.RecordBatch) -> Row:
+        content = pa.RecordBatch.from_arrays([pa.array(reached), pa.array(numbers), *records.columns], schema=_CONTENT)
+        return Row(
+            self._topic,
+            partition,
+            int(reached[0]),
+            self._task,
+            int(numbers[0]),
+            0,
+            None,
+            content.serialize().to_pybytes(),
+            NO_HEADERS,
+            len(numbers),
+        )
+
+
+class _Source(NamedTuple):
+    """Where records come from; decides between records that have the same `reached`."""
+
+    returns: bool
+    topic: str
+    task: str
+
+
+class _Run(NamedTuple):
+    """Records of one source in their order."""
+
+    source: _Source
+    reached: _Longs
+    records: pa.RecordBatch
+
+    def slice(self, start: int, end: int) -> _Run:
+        """Return some of them."""
+        return _Run(self.source, self.reached[start:end], self.records.slice(start, end - start))
+
+
+def merged(batches: Iterator[pa.RecordBatch], circular: frozenset[str]) -> Iterator[pa.RecordBatch]:
+    """Return single records in the order in which their task is to get them.
+
+    Args:
+        batches: rows in that order, of which some are packed; reports are left out.
+        circular: topics whose records come after others with the same `reached`.
+    """
+    held: list[_Run] = []
+    count = 0
+    for run in _runs(batches, circular):
+        if count >= _MERGE_AT:
+            # No record that follows is earlier than the first of this run. Of its own source, all in hand are.
+            bound, source = int(run.reached[0]), run.source
+            ends = [
+                len(one.reached)
+                if one.source == source
+                else int(np.searchsorted(one.reached, bound, "right" if one.source < source else "left"))
+                for one in held
+            ]
+            due = [one.slice(0, end) for one, end in zip(held, ends, strict=True) if end]
+            if due:
+                yield _merge(due)
+            held = [
+                one.slice(end, len(one.reached)) for one, end in zip(held, ends, strict=True) if end < len(one.reached)
+            ]
+            count = sum(len(one.reached) for one in held)
+        held.append(run)
+        count += len(run.reached)
+    if held:
+        yield _merge(held)
+
+
+def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return rows without `packed`, each of one record, in any order."""
+    for batch in batches:
+        packed = values_of(batch, "packed")
+        for index in np.nonzero(packed)[0].tolist():
+            records = _content(batch, index)
+            topic, partition, task = (batch.column(name)[index] for name in ("topic", "partition", "task"))
+            columns = {
+                "topic": pa.repeat(topic, len(records)),
+                "partition": pa.repeat(partition, len(records)),
+                "task": pa.repeat(task, len(records)),
+                **{name: records.column(name) for name in _CONTENT.names},
+            }
+            yield pa.RecordBatch.from_arrays([columns[name] for name in COLUMNS], list(COLUMNS))
+        yield batch.filter(pa.array(np.equal(packed, 0))).select(list(COLUMNS))
+
+
+def _runs(batches: Iterator[pa.RecordBatch], circular: frozenset[str]) -> Iterator[_Run]:
+    """Return runs in the order of their first records."""
+    for batch in batches:
+        packed, single = values_of(batch, "packed"), batch.select(_CONTENT.names)
+        rows: dict[_Source, list[int]] = {}
+        found: list[tuple[int, _Run]] = []
+        for index, (topic, task) in enumerate(zip(values_of(batch, "topic"), values_of(batch, "task"), strict=True)):
+            if topic == REPORT:
+                continue
+            source = _Source(topic in circular, topic, task)
+            if packed[index]:
+                found.append((index, _run(source, _content(batch, index))))
+            else:
+                rows.setdefault(source, []).append(index)
+        found += [(places[0], _run(source, single.take(pa.array(places)))) for source, places in rows.items()]
+        for _, run in sorted(found, key=itemgetter(0)):
+            yield run
+
+
+def _content(batch: pa.RecordBatch, index: int) -> pa.RecordBatch:
+    message = pa.py_buffer(batch.column("value")[index].as_py())  # a copy is aligned, and lets go of the batch
+    return pa.ipc.read_record_batch(message, _CONTENT)
+
+
+def _run(source: _Source, records: pa.RecordBatch) -> _Run:
+    return _Run(source, records.column("reached").to_numpy(), records)
+
+
+def _merge(runs: Sequence[_Run]) -> pa.RecordBatch:
+    sources = sorted({run.source for run in runs})
+    records = pa.concat_batches([run.records for run in runs])
+    if len(sources) == 1:  # whose runs are in order
+        topics = pa.repeat(sources[0].topic, len(records))
+    else:
+        ranks = np.repeat([sources.index(run.source) for run in runs], [len(run.reached) for run in runs])
+        number = records.column("number").to_numpy()
+        order = pa.array(np.lexsort((number, ranks, records.column("reached").to_numpy())))
+        records = records.take(order)
+        names = pa.array([source.topic for source in sources], pa.string())
+        topics = names.take(pa.array(ranks).take(order))
+    return pa.RecordBatch.from_arrays([topics, *records.columns], schema=_MERGED)

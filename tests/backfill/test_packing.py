@@ -1,0 +1,125 @@
+"""Records that tasks send each other are packed for Spark, and come out in the order in which single ones would."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from millrace.backfill import packing
+from millrace.backfill.packing import PackedTopic, merged, unpacked
+from millrace.backfill.rows import REPORT, Row, rows_from_arrow, to_arrow
+from millrace.engine.partitioner import partition_for_key
+from millrace.records import NO_HEADERS, Headers
+
+PARTITIONS = 3
+TASKS = ("0_0", "0_1", "1_0")
+TOPICS = ("a", "b")
+FIRST = Row(REPORT, 0, -1, "", 0, 0, None, None, NO_HEADERS)
+
+
+def send(topic, task, chance, records):
+    """Return what one task sends to a topic: packed rows, and the same as single rows."""
+    keyless = TASKS.index(task)
+    target = PackedTopic(topic, PARTITIONS, task, keyless)
+    packed, single, reached = [], [], [-1] * PARTITIONS
+    time = 0
+    for number in range(1, records + 1):
+        time += chance.randrange(3)
+        at = max(0, time - chance.randrange(50)) if chance.random() < 0.2 else time
+        key = None if chance.random() < 0.1 else b"k" * chance.randrange(12) + b"%d" % chance.randrange(50)
+        value = None if chance.random() < 0.1 else b"%d" % number
+        headers = Headers([("h", b"1"), ("h", None)]) if chance.random() < 0.1 else NO_HEADERS
+        given = chance.randrange(PARTITIONS) if chance.random() < 0.1 else None
+        target.sent.append((at, key, value, headers, given))
+        if given is None:
+            given = keyless if key is None else partition_for_key(key, PARTITIONS)
+        reached[given] = max(reached[given], at)
+        single.append(Row(topic, given, reached[given], task, number, at, key, value, headers))
+        if chance.random() < 0.05:
+            packed += target.take(everything=chance.random() < 0.3)
+    return packed + target.take(everything=True), single
+
+
+def in_order(rows, partition, circular=frozenset()):
+    """Return the rows of a partition as Spark sorts them."""
+    own = [row for row in rows if row.partition == partition]
+    return sorted(own, key=lambda row: (row.reached, row.topic in circular, row.topic, row.task, row.number))
+
+
+def arrow(rows, size):
+    """Return rows as Spark gives them to a task."""
+    return iter(pa.Table.from_batches([to_arrow([FIRST, *rows])]).to_batches(max_chunksize=size))
+
+
+def seen(row):
+    """Return what a task sees of a row."""
+    return row.topic, row.timestamp, row.key, row.value, tuple(row.headers)
+
+
+def seen_of(batches):
+    """Return what a task sees of merged records."""
+    return [
+        (row["topic"], row["timestamp"], row["key"], row["value"], headers)
+        for batch in batches
+        for row in batch.to_pylist()
+        for headers in [tuple((one["name"], one["value"]) for one in row["headers"] or ())]
+    ]
+
+
+@pytest.mark.parametrize("merge_at", [1, 40, 10_000])
+@pytest.mark.parametrize("seed", range(4))
+def test_packed_records_are_merged_in_the_order_of_single_ones(monkeypatch, seed, merge_at):
+    """With late records, records without a key, given partitions, and topics of which some rows are not packed at all."""
+    monkeypatch.setattr(packing, "_MERGE_AT", merge_at)
+    monkeypatch.setattr(packing, "_RECORDS", 20)
+    monkeypatch.setattr(packing, "_RECORDS_PER_PARTITION", 1)
+    chance = random.Random(seed)
+    circular = frozenset({"b"} if seed % 2 else ())
+    given, expected = [], []
+    for topic in TOPICS:
+        for task in TASKS:
+            packed, single = send(topic, task, chance, 200)
+            given += single if topic in circular or (seed > 1 and task == "0_1") else packed
+            expected += single
+    assert any(row.packed > 1 for row in given)
+    for partition in range(PARTITIONS):
+        found = list(merged(arrow(in_order(given, partition, circular), chance.choice([1, 7, 1_000])), circular))
+        assert seen_of(found) == [seen(row) for row in in_order(expected, partition, circular)]
+        assert merge_at != 40 or len(found) > 3
+
+
+def test_records_with_the_same_timestamp_are_merged_bit_by_bit(monkeypatch):
+    """Many records at once, as from files that have only dates, are not all held in memory."""
+    monkeypatch.setattr(packing, "_MERGE_AT", 100)
+    monkeypatch.setattr(packing, "_RECORDS", 50)
+    monkeypatch.setattr(packing, "_RECORDS_PER_PARTITION", 1)
+    target = PackedTopic("a", 1, "0_0", 0)
+    rows = []
+    for number in range(2_000):
+        target.sent.append((7, None, b"%d" % number, NO_HEADERS, None))
+        rows += target.take(everything=False)
+    found = list(merged(arrow(rows, 1_000), frozenset()))
+    assert [row[3] for row in seen_of(found)] == [b"%d" % number for number in range(2_000)]
+    assert max(batch.num_rows for batch in found) <= 150
+
+
+def test_large_values_are_packed_soon(monkeypatch):
+    """So that a row is never much larger than the limit."""
+    monkeypatch.setattr(packing, "_BYTES", 10_000)
+    target = PackedTopic("a", 1, "0_0", 0)
+    rows = []
+    for _ in range(100):
+        target.sent.append((1, b"k", b"v" * 1_000, NO_HEADERS, None))
+        rows += target.take(everything=False)
+    assert [row.packed for row in rows] == [10] * 10
+
+
+def test_packed_rows_become_single_ones_again():
+    """As outputs of topics that the application reads as well are needed."""
+    chance = random.Random(3)
+    packed, single = send("a", "0_0", chance, 300)
+    other = Row("b", 1, 5, "0_0", 1, 4, b"k", None, Headers([("h", b"x")]))
+    found = [row for batch in unpacked(iter([to_arrow([*packed, other])])) for row in rows_from_arrow(batch)]
+    assert sorted(found, key=lambda row: (row.topic, row.number)) == [*single, other]

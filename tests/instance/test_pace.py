@@ -1,0 +1,100 @@
+"""How many records a stream thread processes before it commits."""
+
+from __future__ import annotations
+
+import pytest
+from tests.instance.support import TEXT, produce, read_all, running, settings
+from tests.soak.network import Network, Rule
+from tests.waiting import wait_until
+
+from millrace.instance.pace import Pace
+from millrace.topology import Topology
+
+
+def processed(pace):
+    """Process as much as the pace allows, in a hundred quick turns at most; return how many records."""
+    total = 0
+    for _ in range(100):
+        turn = pace.next_turn
+        if turn:
+            pace.processed(turn, 0.001)
+        total += turn
+    return total
+
+
+def test_turns_become_longer_while_they_are_quick():
+    """There is no limit but that of a turn."""
+    pace = Pace()
+    first = pace.next_turn
+    assert processed(pace) > 50 * first
+    assert pace.next_turn > first
+
+
+def test_turns_become_shorter_when_they_are_slow():
+    """A turn takes about 50 ms at the speed of the last one."""
+    pace = Pace()
+    pace.processed(64, 6.4)
+    assert pace.next_turn == 1
+
+
+def test_after_an_abort_half_as_much_is_processed_before_the_next_commit():
+    """The same amount would fail again; a limit ends at one record."""
+    pace = Pace()
+    pace.processed(10, 0.001)
+    pace.aborted()
+    assert processed(pace) == 5
+    pace.aborted()
+    assert processed(pace) == 2
+    for _ in range(3):
+        pace.aborted()
+        assert processed(pace) == 1
+
+
+def test_an_abort_of_nothing_changes_nothing():
+    """A transaction may fail before anything is processed."""
+    pace = Pace()
+    pace.processed(10, 0.001)
+    pace.aborted()
+    pace.aborted()
+    assert processed(pace) == 5
+
+
+def test_quick_commits_lift_the_limit():
+    """Each quick commit allows twice as much; a slow one allows as much again."""
+    pace = Pace()
+    pace.processed(10, 0.001)
+    pace.aborted()
+    assert processed(pace) == 5
+    pace.committed(5.0)
+    assert processed(pace) == 5
+    pace.committed(0.1)
+    assert processed(pace) == 10
+    pace.committed(0.1)
+    assert processed(pace) == 20
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_output_that_takes_too_long_is_sent_in_smaller_transactions(own_kafka, tmp_path):
+    """Brokers so slow that the whole input's output cannot be delivered in time get it in parts, exactly once."""
+    count = 300
+    with Network(1) as network:
+        kafka = own_kafka(advertised_ports=network.ports)
+        network.upstream = kafka.proxied_ports
+        kafka.create_topics("in", "out")
+        produce(kafka, "in", [f"{number:01000d}" for number in range(count)])
+        network.begin(Rule(client="*-producer", bytes_per_s=30_000))
+        topology = (
+            Topology()
+            .add_source("from", "in", key_serde=TEXT, value_serde=TEXT)
+            .add_sink("to", "out", "from", key_serde=TEXT, value_serde=TEXT)
+        )
+        config = settings(
+            network.bootstrap_servers,
+            "slow",
+            tmp_path,
+            processing_guarantee="exactly_once_v2",
+            producer_delivery_timeout_ms=3000,
+        ) | {"producer.transaction.timeout.ms": 6000}
+        with running(topology, config):
+            wait_until(lambda: len(read_all(kafka, "out")) == count, "all of the output", 120)
