@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.backfill.murmur2 import partitions_of_keys
-from millrace.backfill.rows import COLUMNS, HEADERS_TYPE, REPORT, Row, headers_array, values_of
+from millrace.backfill.rows import COLUMNS, HEADERS_TYPE, REPORT, SCHEMA, Row, headers_array, values_of
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers
 
 __all__ = ["PackedTopic", "merged", "unpacked"]
@@ -37,6 +37,7 @@ _CONTENT = pa.schema(
     ]
 )
 _MERGED = pa.schema([("topic", pa.string()), *_CONTENT])
+_UNPACKED = pa.schema([SCHEMA.field(name) for name in COLUMNS])
 Sent = tuple[int, "bytes | None", "bytes | None", Headers, "int | None"]
 """Timestamp, key, value, headers, and the partition if it was given."""
 _Longs = np.ndarray[Any, np.dtype[np.int64]]
@@ -185,8 +186,12 @@ def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 "task": pa.repeat(task, len(records)),
                 **{name: records.column(name) for name in _CONTENT.names},
             }
-            yield pa.RecordBatch.from_arrays([columns[name] for name in COLUMNS], list(COLUMNS))
-        yield batch.filter(pa.array(np.equal(packed, 0))).select(list(COLUMNS))
+            yield pa.RecordBatch.from_arrays([columns[name] for name in COLUMNS], schema=_UNPACKED)
+        single = batch.filter(pa.array(np.equal(packed, 0)))
+        # Spark's batches say which columns may be null, and all that is returned needs one schema.
+        yield pa.RecordBatch.from_arrays(
+            [single.column(name).cast(_UNPACKED.field(name).type) for name in COLUMNS], schema=_UNPACKED
+        )
 
 
 def _runs(batches: Iterator[pa.RecordBatch], circular: frozenset[str]) -> Iterator[_Run]:

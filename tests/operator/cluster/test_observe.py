@@ -171,7 +171,7 @@ def test_lists_fill_the_caches_page_by_page(server, requests):
     resources, children = Cache(), Cache()
     for number in range(3):
         server.put(f"/apis/streams.millrace.dev/v1alpha1/streamsapps/{number}", app(name=f"app-{number}"))
-    labels = {"streams.millrace.dev/app": "app-1"}
+    labels = {"streams.millrace.dev/app": "app-1", "managed": "yes"}
     for number in range(1203):
         metadata = {"name": f"m{number}", "namespace": "shop", "labels": labels}
         server.put(f"/api/v1/configmaps/m{number}", {"metadata": metadata})
