@@ -1,7 +1,5 @@
 """Spark computes the history, and a program in either language goes on from it as if it had processed everything itself."""
 
-import os
-import sys
 from dataclasses import dataclass
 
 import pytest
@@ -30,19 +28,6 @@ class WordCountTopology:
 
     def __call__(self):
         return topology(self.source, self.sink, self.settings)
-
-
-@pytest.fixture(scope="module")
-def spark():
-    """A local Spark whose executors import what this process can import."""
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.sql.adaptive.enabled", "false").getOrCreate()
-    yield session
-    session.stop()
 
 
 @pytest.mark.parametrize(
