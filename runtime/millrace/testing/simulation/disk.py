@@ -1,8 +1,9 @@
 """RocksDB in memory: a simulated run opens many databases for a few rows each, and opening a real one takes 15 ms.
 
-What is written with a batch stays, whatever becomes of the process, as on a disk; `RocksDatabase` writes nothing in another way.
-A database is lost with its directory. Only what `millrace.state.rocksdb` and `millrace.state.disk_offsets` call is here; these
-modules themselves are the product's.
+What is written with a batch stays if the database is flushed before the process dies: there is no write-ahead log, and a flush
+takes all column families together. RocksDB flushes by itself, too; here that happens now and then. A database is lost with its
+directory. Only what `millrace.state.rocksdb` and `millrace.state.disk_offsets` call is here; these modules themselves are the
+product's.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
+from typing import Final
 from unittest import mock
 
 from sortedcontainers import SortedDict
 
 from millrace.state import disk_offsets, rocksdb
 
-__all__ = ["disks_in_memory"]
+__all__ = ["Disks", "disks_in_memory"]
 
 _Families = dict[str, "SortedDict[bytes, bytes]"]
+_FLUSHED_BY_ITSELF: Final = 0.1
+"""After how many of its writes a database is flushed without being asked to."""
 
 
 class _Batch:
@@ -34,16 +39,56 @@ class _Batch:
         self.changes.append((family, key, None))
 
 
+class _Database:
+    """Column families, and how to undo what has not been flushed."""
+
+    def __init__(self, families: _Families, rng: Random) -> None:
+        self.families = families
+        self._rng = rng
+        self._unflushed: list[tuple[str, bytes, bytes | None]] = []
+        """For each change: where, and what was there before."""
+        self._dead = False
+
+    def write(self, changes: list[tuple[str, bytes, bytes | None]]) -> None:
+        """Apply changes; those of a dead process get nowhere."""
+        if self._dead:
+            return
+        for family, key, value in changes:
+            rows = self.families[family]
+            self._unflushed.append((family, key, rows.get(key)))
+            _set(rows, key, value)
+        if self._rng.random() < _FLUSHED_BY_ITSELF:
+            self.flush()
+
+    def flush(self) -> None:
+        """Make all changes so far survive."""
+        self._unflushed.clear()
+
+    def after_crash(self) -> _Database:
+        """Return what is left when the process has died."""
+        self._dead = True
+        for family, key, value in reversed(self._unflushed):
+            _set(self.families[family], key, value)
+        return _Database(self.families, self._rng)
+
+
+def _set(rows: SortedDict[bytes, bytes], key: bytes, value: bytes | None) -> None:
+    if value is None:
+        rows.pop(key, None)
+    else:
+        rows[key] = value
+
+
 class _Rows:
     """One column family; the default one stands for the database."""
 
-    def __init__(self, families: _Families, name: str) -> None:
-        self._families = families
-        self._rows = families.setdefault(name, SortedDict())
+    def __init__(self, database: _Database, name: str) -> None:
+        self._database = database
+        self._rows = database.families.setdefault(name, SortedDict())
         self.get = self._rows.get
 
     def get_column_family(self, name: str) -> _Rows:
-        return _Rows(self._families, name)
+        return _Rows(self._database, name)
 
     def get_column_family_handle(self, name: str) -> str:
         return name
@@ -60,20 +105,16 @@ class _Rows:
         return _Check()
 
     def write(self, batch: _Batch, _options: object) -> None:
-        for family, key, value in batch.changes:
-            if value is None:
-                self._families[family].pop(key, None)
-            else:
-                self._families[family][key] = value
+        self._database.write(batch.changes)
 
     def property_int_value(self, _name: str) -> int:
         return len(self._rows)
 
     def flush(self, _wait: object = None) -> None:
-        pass
+        self._database.flush()
 
     def close(self) -> None:
-        pass
+        self._database.flush()
 
 
 class _Check:
@@ -96,27 +137,36 @@ class _Check:
         pass
 
 
-class _Disks:
+class Disks:
     """The databases of one run, by directory; stands for the class `Rdict`."""
 
     def __init__(self) -> None:
-        self._databases: dict[str, _Families] = {}
+        self._databases: dict[str, _Database] = {}
+        self._rng = Random(0)  # noqa: S311 (no secrets)
 
     def __call__(self, path: str, *_options: object, **_settings: object) -> _Rows:
+        """Open a database, or create it."""
         exists = Path(path) / "CURRENT"
         if not exists.exists():
-            self._databases[path] = {}
+            self._databases[path] = _Database({}, self._rng)
             exists.touch()
         return _Rows(self._databases[path], "default")
 
     def list_cf(self, path: str, _options: object) -> list[str]:
-        return list(self._databases[path])
+        """Return the names of a database's column families."""
+        return list(self._databases[path].families)
+
+    def crash(self, folder: Path) -> None:
+        """Lose what a process that has died had written to databases in a folder, and not flushed."""
+        for path, database in self._databases.items():
+            if Path(path).is_relative_to(folder):
+                self._databases[path] = database.after_crash()
 
 
 @contextmanager
-def disks_in_memory() -> Iterator[None]:
+def disks_in_memory() -> Iterator[Disks]:
     """Keep what stores write in memory, in this process, until the end of the `with` statement."""
-    disks = _Disks()
+    disks = Disks()
     with (
         mock.patch.multiple(
             rocksdb,
@@ -127,4 +177,4 @@ def disks_in_memory() -> Iterator[None]:
         ),
         mock.patch.object(disk_offsets, "Rdict", disks),
     ):
-        yield
+        yield disks

@@ -285,6 +285,8 @@ class Instance:
             return
         self._world.scheduler.note("crash", self.number)
         host.alive = False
+        if self._world.disks is not None:
+            self._world.disks.crash(self._folder)
         if not self._busy:
             self._bury()
 

@@ -99,7 +99,8 @@ def simulate(
         max_instances: how many instances of the application there are at most.
         partitions: how many partitions topics have; 2 if not given.
         check_run: checks more of a finished run: raises `Problem` or `AssertionError`.
-        real_disks: whether stores write to real RocksDB databases, which is slower, instead of memory.
+        real_disks: whether stores write to real RocksDB databases, instead of memory. This is slower, and a crash loses nothing
+            that was written.
 
     Raises:
         SimulationFailure: a run is wrong; it has seed, plan and log.
@@ -179,8 +180,8 @@ class Simulation:
         """
         folder = Path(tempfile.mkdtemp(prefix="millrace-simulation-", dir=_MEMORY if _MEMORY.is_dir() else None))
         try:
-            with virtual_time() as of, self._disks():
-                world = World(self._topology, self._config, plan, self._partitions, folder / "disks")
+            with virtual_time() as of, self._disks() as disks:
+                world = World(self._topology, self._config, plan, self._partitions, folder / "disks", disks)
                 of(world.scheduler)
                 with world.running():
                     world.run()

@@ -29,6 +29,7 @@ from millrace.testing.simulation.admin import SimulatedAdmin
 from millrace.testing.simulation.broker import Broker, Outcome
 from millrace.testing.simulation.connection import SimulatedConnection
 from millrace.testing.simulation.consumer import SimulatedConsumer
+from millrace.testing.simulation.disk import Disks
 from millrace.testing.simulation.group import Group
 from millrace.testing.simulation.instance import Host, Instance
 from millrace.testing.simulation.plan import BEHIND, Fault, Plan
@@ -90,6 +91,7 @@ class World:
         plan: what happens.
         partitions: how many partitions the input topics, and other topics that must exist, have.
         folder: for the instances' disks.
+        disks: what stores write to, if they are in memory.
     """
 
     def __init__(
@@ -99,10 +101,12 @@ class World:
         plan: Plan,
         partitions: dict[str, int],
         folder: Path,
+        disks: Disks | None = None,
     ) -> None:
         self.topology = topology
         self.config = config
         self.plan = plan
+        self.disks = disks
         self.scheduler = Scheduler(plan.seed)
         self.rng = self.scheduler.rng
         self.group = Group(self.scheduler)
