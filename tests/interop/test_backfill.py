@@ -11,6 +11,7 @@ from tests.interop.test_takeover import (
     _run_to_end,
 )
 from tests.interop.word_count import topology
+from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
 from millrace.backfill.run import BackfillSpec, run_backfill
@@ -57,7 +58,8 @@ def test_a_program_goes_on_from_a_backfill(word_count, spark, language, transact
         "counts": len(application.words),
         "windowed-counts": len(application.windowed),
     }
-    assert application.progress() == LINES
+    # The coordinator answers that the transaction is committed before the group's offsets are there.
+    wait_until(lambda: application.progress() == LINES, "the offsets", 60.0)
     application.produce(LINES, seed=2)
     app = application.start(language)
     _run_to_end(application, app)
