@@ -31,20 +31,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.backfill_programs import (
-    OUTPUTS,
-    PARTITIONS,
-    TITLES,
-    Digest,
-    Expected,
-    Names,
-    create_topics,
-    delete_topics,
-    found_in_kafka,
-    write_input,
-)
 from benchmarks.process_tree import PeakMemory
+from benchmarks.programs import OUTPUTS, TITLES, Expected, Names, found_in_kafka, write_input
 from benchmarks.report import Report, add_options, announce, progress
+from benchmarks.topics import PARTITIONS, Digest, create_topics, delete_topics
 
 from millrace.dev.java import find_java
 from millrace.dev.kafka import EmbeddedKafka

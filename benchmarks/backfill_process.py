@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from benchmarks.backfill_programs import OUTPUTS, PARTITIONS, Build, Digest, Names
 from benchmarks.process_tree import cpu_seconds
+from benchmarks.programs import OUTPUTS, Build, Names
+from benchmarks.topics import PARTITIONS, Digest
 from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs

@@ -5,6 +5,7 @@ Both are given the same settings. Java runs with a heap of 1 GB and otherwise it
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,18 +31,18 @@ HEARTBEAT_WITH_STANDBYS_MS = 500
 
 
 @functools.cache
-def java_command() -> tuple[str, ...]:
-    """Return the command of a Java instance, after compiling it."""
+def java_command(main_class: str) -> tuple[str, ...]:
+    """Return the command of a Java program, after compiling it."""
     jars = resolve(Bundle.KAFKA_STREAMS)
     directory = tempfile.TemporaryDirectory()
-    java_command.directory = directory  # type: ignore[attr-defined]  # deleted at exit
-    classes = compile_java([HERE / "java" / "Instance.java"], jars, Path(directory.name))
-    return (str(find_java().executable), "-Xmx1g", "-cp", join_class_path([classes, *jars]), "Instance")
+    atexit.register(directory.cleanup)
+    classes = compile_java([HERE / "java" / f"{main_class}.java"], jars, Path(directory.name))
+    return (str(find_java().executable), "-Xmx1g", "-cp", join_class_path([classes, *jars]), main_class)
 
 
 def command_of(language: str) -> tuple[str, ...]:
     """Return the command of an instance."""
-    return java_command() if language == "java" else (sys.executable, str(HERE / "instance.py"))
+    return java_command("Instance") if language == "java" else (sys.executable, str(HERE / "instance.py"))
 
 
 class Instance:
@@ -52,9 +53,18 @@ class Instance:
         name: what it writes to the output, and its client id.
         settings: of the application; `state.dir` is a directory of this name.
         directory: for its state and its log.
+        command: of the process, if it is another program.
     """
 
-    def __init__(self, language: str, name: str, settings: Mapping[str, object], directory: Path) -> None:
+    def __init__(
+        self,
+        language: str,
+        name: str,
+        settings: Mapping[str, object],
+        directory: Path,
+        *,
+        command: Sequence[str] = (),
+    ) -> None:
         self.language, self.name = language, name
         own = {**settings, "client.id": name, "name": name, "state.dir": directory / name}
         self.log_path = directory / f"{name}.log"
@@ -62,7 +72,7 @@ class Instance:
         """What it has reported, with the (monotonic) time."""
         with self.log_path.open("w") as log:
             self.process = subprocess.Popen(
-                [*command_of(language), *(f"{key}={value}" for key, value in own.items())],
+                [*(command or command_of(language)), *(f"{key}={value}" for key, value in own.items())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

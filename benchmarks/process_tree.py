@@ -16,6 +16,12 @@ def cpu_seconds(root: int | None = None) -> float:
     return sum(sum(map(int, _stat(pid)[11:15])) for pid in _tree(os.getpid() if root is None else root)) / _TICKS_PER_S
 
 
+def busy_seconds() -> float:
+    """Return the CPU seconds that all programs on this machine have used since it started."""
+    user, nice, system, _idle, _waiting, *interrupts = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    return sum(map(int, (user, nice, system, *interrupts))) / _TICKS_PER_S
+
+
 class PeakMemory:
     """Samples the memory of a process and of all below it until the `with` block ends; shared pages count once."""
 

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from millrace.dev.jars import KAFKA_VERSION
+from millrace.dev.java import find_java
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 Row = Sequence[str]
@@ -47,11 +48,18 @@ def announce(text: str) -> None:
 
 def machine() -> str:
     """Describe the machine and how busy it is."""
+    models = [line.partition(": ")[2] for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    memory = next(int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal"))
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     return (
-        f"{os.cpu_count()} processors ({platform.machine()}), Python {platform.python_version()}, Apache Kafka {KAFKA_VERSION}, "
-        f"load before the run {load}"
+        f"{os.cpu_count()} processors ({models[0] if models else platform.machine()}), {memory / 2**20:.0f} GiB, "
+        f"{platform.system()} {platform.release()}, Python {platform.python_version()}, Java {find_java().version}, "
+        f"Apache Kafka {KAFKA_VERSION}, load before the run {load}"
     )
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()
 
 
 class Report:

@@ -1,30 +1,26 @@
-"""The programs of the benchmark of backfills, their input, and what must come out, counted without the engine."""
+"""The programs of the benchmarks of backfills and peers, their input, and what must come out, counted without the engine."""
 
 from __future__ import annotations
 
-import itertools
 import random
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from benchmarks.topics import PARTITIONS, Digest, Row, by_key, create_topics, read, write
 
 from millrace.dsl import Consumed, Grouped, Materialized, Produced, StreamsBuilder, TimeWindows
-from millrace.engine.partitioner import partition_for_key
 from millrace.serdes import Serdes
 from millrace.topology import Topology
 
-PARTITIONS = 4
 STORE = "counts"
 WINDOW_MS, GRACE_MS = 10_000, 5_000
 _LATE_MS = 30_000
 """How late a tenth of the records may be, in programs with windows."""
-_BATCH = 1_000
-_TIMEOUT_S = 600.0
 _VALUE = "the quick brown fox"
+LINE_WORDS = 4
+"""How many words a record of the program `lines` has."""
+_HOT_PARTITION = 2
 _STRING, _LONG = Serdes.string(), Serdes.long()
 _STRINGS = Produced.with_(_STRING, _STRING)
 
@@ -99,12 +95,29 @@ def stateless(builder: StreamsBuilder, names: Names, sink: str) -> None:
     stream.filter(lambda _key, value: len(value) > 2).map_values(str.upper).to(sink, _STRINGS)
 
 
+def count(builder: StreamsBuilder, names: Names, sink: str) -> None:
+    """Count by key."""
+    counts: Materialized[str, int] = Materialized.as_(STORE)
+    (
+        builder.stream(names.source, Consumed.with_(_STRING, _STRING))
+        .group_by_key(Grouped.with_(_STRING, _STRING))
+        .count(counts.with_key_serde(_STRING).with_value_serde(_LONG))
+        .to_stream()
+        .to(sink, Produced.with_(_STRING, _LONG))
+    )
+
+
 _PROGRAMS: Mapping[str, Callable[[StreamsBuilder, Names, str], None]] = {
     "words": words,
+    "lines": words,
     "windows": windows,
+    "tumbling": windows,
     "join": join,
     "stateless": stateless,
+    "count": count,
+    "hot": count,
 }
+"""`lines` have several words; `tumbling` has no late records; `hot` has all in one partition, and half of them of one key."""
 TITLES = {
     "words": "word count",
     "windows": "windowed count",
@@ -113,21 +126,6 @@ TITLES = {
 }
 OUTPUTS = {"words": "none", "windows": "none", "join": "all", "stateless": "all"}
 """What a backfill keeps of the output: nothing where the state is the result."""
-_SHUFFLED = frozenset({"words"})
-"""Programs in which every record goes through a repartition topic."""
-
-
-@dataclass(slots=True)
-class Digest:
-    """Records, in no order: how many, and the sum of their checksums."""
-
-    records: int = 0
-    checksum: int = 0
-
-    def add(self, key: bytes, value: bytes) -> None:
-        """Add one."""
-        self.records += 1
-        self.checksum += zlib.crc32(value, zlib.crc32(key))
 
 
 @dataclass(slots=True)
@@ -146,31 +144,33 @@ def write_input(
 ) -> Expected:
     """Create the topics of a program, write its input, and return what it must compute."""
     create_topics(servers, names.source, names.table)
-    expected = Expected(processed=records * (2 if program in _SHUFFLED else 1))
+    per_record = {"words": 2, "lines": 1 + LINE_WORDS}  # every word goes through a repartition topic
+    expected = Expected(processed=records * per_record.get(program, 1))
     rows = _late_rows(records, keys, start_ms) if program == "windows" else _rows(program, records, keys, start_ms)
     if program == "join":
-        table = [(b"key-%07d" % number, b"value-%07d" % number) for number in range(keys)]
-        _write(servers, names.table, ((key, value, start_ms) for key, value in table), lambda _count: None)
+        table = ((b"key-%07d" % number, b"value-%07d" % number, start_ms) for number in range(keys))
+        write(servers, names.table, table, lambda _count: None)
         expected.processed += keys
-    counter = _counter(program, expected)
-    _write(servers, names.source, (counter(row) for row in rows), advance)
-    counter(None)
+    partition_of = by_key if program != "hot" else lambda _key: _HOT_PARTITION
+    write(servers, names.source, _counted(program, rows, expected), advance, partition_of)
     return expected
-
-
-Row = tuple[bytes, bytes, int]
-"""Key, value, timestamp."""
 
 
 def _rows(program: str, records: int, keys: int, start_ms: int) -> Iterator[Row]:
     """Return records a millisecond apart, in partitions by turns."""
     value = _VALUE.encode()
     for number in range(records):
-        key = b"key-%07d" % (number * 7919 % keys)
+        key, at = b"key-%07d" % (number * 7919 % keys), start_ms + number
         if program == "words":
-            yield b"%d" % (number % 100), key.replace(b"key", b"word"), start_ms + number
+            yield b"%d" % (number % 100), key.replace(b"key", b"word"), at
+        elif program == "lines":
+            first = number * LINE_WORDS
+            words = [b"word-%07d" % (word * 7919 % keys) for word in range(first, first + LINE_WORDS)]
+            yield b"%d" % (number % 100), b" ".join(words), at
+        elif program == "hot" and number % 2:
+            yield b"key-hot", value, at
         else:
-            yield key, value, start_ms + number
+            yield key, value, at
 
 
 def _late_rows(records: int, keys: int, start_ms: int) -> Iterator[Row]:
@@ -181,120 +181,45 @@ def _late_rows(records: int, keys: int, start_ms: int) -> Iterator[Row]:
         yield b"key-%07d" % (number * 7919 % keys), value, start_ms + max(0, number - late)
 
 
-def _counter(program: str, expected: Expected) -> Callable[[Row | None], Row | None]:
-    """Return a function that takes every record, then None, and counts on the way."""
-    counts: Counter[bytes] = Counter()
+def _counted(program: str, rows: Iterator[Row], expected: Expected) -> Iterator[Row]:
+    """Return the same records, and count meanwhile what must come out."""
+    final: Counter[bytes] = Counter()
+    so_far: Counter[bytes] = Counter()
     stream_time = [-1] * PARTITIONS
     digest = expected.digest
-
-    def take(row: Row | None) -> Row | None:
-        if row is None:
-            for key, count in counts.items():
-                digest.add(key, count.to_bytes(8, "big"))
-            return None
+    for row in rows:
         key, value, at = row
-        if program == "words":
-            counts[value] += 1
-        elif program == "windows":
-            partition = partition_for_key(key, PARTITIONS)
+        if program in {"words", "lines"}:
+            final.update(value.split())
+        elif program in {"windows", "tumbling"}:
+            partition = by_key(key)
             now = stream_time[partition] = max(at, stream_time[partition])
             start = at - at % WINDOW_MS
             if start + WINDOW_MS > now - GRACE_MS:
-                counts[key + start.to_bytes(8, "big") + bytes(4)] += 1
+                final[key + start.to_bytes(8, "big") + bytes(4)] += 1
             else:
                 expected.dropped += 1
+        elif program in {"count", "hot"}:
+            so_far[key] += 1
+            digest.add(key, so_far[key].to_bytes(8, "big"))
         elif program == "join":
             digest.add(key, value + key.replace(b"key", b"value"))
         else:
             digest.add(key, value.upper())
-        return row
-
-    return take
-
-
-def create_topics(servers: str, *topics: str) -> None:
-    """Create topics."""
-    admin = AdminClient({"bootstrap.servers": servers})
-    for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics]).values():
-        future.result(60)
-
-
-def delete_topics(servers: str, prefix: str) -> None:
-    """Delete all topics of this prefix."""
-    admin = AdminClient({"bootstrap.servers": servers})
-    found = [topic for topic in admin.list_topics(timeout=60).topics if topic.startswith(prefix)]
-    for future in admin.delete_topics(found).values() if found else ():
-        future.result(60)
-
-
-def _write(servers: str, topic: str, rows: Iterator[Row | None], advance: Callable[[int], None]) -> None:
-    producer = Producer(
-        {"bootstrap.servers": servers, "linger.ms": 50, "enable.idempotence": True, "queue.buffering.max.messages": 0}
-        | {"queue.buffering.max.kbytes": 65_536}
-    )
-    for batch in iter(lambda: list(itertools.islice(rows, _BATCH)), []):
-        for row in batch:
-            assert row is not None
-            key, value, at = row
-            partition = partition_for_key(key, PARTITIONS)
-            while True:
-                try:
-                    producer.produce(topic, value, key, partition, timestamp=at)
-                    break
-                except BufferError:
-                    producer.poll(0.05)
-        producer.poll(0)
-        advance(len(batch))
-    if producer.flush(_TIMEOUT_S):
-        raise SystemExit(f"{topic} could not be written within {_TIMEOUT_S:.0f} s")
+        yield row
+    for key, number in final.items():
+        digest.add(key, number.to_bytes(8, "big"))
 
 
 def found_in_kafka(servers: str, program: str, names: Names, application: str) -> Digest:
     """Return what an application has written: the last value of every key of its changelog, or its output."""
     digest = Digest()
     if OUTPUTS[program] == "all":
-        for key, value in _read(servers, names.sink(application)):
+        for key, value in read(servers, names.sink(application)):
             digest.add(key, value)
     else:
-        last = dict(_read(servers, f"{application}-{STORE}-changelog"))
+        last = dict(read(servers, f"{application}-{STORE}-changelog"))
         for key, value in last.items():
             if value:
                 digest.add(key, value)
     return digest
-
-
-def _read(servers: str, topic: str) -> Iterator[tuple[bytes, bytes]]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "check",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-    left = PARTITIONS
-    while left:
-        messages = consumer.consume(10_000, 1.0)
-        for message in messages:
-            if message.error() is not None:
-                left -= 1
-            else:
-                yield message.key() or b"", message.value() or b""
-    consumer.close()
-
-
-__all__ = [
-    "OUTPUTS",
-    "PARTITIONS",
-    "TITLES",
-    "Build",
-    "Digest",
-    "Expected",
-    "Names",
-    "create_topics",
-    "delete_topics",
-    "found_in_kafka",
-    "write_input",
-]
