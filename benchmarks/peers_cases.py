@@ -99,10 +99,10 @@ def found_in_output(servers: str, sink: str, case: Case, peer: Peer) -> Digest:
 
 
 def _from_quix(case: Case, key: bytes, value: bytes) -> tuple[bytes, bytes]:
-    """Convert what Quix Streams writes: numbers as text, windows as JSON."""
+    """Convert what Quix Streams writes: numbers of four bytes, windows as JSON."""
     if case.program == "tumbling":
         window = json.loads(value)
         return key + window["start"].to_bytes(8, "big") + bytes(4), window["value"].to_bytes(8, "big")
     if case.program in {"lines", "count", "hot"}:
-        return key, int(value).to_bytes(8, "big")
+        return key, value.rjust(8, b"\0")
     return key, value

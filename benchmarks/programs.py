@@ -84,7 +84,7 @@ def windows(builder: StreamsBuilder, names: Names, sink: str) -> None:
 
 def join(builder: StreamsBuilder, names: Names, sink: str) -> None:
     """Join a stream with a table."""
-    table = builder.table(names.table, Consumed.with_(_STRING, _STRING))
+    table = builder.table(names.table, consumed=Consumed.with_(_STRING, _STRING))
     stream = builder.stream(names.source, Consumed.with_(_STRING, _STRING))
     stream.join(table, lambda left, right: left + right).to(sink, _STRINGS)
 
@@ -148,7 +148,7 @@ def write_input(
     expected = Expected(processed=records * per_record.get(program, 1))
     rows = _late_rows(records, keys, start_ms) if program == "windows" else _rows(program, records, keys, start_ms)
     if program == "join":
-        table = ((b"key-%07d" % number, b"value-%07d" % number, start_ms) for number in range(keys))
+        table = ((b"key-%07d" % number, b"value-%07d" % number, start_ms - 1) for number in range(keys))
         write(servers, names.table, table, lambda _count: None)
         expected.processed += keys
     partition_of = by_key if program != "hot" else lambda _key: _HOT_PARTITION
