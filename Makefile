@@ -85,6 +85,10 @@ bench-scaling: $(READY) ## Measure and plot output while instances are added and
 bench-backfill: $(READY) ## Measure backfills in Spark beside the live engine
 	@$(BIN)/python -m benchmarks.backfill $(BENCH)
 
+.PHONY: bench-peers
+bench-peers: $(READY) ## Measure speed, CPU and memory beside Java Kafka Streams and Quix Streams
+	@$(BIN)/python -m benchmarks.peers $(BENCH)
+
 MINUTES ?= 4
 .PHONY: soak
 soak: $(READY) ## Inject faults for MINUTES=4 on real brokers, and check every record (SOAK_ARGS=--help)
@@ -111,6 +115,7 @@ lock: ## Update the locked dependencies of the checkout and the images
 	@$(LOCK) pyproject.toml --extra operator --constraint requirements-dev.lock --output-file requirements-operator.lock
 	@for cloud in aws azure; do $(LOCK) pyproject.toml --extra $$cloud --constraint requirements-dev.lock --output-file requirements-$$cloud.lock || exit 1; done
 	@$(LOCK) --group build --constraint requirements-dev.lock --output-file requirements-build.lock
+	@echo quixstreams | $(LOCK) - --output-file benchmarks/quix-requirements.txt
 
 .PHONY: e2e
 e2e: $(READY) ## Build and start a real Kubernetes, run the end-to-end tests, take it down again (root, Debian, Go)

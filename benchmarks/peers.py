@@ -57,7 +57,10 @@ def main() -> None:
         "Quix Streams is installed into an environment of its own in the cache directory.",
     )
     parser.add_argument(
-        "--records", type=int, default=1_000_000, help="of input, and keys to restore (default: %(default)s)"
+        "--records",
+        type=int,
+        default=1_000_000,
+        help="of input, and keys to restore; with fewer than 200000, starting counts for much (default: %(default)s)",
     )
     parser.add_argument("--keys", type=int, default=50_000, help="how many the input has (default: %(default)s)")
     parser.add_argument("--cases", type=_some_of(CASES), default=CASES, help="separated by commas (default: all)")
@@ -124,7 +127,7 @@ class _Comparison:
 
     def measure(self, case: Case, peers: list[Peer]) -> dict[Peer, list[Figures]]:
         """Write the input of a case, and run all peers as often as wanted."""
-        run_peer = self._restoration() if case.name == RESTORATION else self._program(case)
+        run_peer = self._restoration(case) if case.name == RESTORATION else self._program(case)
         runs: dict[Peer, list[Figures]] = {peer: [] for peer in peers}
         for number in range(self._options.repeat):
             first = number % len(peers)
@@ -153,11 +156,11 @@ class _Comparison:
         names, expected = self._inputs[case.program]
         return lambda peer, advance: run(case, peer, names, expected, self._servers, advance)
 
-    def _restoration(self) -> Callable[[Peer, Callable[[float], None]], Figures]:
-        application, keys = f"{RESTORATION}-of-all", self._options.records
+    def _restoration(self, case: Case) -> Callable[[Peer, Callable[[float], None]], Figures]:
+        application, keys = f"{case.name}-of-all", self._options.records
         self._bar.update(self._task, description=f"Writing {keys:,} keys")
         written = write_restoration(self._servers, application, keys, lambda _count: None)
-        return lambda peer, _advance: run_restoration(peer, self._servers, application, written)
+        return lambda peer, _advance: run_restoration(case, peer, self._servers, application, written)
 
 
 def _add_rows(report: Report, case: Case, runs: dict[Peer, list[Figures]], records: int) -> None:

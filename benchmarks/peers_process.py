@@ -61,4 +61,5 @@ class Measured:
     def report(self) -> None:
         """Report time and CPU."""
         began, cpu_began = self._began or time.monotonic(), self._cpu_began or time.process_time()
-        say(began=began, ended=time.monotonic(), cpu_seconds=time.process_time() - cpu_began)
+        cpu = time.process_time()
+        say(began=began, ended=time.monotonic(), cpu_seconds=cpu - cpu_began, whole_cpu_seconds=cpu)

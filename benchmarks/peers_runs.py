@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from benchmarks.instances import HERE, Instance, java_command
-from benchmarks.peers_cases import RESTORATION, SETTINGS, Case, Peer, found_in_output
+from benchmarks.peers_cases import SETTINGS, Case, Peer, found_in_output
 from benchmarks.process_tree import busy_seconds, cpu_seconds
 from benchmarks.programs import Expected, Names
 from benchmarks.records import Written, topics, write_state
@@ -51,6 +51,8 @@ class Figures:
     """The longest time in which nothing was written; None where nothing is."""
     others: float
     """The share of the machine's CPU that programs other than this one used meanwhile."""
+    whole_cpu_s: float | None = None
+    """CPU from the start of the processes."""
 
 
 class Ends:
@@ -154,15 +156,15 @@ def run(
         raise SystemExit(f"{case.title}, {peer.name}: the output is {found} instead of {expected.digest}")
     announce(f"{found.records:,} {'keys' if case.final else 'records'} of output are as they must be")
     delete_topics(servers, application)
-    cpu_s = sum(each.last("cpu_seconds") for each in instances)
-    return Figures(ended - began, cpu_s, peak_mib, ends.longest_s(began, ended), others.share())
+    cpu_s, whole_cpu_s = (sum(each.last(key) for each in instances) for key in ("cpu_seconds", "whole_cpu_seconds"))
+    return Figures(ended - began, cpu_s, peak_mib, ends.longest_s(began, ended), others.share(), whole_cpu_s)
 
 
-def run_restoration(peer: Peer, servers: str, application: str, written: Written) -> Figures:
+def run_restoration(case: Case, peer: Peer, servers: str, application: str, written: Written) -> Figures:
     """Restore a store from a changelog: Quix Streams from its own, the others from that of an application."""
     others = Others()
     if peer.language == "quix":
-        found = _restore_quix(peer, servers, written.records)
+        found = _restore_quix(case, peer, servers, written.records)
     else:
         found = restore(peer.language, servers, application, PARTITIONS, written)
     announce(f"{written.records:,} restored keys and their checksum are as they must be")
@@ -175,15 +177,14 @@ def write_restoration(servers: str, application: str, keys: int, advance: Callab
     return write_state(servers, application, keys, _VALUE_BYTES, PARTITIONS, advance)
 
 
-def _restore_quix(peer: Peer, servers: str, keys: int) -> dict[str, float]:
+def _restore_quix(case: Case, peer: Peer, servers: str, keys: int) -> dict[str, float]:
     """Have a program process the same keys and values, and restore them on an empty disk.
 
     Its state cannot be seen from outside. So the keys are written once more, and for each it writes the value before.
     """
-    application = f"{RESTORATION}-{uuid.uuid4().hex[:8]}"
+    application = f"{case.name}-{uuid.uuid4().hex[:8]}"
     _, sink, source = topics(application)
     written = write_restoration(servers, application, keys, lambda _count: None)
-    case = Case(RESTORATION, "", RESTORATION, 0)
     settings = _settings(case, peer, application, servers, (source, "", sink))
 
     with tempfile.TemporaryDirectory() as directory, _start(peer, "quix-1", settings, Path(directory)) as instance:
@@ -223,12 +224,13 @@ def _settings(
 
 
 def _start(peer: Peer, name: str, settings: dict[str, object], directory: Path) -> Instance:
-    commands = {
-        "java": lambda: java_command("Peer"),
-        "python": lambda: (sys.executable, str(HERE / "peers_millrace.py")),
-        "quix": lambda: (str(quix_python()), "-E", str(HERE / "peers_quix.py")),  # not with this environment's path
-    }
-    return Instance(peer.language, name, settings, directory, command=commands[peer.language]())
+    if peer.language == "java":
+        command = java_command("Peer")
+    elif peer.language == "quix":
+        command = (str(quix_python()), "-E", str(HERE / "peers_quix.py"))  # without this environment's path
+    else:
+        command = (sys.executable, str(HERE / "peers_millrace.py"))
+    return Instance(peer.language, name, settings, directory, command=command)
 
 
 def _begin(instances: Sequence[Instance]) -> None:

@@ -78,6 +78,8 @@ class Report:
         self._figures: list[dict[str, Any]] = []
         self._notes: list[str] = []
         self._machine, self._date = machine(), datetime.now(UTC).date().isoformat()
+        if options.markdown:
+            self._page()  # fails before anything is measured
 
     def add(self, row: Row, **figures: Any) -> None:
         """Add a row of the table, and its figures for the JSON."""
@@ -106,12 +108,17 @@ class Report:
         if self._options.markdown:
             self._write_page()
 
-    def _write_page(self) -> None:
-        begin, end = f"<!-- {self._name} -->", f"<!-- end of {self._name} -->"
+    def _page(self) -> tuple[str, str]:
+        """Return what is before and after the table in the page, with the lines that mark it."""
+        begin, end = f"<!-- {self._name} -->\n", f"<!-- end of {self._name} -->"
         before, _, rest = PAGE.read_text().partition(begin)
         _, found, after = rest.partition(end)
         if not found:
-            raise SystemExit(f"{PAGE} has no lines {begin} and {end}")
+            raise SystemExit(f"{PAGE} has no lines {begin.strip()} and {end}")
+        return before + begin, end + after
+
+    def _write_page(self) -> None:
+        before, after = self._page()
         lines = [
             f"| {' | '.join(self._columns)} |",
             f"|---|{'---:|' * (len(self._columns) - 1)}",
@@ -121,4 +128,4 @@ class Report:
             "",
             f"{self._date}: {self._machine}.",
         ]
-        PAGE.write_text(f"{before}{begin}\n{chr(10).join(lines)}\n{end}{after}")
+        PAGE.write_text("\n".join([before.rstrip("\n"), *lines, after]))

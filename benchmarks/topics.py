@@ -15,6 +15,8 @@ from millrace.engine.partitioner import partition_for_key
 PARTITIONS = 4
 _BATCH = 1_000
 _TIMEOUT_S = 600.0
+_WARNINGS = 4
+"""Not the client's remarks when it is closed."""
 
 Row = tuple[bytes, bytes, int]
 """Key, value, timestamp."""
@@ -35,14 +37,14 @@ class Digest:
 
 def create_topics(servers: str, *topics: str) -> None:
     """Create topics."""
-    admin = AdminClient({"bootstrap.servers": servers})
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": _WARNINGS})
     for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics]).values():
         future.result(60)
 
 
 def delete_topics(servers: str, part: str) -> None:
     """Delete all topics whose name contains this."""
-    admin = AdminClient({"bootstrap.servers": servers})
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": _WARNINGS})
     found = [topic for topic in admin.list_topics(timeout=60).topics if part in topic]
     for future in admin.delete_topics(found).values() if found else ():
         future.result(60)
