@@ -30,7 +30,7 @@ from dataclasses import asdict
 
 from benchmarks.peers_cases import CASES, PEERS, RESTORATION, Case, Peer
 from benchmarks.peers_runs import Figures, quix_python, run, run_restoration, write_restoration
-from benchmarks.programs import Expected, Names, write_input
+from benchmarks.programs import LINE_WORDS, Expected, Names, write_input
 from benchmarks.report import Report, add_options, announce, progress
 from benchmarks.topics import PARTITIONS
 from rich.progress import Progress
@@ -82,9 +82,11 @@ def main() -> None:
             runs = comparison.measure(case, peers)
             busiest = max(busiest, *(each.others for found in runs.values() for each in found))
             _add_rows(report, case, runs, options.records)
+    runs_text = f"medians of {options.repeat} runs" if options.repeat > 1 else "one run"
     report.note(
-        f"{options.keys:,} keys, {PARTITIONS} partitions; the medians of {options.repeat} runs; all outputs were as counted "
-        "while the input was written. *Of Java* is a peer's figure divided by Java's, with two threads where the peer has two."
+        f"{options.records:,} records (of {LINE_WORDS} words in the word count) or keys to restore, {options.keys:,} keys, "
+        f"{PARTITIONS} partitions; {runs_text}. All outputs were as counted while the input was written. "
+        "*Of Java* is a peer's figure divided by Java's, with two threads where the peer has two."
     )
     if busiest > TOO_MUCH:
         report.note(f"OTHER PROGRAMS used up to {busiest:.0%} of the processors during a run.")

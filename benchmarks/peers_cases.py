@@ -72,7 +72,7 @@ CASES = (
     Case("windows", "tumbling window", "tumbling", 6, final=True),
     Case("count", "count, no cache", "count", 8, _NO_CACHE),
     Case("join", "stream-table join", "join", 7),
-    Case("hot", "the same, one hot partition", "hot", 8, _NO_CACHE),
+    Case("hot", "count, no cache, hot partition", "hot", 8, _NO_CACHE),
     Case(RESTORATION, "restoration", "restoration", 6),
 )
 PEERS = (
