@@ -69,7 +69,10 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="runs of each; medians count (default: %(default)s)")
     add_options(parser)
     options = parser.parse_args()
-    plan = [(case, [peer for peer in options.peers if peer.runs(case)]) for case in options.cases]
+    wanted = [(case, [peer for peer in options.peers if peer.runs(case)]) for case in options.cases]
+    plan = [(case, peers) for case, peers in wanted if peers]
+    if not plan:
+        parser.error("none of these peers runs one of these cases")
     estimate = sum(_seconds(case, peer, options.records) for case, peers in plan for peer in peers) * options.repeat
     announce(f"This takes about {estimate / 60 + 1:.0f} minutes.")
     if any(peer.language == "quix" for peer in options.peers):

@@ -299,6 +299,7 @@ def quix_python() -> Path:
             subprocess.run((sys.executable, "-m", "venv", str(directory)), check=True)
             subprocess.run((*install, "-r", str(QUIX_REQUIREMENTS)), check=True)
         except subprocess.CalledProcessError as error:
+            shutil.rmtree(directory, ignore_errors=True)
             raise SystemExit(
                 f"Quix Streams could not be installed from {QUIX_REQUIREMENTS.name}; pip's message is above. "
                 "If the package registry does not have these versions, leave it out: --peers java,millrace"
