@@ -70,6 +70,7 @@ class Instance:
         self.log_path = directory / f"{name}.log"
         self.reports: list[tuple[float, dict[str, Any]]] = []
         """What it has reported, with the (monotonic) time."""
+        self._latest: dict[str, Any] = {}
         with self.log_path.open("w") as log:
             self.process = subprocess.Popen(
                 [*(command or command_of(language)), *(f"{key}={value}" for key, value in own.items())],
@@ -85,7 +86,9 @@ class Instance:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
-                self.reports.append((time.monotonic(), json.loads(line)))
+                report = json.loads(line)
+                self.reports.append((time.monotonic(), report))
+                self._latest.update(report)
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +98,7 @@ class Instance:
 
     def last(self, key: str) -> Any:
         """Return the latest report of something, or None."""
-        return next((report[key] for _, report in reversed(self.reports) if key in report), None)
+        return self._latest.get(key)
 
     def active(self) -> set[int]:
         """Return the partitions of its active tasks."""
