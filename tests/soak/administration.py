@@ -83,17 +83,18 @@ def deny(kafka: EmbeddedKafka, kind: ResourceType, name: str, operation: AclOper
     return lambda: _insist(lambda: [future.result(30) for future in admin.delete_acls([anything]).values()])
 
 
-def truncate(kafka: EmbeddedKafka, changelog: str, partition: int, before_ms: int) -> int:
-    """Delete a changelog's records before the first one that is not older than `before_ms`; return how far."""
+def first_since(kafka: EmbeddedKafka, changelog: str, partition: int, since_ms: int) -> int:
+    """Return the offset of a changelog's first record that is not older than `since_ms`, or -1 if there is none."""
+    admin, where = kafka.admin(), TopicPartition(changelog, partition)
+    answer = admin.list_offsets({where: OffsetSpec.for_timestamp(since_ms)}, request_timeout=20)[where]
+    return int(answer.result(30).offset)
+
+
+def truncate(kafka: EmbeddedKafka, changelog: str, partition: int, before: int) -> None:
+    """Delete a changelog's records before an offset."""
     admin = kafka.admin()
-    where = TopicPartition(changelog, partition)
-    answer = admin.list_offsets({where: OffsetSpec.for_timestamp(before_ms)}, request_timeout=20)[where]
-    offset = answer.result(30).offset
-    if offset <= 0:
-        return 0
-    [future] = admin.delete_records([TopicPartition(changelog, partition, offset)], request_timeout=20).values()
+    [future] = admin.delete_records([TopicPartition(changelog, partition, before)], request_timeout=20).values()
     future.result(30)
-    return int(offset)
 
 
 def set_topic(admin: AdminClient, name: str, setting: str, value: str, operation: AlterConfigOpType) -> None:

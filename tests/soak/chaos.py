@@ -45,10 +45,10 @@ _SMALL_BATCH = "80"
 coordinator gives up, and the transaction never ends (seen with Kafka 4.3.1)."""
 
 WIPED_DAMAGED = re.compile(r"wiped.*is damaged|is damaged.*wiped|wiped.*(Corruption|corrupt)")
-WIPED_TRUNCATED = re.compile(r"(no longer has offset|only: its state) .*wiped|only: its state is wiped")
 DIED_FULL = re.compile(r"died .*(is full|File too large|No space|read-only)")
 DIED_DENIED = re.compile(r"died .*([Aa]uthoriz|AUTHORIZ|[Dd]enied|allow READ|Grant)")
 """What a fault may lead to in the log of an instance, from the fault to the end of the phase."""
+_WIPED_AT = re.compile(r"(?:is at offset (\d+) of (\S+), which has offsets|(\S+) no longer has offset (\d+):) .*wiped")
 
 _KINDS: dict[str, tuple[int, float, float]] = {
     # kind: weight, minimum and maximum duration
@@ -396,11 +396,11 @@ class Chaos:
         replica.kill()
         what = damage.corrupt(replica.state_directory / self._application, random.Random(fault.lot))
         _log.info("Damaged the state of %s: %s", replica.name, what)
-        replica.excuse(WIPED_DAMAGED)
+        replica.excuse(WIPED_DAMAGED.search)
         return replica.start
 
     def _full_disk(self, _: Fault, replica: Replica) -> Callable[[], object]:
-        replica.excuse(DIED_FULL)
+        replica.excuse(DIED_FULL.search)
         return replica.fill_disk()
 
     def _deny(self, fault: Fault, _: Replica) -> Callable[[], object]:
@@ -417,28 +417,52 @@ class Chaos:
         )
         _log.info("Denied: %s of %s", operation.name, name)
         for replica in (*self._replicas, self._spare):
-            replica.excuse(DIED_DENIED)
+            replica.excuse(DIED_DENIED.search)
         return administration.deny(self._kafka, kind, name, operation)
 
     def _truncate(self, fault: Fault, replica: Replica) -> Callable[[], object]:
         # The standbys of one instance get no changelog records for a while, and then these are gone.
         partition = int(fault.lot * PARTITIONS)
         changelog = f"{self._application}-{CLOSED_STORE}-changelog"
-        replica.excuse(WIPED_TRUNCATED)
         let_through = self._ruled(Rule(client=f"{replica.name}-*-restore-consumer", silent=True))
 
         def truncate() -> None:
             try:
-                offset = administration.truncate(self._kafka, changelog, partition, self._closed(partition))
-                _log.info("Truncated %s-%d at %d", changelog, partition, offset)
-                if not offset:  # no window has closed yet
+                offset = administration.first_since(self._kafka, changelog, partition, self._closed(partition))
+                if offset <= 0:  # no window has closed yet
                     self.counts[fault.kind] -= 1
+                    return
+                for each in (*self._replicas, self._spare):  # before the first of them can notice
+                    each.excuse(wiped_below(f"{changelog}-{partition}", offset))
+                administration.truncate(self._kafka, changelog, partition, offset)
+                _log.info("Truncated %s-%d at %d", changelog, partition, offset)
             except (KafkaException, TimeoutError) as error:  # the leader is also busy or down
                 _log.info("Not truncated: %s", error)
             finally:
                 let_through()
 
         return truncate
+
+
+def wiped_below(changelog: str, truncated_at: int) -> Callable[[str], bool]:
+    """Return a function that recognises in a log that a task was wiped because of a truncation.
+
+    Any instance may have a store that is at an earlier offset than the truncation, and open it at any time. A store that has
+    reached the offset of the truncation, as every store that is restored afterwards has, lacks nothing.
+
+    Args:
+        changelog: the changelog's topic and partition, as in the log.
+        truncated_at: the first offset that it kept.
+    """
+
+    def excused(line: str) -> bool:
+        found = _WIPED_AT.search(line)
+        if found is None:
+            return False
+        offset, opened, read, next_offset = found.groups()
+        return changelog == (opened or read) and int(offset or next_offset) < truncated_at
+
+    return excused
 
 
 def _part(fault: Fault) -> tuple[float, float]:

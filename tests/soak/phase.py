@@ -118,6 +118,7 @@ class Phase:
         self._patience_s = patience_s
         self._show = show
         self._cuts_before = network.cut
+        self._ran: set[tuple[str, str]] = set()
         directory.mkdir(parents=True)
         config = settings(
             network.bootstrap_servers,
@@ -229,6 +230,7 @@ class Phase:
                 seen, quiet_since = self.reader.records, time.monotonic()
         self.doing = "waiting for standbys"
         self._wait(lambda: not self._without_standby(), lambda: f"every task has a standby: {self._without_standby()}")
+        self._ran = {(name, task) for tasks in self._caught_up() for task, name in tasks.items()}
         self.doing = "stopping"
         for replica in self.replicas:
             replica.stop()
@@ -284,6 +286,16 @@ class Phase:
 
     def _without_standby(self) -> str:
         """Return the tasks without exactly one running active task and a standby that has caught up, or nothing."""
+        active, standbys = self._caught_up()
+        wrong = {
+            task: f"active on {active.get(task) or 'none'}, standby on {standbys.get(task) or 'none'}"
+            for task in {*active, *standbys}
+            if not active.get(task) or not standbys.get(task) or active[task] == standbys[task]
+        }
+        return str(wrong or "" if active else "no task at all")
+
+    def _caught_up(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return who runs each task that keeps state, as active and as standby; an empty name if it has not caught up."""
         active: dict[str, str] = {}
         standbys: dict[str, str] = {}
         for replica in self.replicas:
@@ -292,12 +304,7 @@ class Phase:
                     at_rest = task["role"] == "standby" or task["state"] == "RUNNING"
                     kept = standbys if task["role"] == "standby" else active
                     kept[task["id"]] = replica.name if at_rest and task["remaining"] == 0 else ""
-        wrong = {
-            task: f"active on {active.get(task) or 'none'}, standby on {standbys.get(task) or 'none'}"
-            for task in {*active, *standbys}
-            if not active.get(task) or not standbys.get(task) or active[task] == standbys[task]
-        }
-        return str(wrong or "" if active else "no task at all")
+        return active, standbys
 
     def _uncommitted(self) -> dict[str, int]:
         """Return how far committed offsets are from the ends of the inputs."""
@@ -335,9 +342,9 @@ class Phase:
 
     def _judge_states(self) -> None:
         self.doing = "comparing states"
-        changes = read_changelogs(self._kafka, self._application)
+        logs = read_changelogs(self._kafka, self._application)
         directories = {replica.name: replica.state_directory for replica in self._all}
-        found = compare_states(self._application, changes, directories, self.feeder.inputs)
+        found = compare_states(self._application, logs, directories, self.feeder.inputs, self._ran)
         self.result.problems += found.problems
         self.result.figures.update(
             {
@@ -345,6 +352,7 @@ class Phase:
                 "rows compared": found.rows,
                 "stores behind": found.behind,
                 "stores damaged": found.damaged,
+                "stores truncated": found.truncated,
             }
         )
 

@@ -103,9 +103,20 @@ class Reader:
             self._ends[where] = message.offset()
 
 
+def first_offsets(kafka: EmbeddedKafka, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """Return the first offsets that the partitions still have."""
+    return _offsets(kafka, partitions, OffsetSpec.earliest())
+
+
 def end_offsets(kafka: EmbeddedKafka, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """Return the partitions' ends, for a consumer that sees everything."""
-    asked = {TopicPartition(name, number): OffsetSpec.latest() for name, number in partitions}
+    return _offsets(kafka, partitions, OffsetSpec.latest())
+
+
+def _offsets(
+    kafka: EmbeddedKafka, partitions: Sequence[tuple[str, int]], wanted: OffsetSpec
+) -> dict[tuple[str, int], int]:
+    asked = {TopicPartition(name, number): wanted for name, number in partitions}
     admin = kafka.admin()  # kept: if it ended, the answers would never arrive
     answers = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=20)
     return {(tp.topic, tp.partition): future.result(30).offset for tp, future in answers.items()}

@@ -3,13 +3,16 @@
 Every store, of an active task, of a standby or of a task that has moved away, must contain exactly what its changelog contains up
 to the offset that the store records. So a standby equals its active task at that offset. One of a changelog's copies must have
 reached its end, and the changelogs' last values must be what the model computes.
+
+A copy that a truncation has left behind cannot be compared, because its changelog no longer has what it should contain. Whoever
+opens it has to wipe it, so no instance may have run with it to the end.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +21,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from rocksdict import AccessType, Options, Rdict
 from tests.soak.damage import DAMAGED
 from tests.soak.model import Inputs, expected_states
-from tests.soak.reading import end_offsets
+from tests.soak.reading import end_offsets, first_offsets
 from tests.soak.topology import CLOSED_STORE, PARTITIONS, WINDOW_MS
 
 from millrace.dev.kafka import EmbeddedKafka
@@ -41,6 +44,15 @@ class Change(NamedTuple):
 
 
 @dataclass(slots=True)
+class Log:
+    """What one changelog partition has."""
+
+    first_offset: int = 0
+    """Everything below was deleted."""
+    changes: list[Change] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class StateFindings:
     """The differences, and how much was compared."""
 
@@ -50,11 +62,13 @@ class StateFindings:
     rows: int = 0
     behind: int = 0
     """Copies at an earlier offset than the changelog's end."""
+    truncated: int = 0
+    """Copies at an earlier offset than the changelog's first one, which cannot be compared."""
     damaged: int = 0
     """Copies that a fault damaged and that no instance has opened since."""
 
 
-def read_changelogs(kafka: EmbeddedKafka, application: str) -> dict[Changelog, list[Change]]:
+def read_changelogs(kafka: EmbeddedKafka, application: str) -> dict[Changelog, Log]:
     """Read the committed records of an application's changelogs."""
     topics = [
         name
@@ -62,7 +76,7 @@ def read_changelogs(kafka: EmbeddedKafka, application: str) -> dict[Changelog, l
         if name.startswith(f"{application}-") and name.endswith("-changelog")
     ]
     partitions = [(name, number) for name in topics for number in range(PARTITIONS)]
-    changes: dict[Changelog, list[Change]] = {Changelog(*each): [] for each in partitions}
+    logs = {Changelog(*where): Log(first) for where, first in first_offsets(kafka, partitions).items()}
     waiting = {where for where, end in end_offsets(kafka, partitions).items() if end}
     consumer = Consumer(
         {
@@ -86,24 +100,29 @@ def read_changelogs(kafka: EmbeddedKafka, application: str) -> dict[Changelog, l
                 error = message.error()
                 if error is None:
                     change = Change(message.offset(), message.key(), message.value(), message.timestamp()[1])
-                    changes[Changelog(*where)].append(change)
+                    logs[Changelog(*where)].changes.append(change)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     waiting.discard(where)
     finally:
         consumer.close()
-    return changes
+    return logs
 
 
 def compare_states(
-    application: str, changes: Mapping[Changelog, list[Change]], state_directories: Mapping[str, Path], inputs: Inputs
+    application: str,
+    logs: Mapping[Changelog, Log],
+    state_directories: Mapping[str, Path],
+    inputs: Inputs,
+    ran: Collection[tuple[str, str]] = (),
 ) -> StateFindings:
     """Compare every store on disk with its changelog, and the changelogs with the model.
 
     Args:
         application: its id.
-        changes: the changelogs.
+        logs: the changelogs.
         state_directories: `state.dir` of each instance by its name; none of them is running.
         inputs: what was written to the input topics.
+        ran: the tasks that instances ran to the end, active or standby: the instance's name and the task's id.
     """
     found = StateFindings()
     reached: dict[Changelog, int] = defaultdict(lambda: -1)
@@ -111,7 +130,7 @@ def compare_states(
     for replica, state_directory in state_directories.items():
         for task, store, databases in stores_on_disk(state_directory / application):
             changelog = Changelog(f"{application}-{store}-changelog", int(task.name.partition("_")[2]))
-            if changelog not in changes:
+            if changelog not in logs:
                 found.problems.append(f"{replica} has a store {task.name}/{store} without a changelog")
                 continue
             on_disk.add(changelog)
@@ -122,23 +141,33 @@ def compare_states(
             if offset is None:
                 continue  # a process that was killed before its first commit
             reached[changelog] = max(reached[changelog], offset)
+            log = logs[changelog]
+            if log.first_offset and offset < log.first_offset:
+                found.truncated += 1
+                if (replica, task.name) in ran:
+                    found.problems.append(
+                        f"{replica} ran {task.name}/{store} at offset {offset} of {changelog}, which begins at "
+                        f"{log.first_offset}: it should have been wiped"
+                    )
+                continue
             found.stores += 1
             rows = {key: value for database in databases for key, value in rows_of(database)}
             found.rows += len(rows)
-            wanted = _content([each for each in changes[changelog] if each.offset <= offset])
+            wanted = _content([each for each in log.changes if each.offset <= offset])
             wrong = different(rows, wanted, store)
             if wrong:
                 found.problems.append(
                     f"{replica}: {task.name}/{store} at offset {offset} differs from its changelog in {len(wrong)} of "
                     f"{len(wanted)} rows, such as {wrong[:3]}"
                 )
-            if changes[changelog] and offset < changes[changelog][-1].offset:
+            if log.changes and offset < log.changes[-1].offset:
                 found.behind += 1
     for changelog in sorted(on_disk):
-        last = changes[changelog][-1].offset if changes[changelog] else -1
+        changes = logs[changelog].changes
+        last = changes[-1].offset if changes else -1
         if reached[changelog] < last:
             found.problems.append(f"{changelog} has offset {last}, but no copy is beyond {reached[changelog]}")
-    found.problems += _against_model(application, changes, inputs)
+    found.problems += _against_model(application, logs, inputs)
     return found
 
 
@@ -203,12 +232,12 @@ def _expired(store: str, keys: list[bytes]) -> set[bytes]:
     return {key for key, start in starts.items() if start <= newest - 2 * WINDOW_MS}
 
 
-def _against_model(application: str, changes: Mapping[Changelog, list[Change]], inputs: Inputs) -> Iterator[str]:
+def _against_model(application: str, logs: Mapping[Changelog, Log], inputs: Inputs) -> Iterator[str]:
     for store, expected in expected_states(inputs).items():
         content: dict[bytes, Any] = {}
         for number in range(PARTITIONS):
             changelog = Changelog(f"{application}-{store}-changelog", number)
-            for key, change in _content(changes.get(changelog, [])).items():
+            for key, change in _content(logs.get(changelog, Log()).changes).items():
                 content[key] = json.loads(change.value or b"null")
         if store == "totals":
             content = {key: sorted(numbers) for key, numbers in content.items()}

@@ -6,16 +6,21 @@ import json
 import random
 import struct
 from dataclasses import replace
+from uuid import uuid4
 from xml.etree import ElementTree as ET
 
 import pytest
+from confluent_kafka import Producer
 from rocksdict import Options, Rdict
+from tests.soak.chaos import Chaos, Fault, wiped_below
 from tests.soak.damage import DAMAGED, corrupt, delete
 from tests.soak.model import Event, Inputs
+from tests.soak.network import Network
+from tests.soak.replicas import Replica
 from tests.soak.resources import SLACK, Sample, Sampler, count_iterators, grown, open_iterators, picture, read_samples
-from tests.soak.states import Change, compare_states, rows_of
+from tests.soak.states import Change, Log, compare_states, read_changelogs, rows_of
 from tests.soak.test_soak import DrivenFeeder
-from tests.soak.topology import build, settings
+from tests.soak.topology import CLOSED_STORE, PARTITIONS, build, settings
 
 from millrace.records import TopicPartition
 from millrace.state import rocksdb
@@ -42,13 +47,14 @@ def write_store(state_directory, offset, rows):
     return directory
 
 
-def compared(tmp_path, **copies):
-    """Return the findings for copies of the store, each with its offset and rows."""
+def compared(tmp_path, first_offset=0, ran=(), **copies):
+    """Return the findings for copies of the store, each with its offset and rows, if the changelog begins at an offset."""
     for name, (offset, rows) in copies.items():
         write_store(tmp_path / name, offset, rows)
-    changes = {CHANGELOG: [Change(offset, key, value, 7) for offset, (key, value) in ROWS.items()]}
+    changes = [Change(offset, key, value, 7) for offset, (key, value) in ROWS.items() if offset >= first_offset]
+    logs = {CHANGELOG: Log(first_offset, changes)}
     inputs = Inputs(versions={})
-    found = compare_states("app", changes, {name: tmp_path / name for name in copies}, inputs)
+    found = compare_states("app", logs, {name: tmp_path / name for name in copies}, inputs, ran)
     found.problems = [problem for problem in found.problems if "model" not in problem]
     return found
 
@@ -83,6 +89,100 @@ def test_changelog_that_no_copy_has_reached_is_found(tmp_path):
     assert "no copy is beyond 1" in problem
 
 
+LEFT_BEHIND = {"one": (4, {b"k1": b"5"}), "two": (1, {b"k1": b"1", b"k2": b"2"})}
+"""A store that was restored after a truncation at offset 3, and one from before it."""
+
+
+def test_copy_from_before_a_truncation_is_counted(tmp_path):
+    """A copy that is at an earlier offset than its changelog's first one cannot be compared; it is counted separately."""
+    found = compared(tmp_path, 3, {("one", "0_0")}, **LEFT_BEHIND)
+    assert (found.problems, found.stores, found.truncated, found.behind) == ([], 1, 1, 0)
+
+
+def test_copy_from_before_a_truncation_that_was_in_use_is_found(tmp_path):
+    """An instance that ran a task to the end must have wiped a store that its changelog cannot complete."""
+    [problem] = compared(tmp_path, 3, {("one", "0_0"), ("two", "0_0")}, **LEFT_BEHIND).problems
+    assert "two ran 0_0/first at offset 1 of app-first-changelog-0, which begins at 3" in problem
+
+
+def test_copy_after_a_truncation_is_still_compared(tmp_path):
+    """A truncation excuses nothing in a copy that has reached its offset."""
+    [problem] = compared(tmp_path, 3, one=(4, {b"k1": b"6"})).problems
+    assert "instead of" in problem
+
+
+def test_copy_of_an_empty_changelog_is_compared(tmp_path):
+    """A changelog without records, which was never truncated, leaves no copy behind."""
+    write_store(tmp_path / "one", 2**64 - 1, {})
+    logs = {CHANGELOG: Log()}
+    found = compare_states("app", logs, {"one": tmp_path / "one"}, Inputs(), {("one", "0_0")})
+    assert (found.stores, found.truncated) == (1, 0)
+
+
+AT = (
+    "Store windows of task 0_1 is at offset {} of app-windows-changelog-1, which has offsets 640 to 1572 only: its state is "
+    "wiped and restored from the beginning"
+)
+READ = "app-windows-changelog-1 no longer has offset {}: the state of task 0_1 is wiped and restored from the beginning"
+
+
+@pytest.mark.parametrize("text", [AT, READ], ids=["when opened", "when read"])
+@pytest.mark.parametrize(("offset", "excused"), [(0, True), (639, True), (640, False), (2000, False)])
+def test_wipe_is_excused_below_a_truncation(text, offset, excused):
+    """A store may be wiped if it had not reached the offset of the truncation, and for no other reason."""
+    assert wiped_below("app-windows-changelog-1", 640)(f"WARNING {text.format(offset)}") is excused
+
+
+@pytest.mark.parametrize(
+    "truncated", ["app-windows-changelog-2", "app-totals-changelog-1", "my-app-windows-changelog-1"]
+)
+@pytest.mark.parametrize("text", [AT, READ], ids=["when opened", "when read"])
+def test_wipe_is_not_excused_by_another_truncation(truncated, text):
+    """A truncation explains nothing about other changelogs, or other partitions."""
+    assert not wiped_below(truncated, 640)(f"WARNING {text.format(7)}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING State of tasks 0_1 does not match their changelogs; it is wiped and restored",
+        "INFO Restoring store windows of task 0_1 from app-windows-changelog-1, offsets 7 to 640",
+    ],
+)
+def test_other_lines_are_not_excused_by_a_truncation(line):
+    """Only a wipe that names the offset is excused."""
+    assert not wiped_below("app-windows-changelog-1", 640)(line)
+
+
+@pytest.mark.broker
+def test_truncation_is_excused_for_every_instance(kafka, tmp_path):
+    """The fault truncates one changelog partition; any instance, even the spare one, may have lacked what is gone."""
+    application = f"app-{uuid4().hex[:8]}"
+    changelog = f"{application}-{CLOSED_STORE}-changelog"
+    kafka.create_topics(changelog, partitions=PARTITIONS)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for second in range(10):
+        producer.produce(changelog, b"value", b"key", 1, timestamp=1_000 * second + 1)
+    producer.flush(30)
+    instances = [Replica(name, application, {}, tmp_path, static=True) for name in ("one", "two", "three", "four")]
+    with Network(1) as network:
+        faults = Chaos(application, kafka, network, instances[:3], instances[3], lambda _: 4_000, [])
+        faults._truncate(Fault(0.0, "truncate", 0, 0.0, 0.5), instances[0])()
+    [first] = [log.first_offset for where, log in read_changelogs(kafka, application).items() if where.partition == 1]
+    assert first == 4
+    for instance in instances:
+        lines = [
+            f"WARNING Store windows of task 0_1 is at offset {offset} of {changelog}-{number}, which has offsets 4 to 10 only: "
+            "its state is wiped and restored from the beginning\n"
+            for number, offset in ((1, 3), (1, 4), (2, 3))
+        ]
+        instance.log_path.write_text("".join(lines))
+        instance.figures()
+        assert [problem.partition("WARNING ")[2] + "\n" for problem in instance.problems] == [
+            line.partition("WARNING ")[2] for line in lines[1:]
+        ]
+
+
 @pytest.fixture(scope="module")
 def logged():
     """Return inputs, and the content of the topology's stores as changelogs."""
@@ -97,28 +197,28 @@ def logged():
             (windowed.key.encode() + struct.pack(">qi", windowed.window.start, 0), stored.value)
             for windowed, stored in driver.get_window_store("totals").all()
         ]
-    changes = {
-        TopicPartition(f"app-{name}-changelog", 0): [
-            Change(offset, key, json.dumps(value).encode(), 0) for offset, (key, value) in enumerate(each)
-        ]
+    logs = {
+        TopicPartition(f"app-{name}-changelog", 0): Log(
+            0, [Change(offset, key, json.dumps(value).encode(), 0) for offset, (key, value) in enumerate(each)]
+        )
         for name, each in rows.items()
     }
-    return feeder.inputs, changes
+    return feeder.inputs, logs
 
 
 def test_changelogs_agree_with_the_model(logged):
     """The model computes what the stores contain at the end."""
-    inputs, changes = logged
-    assert len(changes) == 6
-    assert compare_states("app", changes, {}, inputs).problems == []
+    inputs, logs = logged
+    assert len(logs) == 6
+    assert compare_states("app", logs, {}, inputs).problems == []
 
 
 @pytest.mark.parametrize("store", ["first", "second", "orders", "versions", "matched", "totals"])
 def test_changelog_without_its_last_record_differs_from_the_model(logged, store):
     """One missing change of any of these stores is found."""
-    inputs, changes = logged
+    inputs, logs = logged
     changelog = TopicPartition(f"app-{store}-changelog", 0)
-    shortened = {**changes, changelog: changes[changelog][:-1]}
+    shortened = {**logs, changelog: Log(0, logs[changelog].changes[:-1])}
     [problem] = compare_states("app", shortened, {}, inputs).problems
     assert f"changelog of {store} differs from the model" in problem
 
