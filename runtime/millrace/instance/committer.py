@@ -136,8 +136,10 @@ class Committer:
 
     def abort(self) -> None:
         """Discard what was sent since the last commit."""
-        self._resources.producer.abort()
-        self._resources.collector.discard()  # afterwards, because aborting reports the records that were discarded
+        try:
+            self._resources.producer.abort()
+        finally:
+            self._resources.collector.discard()  # afterwards, because aborting reports the records that were discarded
 
 
 class RepartitionPurge:

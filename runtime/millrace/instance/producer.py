@@ -300,6 +300,7 @@ class StreamsProducer:
         of a new producer also ends the transaction.
 
         Raises:
+            TaskMigratedError: the new producer was fenced when it started.
             StreamsTimeoutError: no coordinator answered the new producer within `task.timeout.ms`.
         """
         if not (self.in_transaction or self._to_be_replaced):
@@ -323,12 +324,15 @@ class StreamsProducer:
         """Replace the client by a new one with the same settings, whose start fences the old one.
 
         Raises:
+            TaskMigratedError: a newer producer with this id exists; `abort` replaces this one too.
             StreamsTimeoutError: no coordinator answered.
         """
         self.close()
         self.client = self._open()
-        self.in_transaction = self._stuck = self._to_be_replaced = False
+        self.in_transaction = self._stuck = False
+        self._to_be_replaced = True
         self.start()
+        self._to_be_replaced = False
 
     def close(self) -> None:
         """Discard what has not been sent; flush or commit first to keep it."""

@@ -13,7 +13,8 @@ partitions grow: all partitions share one queue, and what the task waits for is 
 pause discards what the client has fetched, a mebibyte at a time.
 
 *Failures* are handled by exception: migrated → drop the tasks and rejoin; corrupted → wipe and restore; transaction aborted →
-start again from the last commit; anything else ends the thread, and the uncaught exception handler decides.
+start again from the last commit; anything else ends the thread, and the uncaught exception handler decides. Java also ends it if
+a producer is fenced when it starts; here that counts as migrated, and the next transaction gets another producer.
 
 *Closing* commits, and so waits for brokers, for a limited time in all; after that tasks are closed dirty, which loses nothing.
 """
@@ -110,8 +111,7 @@ class StreamThread:
         """Ask the thread to commit, close its tasks and end; returns at once.
 
         Args:
-            leave_group: whether to leave the group; None = as asked before, by default dynamic members leave and static ones
-                stay.
+            leave_group: whether to leave the group; None = as asked before, by default only dynamic members leave.
             broker_wait_s: how long it may wait for brokers in all before it gives up what is not committed.
         """
         if leave_group is not None:
@@ -180,9 +180,7 @@ class StreamThread:
             loop.start()
             while not self.stop_requested.is_set():
                 loop.round()
-        except (
-            BaseException
-        ) as raised:  # any exception: the uncaught exception handler decides, and everything is closed
+        except BaseException as raised:  # the uncaught exception handler decides, and everything is closed
             clean = False
             error = of_thread(raised)
             if isinstance(error, StreamsTimeoutError) and self.progress.given_up:
@@ -266,30 +264,36 @@ class ThreadLoop:
 
     def start(self) -> None:
         """Fence the thread's predecessor and connect to the group; the first round joins it."""
-        resources = self.resources
-        resources.producer.start()
+        try:
+            self.resources.producer.start()
+        except TaskMigratedError as error:
+            _log.warning("%s: %s", self._name, error)
         with self._progress.waiting_for("the group's coordinator"):
-            resources.member.start()
+            self.resources.member.start()
 
     def round(self) -> None:
         """Go round once: group events, restored tasks, poll, process, punctuate, commit if due."""
-        tasks, member = self.tasks, self.resources.member
+        tasks = self.tasks
         try:
-            self._round()
-        except TaskMigratedError as error:
+            try:
+                self._round()
+            except TaskCorruptedError as error:
+                _log.warning("%s: %s", self._name, error)
+                tasks.abort_and_revive({task_id for task_id in tasks.task_ids if task_id in error.task_ids})
+                self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
+            except TransactionAbortedError as error:
+                _log.warning("%s: %s", self._name, error)
+                self._pace.aborted()
+                tasks.abort_and_revive()
+                self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
+        except TaskMigratedError as error:  # of the round, or of the producer that an abort has started
             _log.warning("%s: %s", self._name, error)
             self._thread.set_state(ThreadState.PARTITIONS_REVOKED)
-            tasks.lose()
-            member.rejoin_without_tasks(str(error))
-        except TaskCorruptedError as error:
-            _log.warning("%s: %s", self._name, error)
-            tasks.abort_and_revive({task_id for task_id in tasks.task_ids if task_id in error.task_ids})
-            self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
-        except TransactionAbortedError as error:
-            _log.warning("%s: %s", self._name, error)
-            self._pace.aborted()
-            tasks.abort_and_revive()
-            self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
+            try:
+                tasks.lose()
+            except TaskMigratedError as again:
+                _log.warning("%s: %s", self._name, again)
+            self.resources.member.rejoin_without_tasks(str(error))
 
     def _round(self) -> None:
         resources, tasks = self.resources, self.tasks
@@ -384,11 +388,10 @@ class ThreadLoop:
         now_ms = self._context.clock()
         waiting = [task for task in tasks if task.buffered() and not task.ready(now_ms)]
         for task in waiting:
+            limit_bytes = _AHEAD_BYTES / len(waiting)
             for partition in task.input_partitions & batches.keys():
                 records = task.buffered(partition)
-                if records > self._buffer_limit and records * _mean_bytes(batches[partition]) > _AHEAD_BYTES / len(
-                    waiting
-                ):
+                if records > self._buffer_limit and records * _mean_bytes(batches[partition]) > limit_bytes:
                     _log.debug("%s pauses %s with %d records", self._name, partition, records)
                     self._resume_at[partition] = records // 2
                     self.resources.consumer.pause([partition])
@@ -399,9 +402,7 @@ class ThreadLoop:
             return min(_RESTORING_POLL_S, self._poll_s)
         now_ms = self._context.clock()
         due = min((task.schedules.wall_clock.next_ms for task in tasks.running.values()), default=None)
-        wait_s = self._poll_s
-        if due is not None:
-            wait_s = min(wait_s, max(0.0, (due - now_ms) / 1000))
+        wait_s = self._poll_s if due is None else min(self._poll_s, max(0.0, (due - now_ms) / 1000))
         if any(task.commit_needed for task in tasks.running.values()):
             wait_s = min(wait_s, max(0.0, self._next_commit() - time.monotonic()))
         return wait_s
@@ -475,8 +476,7 @@ class ThreadLoop:
         except Exception as error:  # the thread ends anyway; its successor repeats what is not committed
             _log.warning(
                 "%s could not commit while closing (%s): the records since the last commit are processed again",
-                self._name,
-                error,
+                *(self._name, error),
             )
             _log.debug("Closing failed", exc_info=True)
         steps: tuple[tuple[str, Callable[[], object]], ...] = (
