@@ -11,6 +11,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from kafka.errors import KafkaTimeoutError
 from tests.kafka.support import StreamsGroup, committed, set_group
 from tests.operator.kafka.certificates import Authority
 from tests.waiting import wait_until
@@ -22,6 +23,7 @@ from millrace.errors import AuthorizationError, TaskMigratedError
 from millrace.kafka.admin import delete_group, delete_topics
 from millrace.kafka.membership.state import MemberState
 from millrace.kafka.membership.streams_state import MISSING_INTERNAL_TOPICS, MISSING_SOURCE_TOPICS
+from millrace.kafka.streams_messages import StreamsGroupHeartbeatRequest
 from millrace.records import OffsetAndMetadata
 
 pytestmark = pytest.mark.broker
@@ -275,6 +277,47 @@ def test_a_change_that_the_coordinator_stores_late_is_followed(own_kafka, kafka_
     assert not group.of("a", Lost)
     assert not group.of("b", Lost)
     group.close()
+
+
+class Delayed(Watched):
+    """A member of which one heartbeat is not answered in time, because it takes so long to arrive."""
+
+    def __init__(self, member):
+        super().__init__(member)
+        self.late = None
+        self._run = member._connection.run
+
+    async def _pass(self, request, *arguments, **named):
+        if self.late is None and isinstance(request, StreamsGroupHeartbeatRequest):
+            self.late = request
+            raise KafkaTimeoutError("no answer in time")
+        return await super()._pass(request, *arguments, **named)
+
+    def arrive(self):
+        """Let it arrive, and return the answer, which the member does not get."""
+        return self._run(self._send, self.late)
+
+
+@pytest.mark.parametrize("change", ["revoked", "added"])
+def test_a_change_that_a_late_heartbeat_is_told_of_is_followed(group, change):
+    """A heartbeat may arrive after those that took its place; if it is the first after a change, only its answer tells of it."""
+    if change == "added":
+        group.join("b")
+    member = group.join("a")
+    group.settle()
+    group.until(lambda: member._heartbeats._reported == member._state.current)
+    delayed = Delayed(member)
+    group.until(lambda: len(delayed.codes) > 4)
+    delayed.held = True
+    if change == "revoked":
+        other = group.join("b")
+        group.until(lambda: other.generation > 0)
+    else:
+        group.members.pop("b").close(leave_group=True)
+    assert delayed.arrive().active_tasks is not None
+    delayed.held = False
+    group.settle()
+    assert not group.of("a", Lost)
 
 
 def test_a_group_that_is_deleted_beneath_its_member_starts_again(group, kafka):

@@ -13,7 +13,9 @@ if they are the same as before: the stream thread may have skipped an assignment
 waits until it is told that the member does not own it.
 
 The coordinator sends a change of the assignment once, and its answer may be lost, or replaced by an error although the change is
-stored after all; so after such an answer the assignment is read from the group's description.
+stored after all; so after such an answer the assignment is read from the group's description. A heartbeat that was not answered
+in time may still arrive, after those that follow it, and then the change is in an answer that nobody reads. So for a session's
+time the assignment is read after every heartbeat, which has all fields: then the last epoch but one is accepted.
 """
 
 from __future__ import annotations
@@ -135,6 +137,8 @@ class StreamsHeartbeats:
         """When to warn that internal topics are still missing (monotonic)."""
         self._missed_answer = False
         """Whether an answer that was lost, or was an error, may have changed the assignment."""
+        self._late_until_s = 0.0
+        """Until when a heartbeat that was not answered in time may still arrive (monotonic)."""
         self._last_poll_s = time.monotonic()
         self.shutdown_application = False
         """Whether to tell the coordinator that the application is to stop everywhere."""
@@ -224,6 +228,7 @@ class StreamsHeartbeats:
             return
         except kafka_errors.KafkaError as error:
             log.debug("Heartbeat of group %s failed: %s", self._settings.group_id, error)
+            self._late_until_s = time.monotonic() + self._settings.session_timeout_ms / 1000
             self._missed(epoch)
             return
         with member.lock:
@@ -232,7 +237,7 @@ class StreamsHeartbeats:
             if answer.error_code:
                 self._refused(answer.error_code, answer.error_message or "")
             else:
-                self._reported = reporting if answer.active_tasks is None else None
+                self._reported = reporting if answer.active_tasks is None and not self._missed_answer else None
                 self._accepted(answer)
         if answer.error_code:
             if answer.error_code == _UNKNOWN_SERVER_ERROR:
@@ -275,7 +280,7 @@ class StreamsHeartbeats:
                     self._learn(_ids(given.active_tasks), _ids(given.standby_tasks), _ids(given.warmup_tasks))
 
     def _learn(self, active: _Ids, standby: _Ids, warmup: _Ids) -> None:
-        self._missed_answer = False
+        self._missed_answer = time.monotonic() < self._late_until_s
         self._ids = (active, standby, warmup)
         if self._ids != self._resolved:
             self._member.target = None  # until `_resolve` knows it; what was given to the stream thread stays as it is
