@@ -3,9 +3,9 @@
 Times are milliseconds since the epoch. A window is identified by its start; its end is start + window size. Scans of several
 keys are in the order of the bytes store (see `window_bytes_store`), merged with cached windows.
 
-Where duplicates are retained, a sequence number tells apart the values of one key and time. Java counts from 1 whenever a task is
-opened, so that a value may replace another one that was put as early after an earlier opening, and a join loses results. Here the
-numbers go on from the changelog's offset, which is not less than the last number: every put is logged.
+Where duplicates are retained, a sequence number tells apart the values of one key and time. Java counts from 1 in every new
+task, so that a value may replace another one that was put as early in a former task, and a join loses results. Here the numbers
+go on from the changelog's offset, which is not less than the last number: every put is logged.
 """
 
 from __future__ import annotations
