@@ -167,9 +167,16 @@ def run_backfill(
         if publisher is not None:
             check_unchanged(kafka, admin)
             provision(plan, admin, config)
-            progress(Phase.PUBLISHING, ends)
             with watch.publishing():
-                published = publisher.publish(spark, computed, kafka, admin, group, spec.transaction_records)
+                published = publisher.publish(
+                    spark,
+                    computed,
+                    kafka,
+                    admin,
+                    group,
+                    spec.transaction_records,
+                    lambda: progress(Phase.PUBLISHING, ends),
+                )
             result.transactions = published.transactions
             stores = _stores_by_changelog(plan)
             for written in published.written:

@@ -235,13 +235,20 @@ class StreamsProducer:
             return failure
         return TransactionAbortedError(f"{failure}. The records since the last commit are processed again")
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: bytes) -> None:
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group_metadata: bytes,
+        confirm: Callable[[], None] = lambda: None,
+    ) -> None:
         """Commit the transaction together with input offsets.
 
         Args:
             offsets: those of all tasks of the thread; must not be empty, because the check of the group's generation that
                 comes with them is what keeps a zombie from committing.
             group_metadata: the member's, as librdkafka encodes it; never an anonymous one, which is not checked.
+            confirm: called once the offsets are part of the transaction: from then on, who asks the group for them waits for its
+                end. If it raises, nothing is committed.
 
         Raises:
             TaskMigratedError: the generation is over, or the producer is fenced.
@@ -261,6 +268,7 @@ class StreamsProducer:
                 lambda: client.send_offsets_to_transaction(positions, group_metadata, _REQUEST_TIMEOUT_S), deadline
             ),
         )
+        confirm()
         try:
             self._retry(
                 "commit the transaction",
