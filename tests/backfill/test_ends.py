@@ -137,6 +137,17 @@ def test_another_plan_is_refused(spark, app):
         run_backfill(spark, spec(app, plan_hash="1234"))
 
 
+def test_what_is_refused_before_anything_is_written_is_not_being_published(spark, app):
+    """So that nobody takes it for half a result."""
+    phases = []
+    with pytest.raises(ConfigError, match=r"There are 100 output records, .* at most 10\."):
+        run_backfill(
+            spark, spec(app, outputs=Outputs.ALL, transaction_records=10), lambda phase, _ends: phases.append(phase)
+        )
+    assert phases == [Phase.COMPUTING]
+    assert app.committed() == {}
+
+
 def test_of_two_backfills_the_later_one_ends(spark, app):
     """The earlier one is fenced when it writes, and leaves nothing."""
     later = []

@@ -177,9 +177,9 @@ class _Pass:
     @property
     def _has_succeeded(self) -> bool:
         """Whether the latest attempt has; its last report counts, whatever becomes of its driver after that."""
-        state = None if self.application is None else state_of(self.application)
+        state = state_of(self.application) if self.application is not None else "Failed"
         reported = self.observed.progress is not None and self.observed.progress.state == "Succeeded"
-        return state == "Succeeded" or (reported and state in {"Failed", None})
+        return state == "Succeeded" or (reported and state == "Failed")
 
     @property
     def publishes(self) -> bool:
@@ -415,7 +415,7 @@ class _Pass:
             self._condition("AppStopped", "True", "NoMembers", "Nobody is in the group.")
             if self.status.holds_app
             else self._condition(
-                "AppStopped", "False", "NotNeeded", "Nothing is written to Kafka, so the application may run."
+                "AppStopped", "False", "NotNeeded", "Nothing is written to Kafka: the application may run."
             ),
         ).model_copy(
             update={
