@@ -12,11 +12,12 @@ from tests.backfill.programs import CountPerKey
 from tests.backfill.test_ends import DEADLINE_S, KEYS, command, go_on, spec
 from tests.waiting import wait_until
 
+from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import backfill_clients
 from millrace.backfill.run import Phase, run_backfill
 from millrace.backfill.writer import Writer
 from millrace.config import StreamsConfig
-from millrace.errors import ActiveGroupError, ProductionError, StreamsTimeoutError, TaskMigratedError
+from millrace.errors import ActiveGroupError, ConfigError, ProductionError, StreamsTimeoutError, TaskMigratedError
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.states import State
 from millrace.kafka.clients import open_admin
@@ -140,3 +141,32 @@ def test_a_record_that_is_too_large(app):
     with pytest.raises(ProductionError, match=f"send a record to {app.sink}.*too large"), writer.transaction():
         writer.send(TopicPartition(app.sink, 0), b"k", bytes(2_000_000), 1, ())
     writer.close()
+
+
+def test_a_driver_that_dies_after_its_last_transaction(spark, app):
+    """The next attempt of the same backfill writes the outputs no second time; another backfill does."""
+    first = spec(app, outputs=Outputs.ALL, attempt_of="history")
+
+    def die(phase, _ends):
+        if phase is Phase.SUCCEEDED:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_backfill(spark, first, die)
+    app.produce(["k1"])
+    result = run_backfill(spark, first)
+    assert result.notes == ["An earlier attempt has handed over, so nothing was done again"]
+    assert len(app.read(app.sink)) == len(KEYS)
+    assert sum(app.committed().values()) == len(KEYS)
+    run_backfill(spark, spec(app, attempt_of="again"))
+    assert sum(app.committed().values()) == len(KEYS) + 1
+    assert app.table(app.changelog) == dict(app.counts)
+
+
+def test_a_transaction_that_brokers_do_not_allow(app):
+    """The error names the settings of both sides."""
+    settings = {**app.settings, "producer.transaction.timeout.ms": "90000000"}
+    with pytest.raises(
+        ConfigError, match=r"90,000,000 ms.*transaction.max.timeout.ms, or set producer.transaction.tim"
+    ):
+        Writer(backfill_clients(StreamsConfig.of(settings)), f"{app.id}-backfill")

@@ -16,6 +16,10 @@ writes only if, after its producer was started, the mark is that of its own back
 frozen would fence nobody, and write after a later one has ended. And a backfill that finds the mark of another sets its own
 before it fences all executors of that one.
 
+A driver that dies after its last transaction does not know that it has ended, and whoever starts it again even less. So attempts
+of the same backfill have a name in common: the last transaction also commits an offset of a group with this name, and an attempt
+that finds one does nothing.
+
 An application that starts meanwhile reads the group's offsets either before they are part of the last transaction, and is seen as
 a member before this is committed, or it waits until it is.
 """
@@ -27,7 +31,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import pyarrow as pa
@@ -105,16 +109,18 @@ class Publisher:
     Args:
         settings: the application's.
         plan: the application's.
+        attempt_of: what attempts of the same backfill have in common; None if there are no others.
 
     Raises:
         StreamsTimeoutError: no transaction coordinator answered.
     """
 
-    def __init__(self, settings: Mapping[str, object], plan: TopologyPlan) -> None:
+    def __init__(self, settings: Mapping[str, object], plan: TopologyPlan, attempt_of: str | None = None) -> None:
         self._settings = settings
         self._plan = plan
         self._clients = backfill_clients(StreamsConfig.of(settings))
         self._writer = Writer(self._clients, f"{plan.application_id}-backfill")
+        self._attempts_group = None if attempt_of is None else f"{plan.application_id}-backfill-{attempt_of}"
         self._mark = f"{UNFINISHED_BACKFILL} {uuid.uuid4().hex}"
 
     def __enter__(self) -> Self:
@@ -124,6 +130,16 @@ class Publisher:
     def __exit__(self, *_: object) -> None:
         """Give up what is not committed."""
         self._writer.close()
+
+    def has_handed_over(self, group: GroupAdmin) -> bool:
+        """Return whether an earlier attempt of this backfill has published everything.
+
+        Args:
+            group: the application's.
+        """
+        if self._attempts_group is None:
+            return False
+        return bool(group.of_group(self._attempts_group, group.timeout_s).positions())
 
     def publish(
         self,
@@ -191,6 +207,8 @@ class Publisher:
                 published.written.append(changes.write(self._writer, self._clients, target, found))
             self._writer.flush()
             published.offsets |= _beyond_own_records(admin, published, history)
+            if self._attempts_group is not None:
+                self._writer.add_offsets(self._attempts_group, dict(islice(published.offsets.items(), 1)))
             self._writer.commit(
                 self._plan.application_id, published.offsets, lambda: check_group_is_empty(group, written)
             )

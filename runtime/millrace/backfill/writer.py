@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from millrace.deadline import Deadline
-from millrace.errors import ProductionError, StreamsError, StreamsTimeoutError, TaskMigratedError
+from millrace.errors import ConfigError, ProductionError, StreamsError, StreamsTimeoutError, TaskMigratedError
 from millrace.instance.producer import StreamsProducer, delivery_error, send_error
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message
+    from confluent_kafka import Message
 
     from millrace.kafka.client_settings import ClientSettings
 
@@ -38,6 +38,7 @@ class Writer:
         transactional_id: the id.
 
     Raises:
+        ConfigError: brokers do not allow its transactions to take that long.
         StreamsTimeoutError: no transaction coordinator answered.
     """
 
@@ -53,7 +54,16 @@ class Writer:
         self._producer = StreamsProducer(settings, clients.config.task_timeout_ms)
         self._producer.on_failure = self._on_failure
         self._sent = 0
-        self._producer.start()
+        try:
+            self._producer.start()
+        except StreamsError as error:
+            cause = error.__cause__
+            if isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+                raise ConfigError(
+                    f"Publishing may take {self._timeout_ms:,} ms, which is more than the brokers allow a transaction: raise "
+                    "their transaction.max.timeout.ms, or set producer.transaction.timeout.ms to what they allow"
+                ) from error
+            raise
 
     def transaction(self) -> Writer:
         """Begin a transaction; leaving the block without a commit aborts it."""
@@ -99,6 +109,11 @@ class Writer:
     def flush(self) -> None:
         """Wait until every record has an offset."""
         self._check(self._producer.flush)
+
+    def add_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit the offsets of one more group in this transaction."""
+        group = encode_group_metadata(group_id, -1, "", None)
+        self._check(lambda: self._producer.add_offsets(offsets, group))
 
     def commit(
         self,

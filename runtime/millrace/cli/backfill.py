@@ -122,6 +122,15 @@ def backfill(
     transaction_records: Annotated[
         int, typer.Option("--transaction-records", min=1, help="How many records one transaction may have.")
     ] = 10_000_000,
+    attempt_of: Annotated[
+        str | None,
+        typer.Option(
+            "--attempt-of",
+            metavar="NAME",
+            help="Do nothing if a backfill with the same name here has handed over.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compute and report, without writing.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show the stages as a diagram, and end.")] = False,
     form: Annotated[DiagramFormat, typer.Option("--format", help="The diagram's format.")] = DiagramFormat.MERMAID,
@@ -179,6 +188,7 @@ def backfill(
                 wall_clock_punctuators=ignore_wall_clock,
                 plan_hash=plan_hash,
                 transaction_records=transaction_records,
+                attempt_of=attempt_of,
             )
             with reporter, reporter.watching(spark) as stages:
                 result = run_backfill(spark, spec, reporter.phase, stages)
