@@ -26,9 +26,10 @@ from typing import Final, Literal
 from millrace.manifest import Condition, StreamsBackfillSpec, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
 from millrace.plan.model import TopologyPlan
-from millrace.plan.reset import ActiveMember
 from millrace_operator.backfills.explanations import (
     HALF_PUBLISHED,
+    activity_of,
+    members_of,
     no_spark_operator,
     not_started,
     obstacle_of,
@@ -54,9 +55,8 @@ from millrace_operator.backfills.spark_application import (
     state_of,
     web_ui_of,
 )
-from millrace_operator.children.naming import FINALIZER, PAUSE_ANNOTATION
+from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import AppRevision, DesiredApp, Event, Object, ObservedApp, SetFinalizer
-from millrace_operator.reconcile import consumer_group
 from millrace_operator.reconcile.children_view import ChildrenView, view_of
 from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.status import timestamp
@@ -231,7 +231,7 @@ class _Pass:
             return None
         if self.observed.members is None:
             return self._wait(self.observed.problem or "The brokers have not been asked yet.")
-        if foreign := self._members(own=False):
+        if foreign := members_of(self.app, self.view, self.observed, own=False):
             return self._end("Refused", strangers(self.app.name, foreign))
         return None
 
@@ -262,7 +262,14 @@ class _Pass:
         """Return what to do while the application stops, and start the first attempt when it has."""
         if (ending := self._overtaken()) is not None:
             return ending
-        if self.status.holds_app and (obstacle := self._activity()) is not None:
+        if self.observed.before:  # both began before the operator could see the other begin
+            what = f"{self.observed.before[0]} of the same application has begun too, and goes first."
+            waiting = self._status("Suspending", what).model_copy(update={"phase_time": timestamp(self.observed.now)})
+            return BackfillDecision((), waiting, (), _LATER_S)
+        if (
+            self.status.holds_app
+            and (obstacle := activity_of(self.desired.name, self.app, self.view, self.observed)) is not None
+        ):
             if self.in_phase_s < PATIENCE_S:
                 return BackfillDecision((), self._status("Suspending", obstacle), (), _LATER_S)
             return self._stopping(
@@ -356,33 +363,6 @@ class _Pass:
                 "another StreamsBackfill.",
             )
         return None
-
-    def _activity(self) -> str | None:
-        """Return why the application may still write; None if it has stopped and nobody is in its group."""
-        status = self.app.status
-        if status is None or status.backfill != self.desired.name:
-            paused = self.app.annotations.get(PAUSE_ANNOTATION, "").lower() == "true"
-            hint = f": remove the annotation {PAUSE_ANNOTATION}" if paused else ""
-            return f"StreamsApp {self.app.name} is being stopped{hint}."
-        if pods := sorted(pod.name for pod in self.view.pods.values()):
-            return f"Pods of StreamsApp {self.app.name} are stopping: {', '.join(pods)}."
-        if self.view.may_get_pods:
-            return f"StreamsApp {self.app.name} may still get pods: its StatefulSet is not at rest yet."
-        if self.observed.members is None:
-            return self.observed.problem or "The brokers have not been asked yet."
-        if foreign := self._members(own=False):
-            return strangers(self.app.name, foreign)
-        if own := self._members(own=True):
-            return f"Members are leaving the group: {consumer_group.listed_members(own)}."
-        return None
-
-    def _members(self, *, own: bool) -> list[ActiveMember]:
-        known = consumer_group.known_uids(self.app, self.view)
-        return [
-            item
-            for item in self.observed.members or ()
-            if consumer_group.is_member_of(self.app.name, known, item.client_id, item.instance_id) is own
-        ]
 
     def _submit(self) -> BackfillDecision:
         """Return the start of an attempt."""
