@@ -42,8 +42,8 @@ def unfinished_before(
         context: Has all that are known.
         resource: The reset or the backfill.
         app: The name of the application.
-        begun: Whether it is a backfill that has begun itself. Then only resets and newer backfills come before it that have begun as
-            well: passes over both were made at the same time, neither saw the other begin, and the newest has the application.
+        begun: Whether it is a backfill that has begun itself. Then only resets and newer backfills come before it that have begun
+            as well: passes over both were made at the same time, neither saw the other begin, and the newest has the application.
     """
     own = _age(resource)
     others = [
