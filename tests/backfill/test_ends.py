@@ -15,9 +15,11 @@ from tests.cli.test_bad_input import in_own_namespace
 from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
-from millrace.backfill.kafka_history import check_unchanged, freeze
-from millrace.backfill.publish import Publisher
+from millrace.backfill.kafka_history import backfill_clients, check_unchanged, freeze
+from millrace.backfill.publish import Changes, Publisher
+from millrace.backfill.rows import Row
 from millrace.backfill.run import BackfillSpec, Phase, run_backfill
+from millrace.backfill.writer import Writer
 from millrace.errors import (
     ActiveGroupError,
     ConfigError,
@@ -32,7 +34,7 @@ from millrace.kafka.admin import delete_topics
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin
 from millrace.kafka.offsets import delete_records, latest_offsets
-from millrace.records import TopicPartition
+from millrace.records import NO_HEADERS, TopicPartition
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -91,6 +93,21 @@ def test_a_second_backfill_replaces_the_first(spark, app):
     assert app.table(app.changelog) == dict(app.counts)
     assert result.stores["counts"].tombstones == 1
     assert result.transactions == 2 + app.partitions
+
+
+def test_versions_of_the_first_millisecond_are_found_again(app):
+    """A timestamp of 0 is written as 1, as producers take 0 for now; a second backfill knows it as its own."""
+    target = TopicPartition(app.sink, 0)
+    clients, admin = backfill_clients(app.clients.config), open_admin(app.clients.admin())
+    writer = Writer(clients, f"{app.id}-backfill")
+    row = Row(app.sink, 0, 0, "0_0", 1, 0, b"k", b"v", NO_HEADERS)
+    for _ in range(2):
+        old = {target: range(latest_offsets(admin, [target])[target])}
+        with writer.transaction():
+            changes = Changes(app.settings, old, versioned=frozenset({app.sink}), mark="")
+            assert changes.write(writer, clients, target, iter([row])).tombstones == 0
+            writer.commit(app.id, {})
+    writer.close()
 
 
 @pytest.mark.parametrize("option", [{"dry_run": True}, {"tables": True}])

@@ -192,7 +192,7 @@ class Publisher:
             self._mark_unfinished(committed, published.offsets)
             published.transactions += 1
         self._fence_executors(admin, targets, every=unfinished)
-        changes = _Changes(self._settings, _old_extents(admin, targets), _versioned(self._plan), self._mark)
+        changes = Changes(self._settings, _old_extents(admin, targets), _versioned(self._plan), self._mark)
         rows = computed.rows.where(F.col("topic") != REPORT)
         if several:
             small = rows.where(~F.col("topic").isin(*logs))
@@ -241,7 +241,7 @@ class Publisher:
 
 
 @dataclass(frozen=True, slots=True)
-class _Changes:
+class Changes:
     """Writes partitions of changelogs and outputs; pickled into the executors."""
 
     settings: Mapping[str, object]
@@ -263,7 +263,7 @@ class _Changes:
             records += 1
             size += len(row.key or b"") + len(row.value or b"")
             if left:
-                left.pop(_identity(row.key, row.timestamp) if versioned else row.key or b"", None)
+                left.pop(_identity(row.key, row.timestamp or 1) if versioned else row.key or b"", None)
         if left and versioned:
             raise ConfigError(
                 f"Changelog {target} holds {len(left)} versions that the backfill has not computed, and versions cannot "
@@ -293,7 +293,7 @@ class _Changes:
 class _ExecutorWrite:
     """Writes one changelog partition: that of its rows, of which there is at least a marker."""
 
-    def __init__(self, changes: _Changes) -> None:
+    def __init__(self, changes: Changes) -> None:
         self._changes = changes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -316,7 +316,7 @@ class _ExecutorWrite:
 
 
 def _write_in_executors(
-    spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], changes: _Changes
+    spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], changes: Changes
 ) -> list[Written]:
     index = F.create_map(*(F.lit(x) for n, p in enumerate(targets) for x in (str(p), n)))
     placed = _with_markers(spark, rows, targets).withColumn("at", index[F.concat_ws("-", "topic", "partition")])
