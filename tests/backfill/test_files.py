@@ -102,6 +102,10 @@ def test_columns_named_after_their_roles_need_no_mapping(spark, table, tmp_path)
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
+        (
+            {"timestamp": "at", "key": "word", "partition": "n", "headers": "head", "order": "text"},
+            r"No column of .* has the values of topic lines; it has at, word, text, n, head, which are all something else",
+        ),
         ({"timestamp": "time", "key": "word"}, r"no column time \(timestamp\); it has at, word, text, n, head"),
         ({"key": "word"}, "No column of .* has the timestamps of topic lines"),
         ({"timestamp": "head", "key": "word"}, "Column head of .* has type map<string,binary>: timestamps are"),

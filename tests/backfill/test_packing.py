@@ -116,6 +116,21 @@ def test_large_values_are_packed_soon(monkeypatch):
     assert [row.packed for row in rows] == [10] * 10
 
 
+def test_large_values_are_merged_soon(monkeypatch):
+    """So that a task never holds much more than the limit, however few its records are."""
+    monkeypatch.setattr(packing, "_BYTES", 10_000)
+    monkeypatch.setattr(packing, "_MERGE_BYTES", 50_000, raising=False)
+    rows = []
+    for task in TASKS:
+        target = PackedTopic("a", 1, task, 0)
+        for number in range(200):
+            target.sent.append((number, b"k", b"v" * 1_000, NO_HEADERS, None))
+            rows += target.take(everything=False)
+    found = list(merged(arrow(in_order(rows, 0), 10), frozenset()))
+    assert [seen[1] for seen in seen_of(found)] == sorted(3 * list(range(200)))
+    assert max(batch.nbytes for batch in found) < 100_000
+
+
 def test_packed_rows_become_single_ones_again():
     """As outputs of topics that the application reads as well are needed."""
     chance = random.Random(3)

@@ -12,7 +12,8 @@ from tests.backfill.broker_app import App
 
 from millrace.backfill.run import Phase
 from millrace.cli.backfill_report import Reporter
-from millrace.errors import StreamsError
+from millrace.cli.errors import report
+from millrace.errors import ConfigError, StreamsError
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -78,12 +79,22 @@ def test_stages_as_a_picture(shop, tmp_path):
         (["--sink", "orc:///x"], 2, "--sink orc:///x is not known"),
         (["--from", "missing.yaml"], 2, "Cannot read missing.yaml: No such file or directory"),
         (["--from", "s3://x"], 2, "--from s3://x is not known"),
+        (["--explain", "-o", "missing/plan.svg"], 2, "Cannot write missing/plan.svg: No such file or directory"),
     ],
 )
 def test_wrong_options(shop, tmp_path, arguments, code, message):
     """The error comes before Spark is started."""
     done = backfill(tmp_path, *arguments, PATH="")
     assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+
+
+def test_a_master_that_spark_does_not_know(shop, tmp_path):
+    """Spark's own words come first; the error names the option."""
+    done = backfill(tmp_path, "--master", "nonsense")
+    assert done.returncode == 1
+    assert "Master must either be yarn or start with spark, k8s, or local" in done.stderr
+    assert "Error: Spark does not start with --master nonsense" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def without_java(folder):
@@ -133,6 +144,16 @@ def test_progress_and_result_as_json(shop, tmp_path):
     refused = json.loads(done.stdout.splitlines()[-1])["backfill"]
     assert refused["state"] == "Refused"
     assert "the application's is 12" in refused["message"]
+
+
+def test_error_of_an_executor_is_told_without_its_traceback(capsys):
+    """Spark's error around it has the same words, and says nothing more that a user needs."""
+    error = ConfigError("1 rows of a have no timestamp")
+    error.__cause__ = RuntimeError(
+        "Traceback (most recent call last):\nConfigError: 1 rows of a have no timestamp\n\tat org"
+    )
+    assert report(error, verbose=False) == 2
+    assert capsys.readouterr().err == "Error: 1 rows of a have no timestamp\n"
 
 
 def test_report_of_a_failure_says_whether_it_had_published(capsys):

@@ -212,7 +212,7 @@ class AppController:
             taken=self._known_as_taken(ref, objects),
             nodes=nodes,
             lost_pods=lost_pods,
-            backfill=holding_backfill(context.resources, ref),
+            backfill=holding_backfill(context.resources, ref, ended=not desired.deleting),
             renewal=self.renewals.permit_of(ref),
         )
         try:
@@ -387,14 +387,21 @@ class AppController:
         self.context.kafka.forget(ref)
 
 
-def holding_backfill(resources: Cache, ref: ResourceRef) -> str | None:
-    """Return the name of the newest backfill that keeps an application stopped; None if none does."""
+def holding_backfill(resources: Cache, ref: ResourceRef, *, ended: bool = True) -> str | None:
+    """Return the name of the newest backfill that keeps an application stopped; None if none does.
+
+    Args:
+        resources: All that are known.
+        ref: The application.
+        ended: Whether those count that have ended and left half a state. They write nothing: a deletion does not wait for them.
+    """
     found = [
         (str(obj["metadata"].get("creationTimestamp", "")), str(obj["metadata"]["name"]))
         for obj in resources.of_kind(BACKFILLS)
         if obj["metadata"]["namespace"] == ref.namespace
         and ((obj.get("spec") or {}).get("appRef") or {}).get("name") == ref.name
         and (obj.get("status") or {}).get("holdsApp")
+        and (ended or not obj["status"].get("completionTime"))
     ]
     return max(found)[1] if found else None
 

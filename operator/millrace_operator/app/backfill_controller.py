@@ -122,7 +122,7 @@ class BackfillController:
             app=of,
             objects=context.children.of_app(desired.namespace, name),
             claimants=tuple(str(item) for item in near if item.same_id),
-            before=() if has_begun(desired.status) else unfinished_before(context, resource, name),
+            before=unfinished_before(context, resource, name, begun=has_begun(desired.status)),
             served=self._served(),
         )
         if has_begun(desired.status):

@@ -33,13 +33,17 @@ def find_app(context: ControllerContext, namespace: str, name: str) -> Object | 
     return context.resources.get(APPS, namespace, name)
 
 
-def unfinished_before(context: ControllerContext, resource: Object, app: str) -> tuple[str, ...]:
+def unfinished_before(
+    context: ControllerContext, resource: Object, app: str, *, begun: bool = False
+) -> tuple[str, ...]:
     """Return the operations on an application that come before one: kind and name of each.
 
     Args:
         context: Has all that are known.
         resource: The reset or the backfill.
         app: The name of the application.
+        begun: Whether it is a backfill that has begun itself. Then only resets and newer backfills come before it that have begun
+            as well: passes over both were made at the same time, neither saw the other begin, and the newest has the application.
     """
     own = _age(resource)
     others = [
@@ -51,7 +55,12 @@ def unfinished_before(context: ControllerContext, resource: Object, app: str) ->
         and ((obj.get("spec") or {}).get("appRef") or {}).get("name") == app
         and not _HAS_ENDED[kind.kind](obj)
     ]
-    found = [(age, obj) for age, obj in others if age < own or _BEGUN[obj["kind"]](obj)]
+    if begun:
+        found = [
+            (age, obj) for age, obj in others if _BEGUN[obj["kind"]](obj) and (obj["kind"] == RESETS.kind or age > own)
+        ]
+    else:
+        found = [(age, obj) for age, obj in others if age < own or _BEGUN[obj["kind"]](obj)]
     return tuple(f"{obj['kind']} {obj['metadata']['name']}" for _, obj in sorted(found, key=lambda item: item[0]))
 
 

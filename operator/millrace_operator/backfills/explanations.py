@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from millrace.plan.reset import ActiveMember
-from millrace_operator.backfills.model import SparkPod
+from millrace_operator.backfills.model import ObservedBackfill, SparkPod
 from millrace_operator.backfills.spark_application import SPARK_GROUPS
 from millrace_operator.children.naming import PAUSE_ANNOTATION
 from millrace_operator.model import DesiredApp
-from millrace_operator.reconcile.consumer_group import listed_members
+from millrace_operator.reconcile.children_view import ChildrenView
+from millrace_operator.reconcile.consumer_group import is_member_of, known_uids, listed_members
 
 HALF_PUBLISHED: Final = (
     "Results were being published, so changelogs and offsets do not fit each other. The application stays stopped until this "
@@ -49,6 +50,42 @@ def obstacle_of(app: DesiredApp, claimants: Sequence[str], *, is_planned: bool) 
             "pods are to run: see its conditions."
         )
     return None
+
+
+def activity_of(backfill: str, app: DesiredApp, view: ChildrenView, observed: ObservedBackfill) -> str | None:
+    """Return why an application may still write; None if it has stopped and nobody is in its group.
+
+    Args:
+        backfill: The backfill that keeps it stopped.
+        app: The application.
+        view: Its children.
+        observed: What was seen of its group.
+    """
+    if app.status is None or app.status.backfill != backfill:
+        paused = app.annotations.get(PAUSE_ANNOTATION, "").lower() == "true"
+        hint = f": remove the annotation {PAUSE_ANNOTATION}" if paused else ""
+        return f"StreamsApp {app.name} is being stopped{hint}."
+    if pods := sorted(pod.name for pod in view.pods.values()):
+        return f"Pods of StreamsApp {app.name} are stopping: {', '.join(pods)}."
+    if view.may_get_pods:
+        return f"StreamsApp {app.name} may still get pods: its StatefulSet is not at rest yet."
+    if observed.members is None:
+        return observed.problem or "The brokers have not been asked yet."
+    if foreign := members_of(app, view, observed, own=False):
+        return strangers(app.name, foreign)
+    if own := members_of(app, view, observed, own=True):
+        return f"Members are leaving the group: {listed_members(own)}."
+    return None
+
+
+def members_of(app: DesiredApp, view: ChildrenView, observed: ObservedBackfill, *, own: bool) -> list[ActiveMember]:
+    """Return the members of an application's group that are its pods', or all others."""
+    known = known_uids(app, view)
+    return [
+        item
+        for item in observed.members or ()
+        if is_member_of(app.name, known, item.client_id, item.instance_id) is own
+    ]
 
 
 def strangers(app: str, members: Sequence[ActiveMember]) -> str:

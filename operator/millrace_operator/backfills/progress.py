@@ -90,4 +90,5 @@ def summary(spec: StreamsBackfillSpec, progress: Progress | None) -> str:
         return f"Dry run, nothing was written. A backfill would write {what}."
     if not spec.changes_kafka:
         return f"Written to {spec.sink}: {what}."
-    return f"The state is computed and published: {what}. The application continues from there."
+    published = f": {what}" if stores else ""  # an earlier attempt has said it, or there are none
+    return f"The state is computed and published{published}. The application continues from there."

@@ -19,16 +19,17 @@ Each attempt is a SparkApplication with a name of its own. One that has disappea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal
 
 from millrace.manifest import Condition, StreamsBackfillSpec, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
 from millrace.plan.model import TopologyPlan
-from millrace.plan.reset import ActiveMember
 from millrace_operator.backfills.explanations import (
     HALF_PUBLISHED,
+    activity_of,
+    members_of,
     no_spark_operator,
     not_started,
     obstacle_of,
@@ -54,9 +55,8 @@ from millrace_operator.backfills.spark_application import (
     state_of,
     web_ui_of,
 )
-from millrace_operator.children.naming import FINALIZER, PAUSE_ANNOTATION
+from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import AppRevision, DesiredApp, Event, Object, ObservedApp, SetFinalizer
-from millrace_operator.reconcile import consumer_group
 from millrace_operator.reconcile.children_view import ChildrenView, view_of
 from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.status import timestamp
@@ -105,6 +105,8 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
         if desired.deleting:
             return BackfillDecision((SetFinalizer(present=False),) if FINALIZER in desired.finalizers else ())
         return this.hindrance() or this.begin()
+    if this.unrecorded is not None:
+        return this.submitted()
     match this.status.phase:
         case "Suspending":
             return this.suspend()
@@ -158,9 +160,26 @@ class _Pass:
         return next((item for item in self.observed.applications if item["metadata"]["name"] == name), None)
 
     @property
+    def _next_attempt(self) -> int:
+        return (self.status.attempt or 0) + 1
+
+    @property
+    def unrecorded(self) -> Object | None:
+        """The SparkApplication of the next attempt: the status that says so could not be written."""
+        name = application_name(self.desired.name, self._next_attempt)
+        return next((item for item in self.observed.applications if item["metadata"]["name"] == name), None)
+
+    @property
     def _pods(self) -> list[SparkPod]:
         """The latest attempt's."""
         return [pod for pod in self.observed.pods if pod.attempt == self.status.attempt]
+
+    @property
+    def _has_succeeded(self) -> bool:
+        """Whether the latest attempt has; its last report counts, whatever becomes of its driver after that."""
+        state = state_of(self.application) if self.application is not None else "Failed"
+        reported = self.observed.progress is not None and self.observed.progress.state == "Succeeded"
+        return state == "Succeeded" or (reported and state == "Failed")
 
     @property
     def publishes(self) -> bool:
@@ -212,7 +231,7 @@ class _Pass:
             return None
         if self.observed.members is None:
             return self._wait(self.observed.problem or "The brokers have not been asked yet.")
-        if foreign := self._members(own=False):
+        if foreign := members_of(self.app, self.view, self.observed, own=False):
             return self._end("Refused", strangers(self.app.name, foreign))
         return None
 
@@ -243,7 +262,14 @@ class _Pass:
         """Return what to do while the application stops, and start the first attempt when it has."""
         if (ending := self._overtaken()) is not None:
             return ending
-        if self.status.holds_app and (obstacle := self._activity()) is not None:
+        if self.observed.before:  # both began before the operator could see the other begin
+            what = f"{self.observed.before[0]} of the same application has begun too, and goes first."
+            waiting = self._status("Suspending", what).model_copy(update={"phase_time": timestamp(self.observed.now)})
+            return BackfillDecision((), waiting, (), _LATER_S)
+        if (
+            self.status.holds_app
+            and (obstacle := activity_of(self.desired.name, self.app, self.view, self.observed)) is not None
+        ):
             if self.in_phase_s < PATIENCE_S:
                 return BackfillDecision((), self._status("Suspending", obstacle), (), _LATER_S)
             return self._stopping(
@@ -251,13 +277,13 @@ class _Pass:
             )
         if self.observed.served is None:
             return self._stopping("Failed", no_spark_operator(self.desired.namespace))
-        return self._submit(1)
+        return self._submit()
 
     def follow(self) -> BackfillDecision:
         """Return what to do while a SparkApplication is computing or publishing."""
         application, progress = self.application, self.observed.progress
         state = None if application is None else state_of(application)
-        if state == "Succeeded":
+        if self._has_succeeded:
             return self._stopping("Succeeded", summary(self.spec, progress))
         if (ending := self._overtaken()) is not None:
             return ending
@@ -289,7 +315,7 @@ class _Pass:
     def stop(self) -> BackfillDecision:
         """Return what to do until no Spark pod is left, and then end as decided, or try again."""
         outcome, message = self.status.outcome or "Failed", self.status.message or ""
-        if outcome != "Succeeded" and self.application is not None and state_of(self.application) == "Succeeded":
+        if outcome != "Succeeded" and self._has_succeeded:
             return self._stopping("Succeeded", summary(self.spec, self.observed.progress))  # it was faster
         running = [item for item in self.observed.applications if state_of(item) not in {"Succeeded", "Failed"}]
         living = sorted(pod.name for pod in self.observed.pods if pod.lives)
@@ -308,22 +334,14 @@ class _Pass:
             outcome = "Retry"
         may_submit = self.observed.app is not None and self.app.spec is not None
         if self.publishes and (outcome in {"Failed", "Refused"} or (outcome == "Retry" and not may_submit)):
-            return self._end(
-                "Failed",
-                f"{message}\n{HALF_PUBLISHED}",
-                holds=bool(self.status.holds_app),
-            )
+            return self._end("Failed", f"{message}\n{HALF_PUBLISHED}", holds=bool(self.status.holds_app))
         match outcome:
             case "Retry" if not self.publishes and (overtaken := self._overtaken()) is not None:
                 return overtaken
             case "Retry":
-                return self._submit((self.status.attempt or 0) + 1)
-            case "Cancelled":
-                return self._end("Failed", message)
-            case "Succeeded":
-                return self._end("Succeeded", message)
-            case "Refused":
-                return self._end("Refused", message)
+                return self._submit()
+            case "Succeeded" | "Refused":
+                return self._end(outcome, message)
         return self._end("Failed", message)
 
     def _overtaken(self) -> BackfillDecision | None:
@@ -346,73 +364,51 @@ class _Pass:
             )
         return None
 
-    def _activity(self) -> str | None:
-        """Return why the application may still write; None if it has stopped and nobody is in its group."""
-        status = self.app.status
-        if status is None or status.backfill != self.desired.name:
-            paused = self.app.annotations.get(PAUSE_ANNOTATION, "").lower() == "true"
-            hint = f": remove the annotation {PAUSE_ANNOTATION}" if paused else ""
-            return f"StreamsApp {self.app.name} is being stopped{hint}."
-        if pods := sorted(pod.name for pod in self.view.pods.values()):
-            return f"Pods of StreamsApp {self.app.name} are stopping: {', '.join(pods)}."
-        if self.view.may_get_pods:
-            return f"StreamsApp {self.app.name} may still get pods: its StatefulSet is not at rest yet."
-        if self.observed.members is None:
-            return self.observed.problem or "The brokers have not been asked yet."
-        if foreign := self._members(own=False):
-            return strangers(self.app.name, foreign)
-        if own := self._members(own=True):
-            return f"Members are leaving the group: {consumer_group.listed_members(own)}."
-        return None
-
-    def _members(self, *, own: bool) -> list[ActiveMember]:
-        known = consumer_group.known_uids(self.app, self.view)
-        return [
-            item
-            for item in self.observed.members or ()
-            if consumer_group.is_member_of(self.app.name, known, item.client_id, item.instance_id) is own
-        ]
-
-    def _submit(self, number: int) -> BackfillDecision:
-        """Return the start of an attempt. If the status is not written, the next pass creates the same objects again."""
+    def _submit(self) -> BackfillDecision:
+        """Return the start of an attempt."""
         if self.observed.served is None:
             return self._stopping("Failed", no_spark_operator(self.desired.namespace))
         if self.observed.refusal is not None:
             return self._stopping("Refused", f"{self.observed.refusal} Then create another StreamsBackfill.")
         assert self.app.spec is not None
-        name, revision = application_name(self.desired.name, number), self.status.revision or ""
+        revision = self.status.revision or ""
         attempt = Attempt(
             name=self.desired.name,
             uid=self.desired.uid,
-            number=number,
+            number=self._next_attempt,
             spec=self.spec,
             app=AppRevision(self.desired.namespace, self.app.name, revision, self.app.spec, self.app.uid),
             manifest=self.app.manifest,
             plan_hash=self.status.plan_hash or "",
         )
+        actions = (CreateObject(config_map(attempt)), CreateObject(spark_application(attempt, self.observed.served)))
+        return replace(self.submitted(), actions=actions)
+
+    def submitted(self) -> BackfillDecision:
+        """Return the status of the next attempt, which is created now or was."""
+        number, created = self._next_attempt, self.unrecorded
+        name = application_name(self.desired.name, number)
+        api_version = self.observed.served if created is None else created["apiVersion"]
         status = self._status(
             "Submitted",
             f"SparkApplication {name} waits for the Spark operator.",
-            self._condition(
-                "AppStopped", "True" if self.status.holds_app else "False", "NoMembers", "Nobody is in the group."
-            )
+            self._condition("AppStopped", "True", "NoMembers", "Nobody is in the group.")
             if self.status.holds_app
             else self._condition(
-                "AppStopped", "False", "NotNeeded", "Nothing is written to Kafka, so the application may run."
+                "AppStopped", "False", "NotNeeded", "Nothing is written to Kafka: the application may run."
             ),
         ).model_copy(
             update={
                 "attempt": number,
                 "outcome": None,
-                "spark": SparkStatus(api_version=self.observed.served, name=name),
+                "spark": SparkStatus(api_version=api_version, name=name),
                 "phase_time": timestamp(self.observed.now),
                 "progress": None,
                 "stages": (),
             }
         )
-        actions = (CreateObject(config_map(attempt)), CreateObject(spark_application(attempt, self.observed.served)))
         event = Event("SparkApplicationCreated", f"Attempt {number} of {self.spec.attempts}: SparkApplication {name}.")
-        return BackfillDecision(actions, status, (event,), _SOON_S)
+        return BackfillDecision((), status, (event,), _SOON_S)
 
     def _stopping(self, outcome: Outcome, message: str) -> BackfillDecision:
         status = self._status("Stopping", message).model_copy(update={"outcome": outcome})
@@ -438,7 +434,8 @@ class _Pass:
     def _status(self, phase: Phase, message: str, *conditions: Condition) -> StreamsBackfillStatus:
         old, now = self.status, timestamp(self.observed.now)
         if self.desired.spec is not None and self.publishes:
-            conditions = (*conditions, self._publishing_condition())
+            what = "Results may be published in part, so it is finished now."
+            conditions = (*conditions, self._condition(_PUBLISHING, "True", "Publishing", what))
         replaced = {item.type for item in conditions}
         update: dict[str, object] = {
             "observed_generation": self.desired.generation,
@@ -471,11 +468,6 @@ class _Pass:
             found = {"ends": progress.ends, "stores": progress.stores, "outputs": progress.outputs}
             fields |= {name: items for name, items in found.items() if items}
         return fields
-
-    def _publishing_condition(self) -> Condition:
-        return self._condition(
-            _PUBLISHING, "True", "Publishing", "Results may be published in part, so it is finished now."
-        )
 
     def _condition(self, kind: str, value: Literal["True", "False"], reason: str, message: str) -> Condition:
         known = next((item for item in self.status.conditions if item.type == kind), None)

@@ -206,6 +206,7 @@ def arguments(attempt: Attempt) -> list[str]:
         *("--secrets-dir", str(SECRETS_DIR)),
         *("--plan-hash", attempt.plan_hash),
         *("--progress", "json"),
+        *("--attempt-of", attempt.uid),
         *(["--dry-run"] if spec.dry_run else []),
         *(["--allow-missing-history"] if spec.allow_missing_history else []),
         *(["--allow-side-effects"] if spec.allow_side_effects else []),

@@ -107,7 +107,7 @@ class TaskFunction:
                 pending += rows
                 pending_bytes += sum(len(row.value or b"") for row in rows)
                 if len(pending) >= _BATCH_ROWS or pending_bytes >= _BATCH_BYTES:
-                    yield to_arrow(pending)
+                    yield from _batches(pending)
                     pending, pending_bytes = [], 0
             yield to_arrow([*pending, _report(run)])
         finally:
@@ -223,6 +223,16 @@ def _parts(batch: pa.RecordBatch, circular: frozenset[str]) -> Iterator[pa.Recor
         if index == len(kinds) or kinds[index] != kinds[start]:
             yield batch.slice(start, index - start)
             start = index
+
+
+def _batches(rows: Sequence[Row]) -> Iterator[pa.RecordBatch]:
+    """Return rows in batches not much larger than the limit: Java has to hold one, and Arrow takes no more than 2 GB."""
+    start = size = 0
+    for end, row in enumerate(rows, 1):
+        size += len(row.value or b"")
+        if size >= _BATCH_BYTES or end == len(rows):
+            yield to_arrow(rows[start:end])
+            start, size = end, 0
 
 
 def _report(run: TaskRun) -> Row:

@@ -139,6 +139,11 @@ class FileHistory:
         columns = source.columns
         stamp = _timestamp(source, table)
         rest = [name for name in table.columns if name not in columns.values()]
+        if "value" not in columns and not rest:
+            raise ConfigError(
+                f"No column of {source.path} has the values of topic {source.topic}; it has {', '.join(table.columns)}, which "
+                "are all something else"
+            )
         value = (
             F.col(f"`{columns['value']}`") if "value" in columns else F.struct(*(F.col(f"`{name}`") for name in rest))
         )

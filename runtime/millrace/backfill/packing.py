@@ -26,6 +26,8 @@ _RECORDS_PER_PARTITION = 500
 _BYTES = 16 * 1024 * 1024
 _MERGE_AT = 10_000
 """How many records are read before as many as possible are merged."""
+_MERGE_BYTES = 64 * 1024 * 1024
+"""How many bytes, likewise."""
 _CONTENT = pa.schema(
     [
         ("reached", pa.int64()),
@@ -149,9 +151,9 @@ def merged(batches: Iterator[pa.RecordBatch], circular: frozenset[str]) -> Itera
         circular: topics whose records come after others with the same `reached`.
     """
     held: list[_Run] = []
-    count = 0
+    count = size = 0
     for run in _runs(batches, circular):
-        if count >= _MERGE_AT:
+        if count >= _MERGE_AT or size >= _MERGE_BYTES:
             # No record that follows is earlier than the first of this run. Of its own source, all in hand are.
             bound, source = int(run.reached[0]), run.source
             ends = [
@@ -167,8 +169,10 @@ def merged(batches: Iterator[pa.RecordBatch], circular: frozenset[str]) -> Itera
                 one.slice(end, len(one.reached)) for one, end in zip(held, ends, strict=True) if end < len(one.reached)
             ]
             count = sum(len(one.reached) for one in held)
+            size = sum(one.records.nbytes for one in held)
         held.append(run)
         count += len(run.reached)
+        size += run.records.nbytes
     if held:
         yield _merge(held)
 

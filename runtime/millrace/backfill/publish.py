@@ -7,19 +7,31 @@ again: every changelog partition is compared with what is to be in it, and gets 
 so the second result replaces the first. Outputs cannot be replaced, hence they are never written by themselves.
 
 Every transactional id is fixed. So whoever starts later fences those who wrote before, and of two backfills only the one that
-started last can end: the driver's producer is started before anything is computed.
+started last can end: the driver's producer is started before anything is computed. One that is fenced never starts its producer
+again, as that would fence the later one.
 
 Between several transactions the application must not start. So the first one commits the group's offsets as they are, with a mark
-in their metadata that the runtime refuses; the last one, or a reset, replaces it.
+in their metadata that the runtime refuses; the last one, or a reset, replaces it. The mark also names the backfill. An executor
+writes only if, after its producer was started, the mark is that of its own backfill. Otherwise tasks of a backfill that was
+frozen would fence nobody, and write after a later one has ended. And a backfill that finds the mark of another sets its own
+before it fences all executors of that one.
+
+A driver that dies after its last transaction does not know that it has ended, and whoever starts it again even less. So attempts
+of the same backfill have a name in common: the last transaction also commits an offset of a group with this name, and an attempt
+that finds one does nothing.
+
+An application that starts meanwhile reads the group's offsets either before they are part of the last transaction, and is seen as
+a member before this is committed, or it waits until it is.
 """
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import pyarrow as pa
@@ -27,18 +39,16 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from millrace.backfill.kafka_history import KafkaHistory, backfill_clients, read_committed
 from millrace.backfill.rows import REPORT, ROWS_DDL, Row, rows_from_arrow
+from millrace.backfill.writer import FENCED, Writer
 from millrace.config import StreamsConfig
 from millrace.engine.offset_metadata import UNFINISHED_BACKFILL, encode_metadata
-from millrace.errors import ActiveGroupError, ConfigError, ProductionError, StreamsError, TaskMigratedError
-from millrace.instance.producer import StreamsProducer, delivery_error
+from millrace.errors import ActiveGroupError, ConfigError, TaskMigratedError
 from millrace.kafka.group_admin import GroupAdmin
-from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.plan.model import TopologyPlan, changelog_topics
 from millrace.records import UNKNOWN_TIMESTAMP, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message
     from confluent_kafka.admin import AdminClient
     from pyspark.sql import DataFrame, SparkSession
 
@@ -48,8 +58,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_TRANSACTION_RECORDS", "Publisher", "Written", "check_group_is_empty"]
 
 DEFAULT_TRANSACTION_RECORDS: Final = 10_000_000
-_POLL_EVERY: Final = 1_000
-_FULL_S: Final = 1.0
+_HALF_WRITTEN: Final = "it has not ended, and the application refuses to start until it has"
 _NUMBER_OF_MARKER: Final = -1
 _WRITTEN_DDL: Final = "topic string, partition bigint, records bigint, bytes bigint, tombstones bigint"
 _PACKED_DDL: Final = "batch binary"
@@ -76,8 +85,12 @@ class Published:
     transactions: int = 0
 
 
-def check_group_is_empty(group: GroupAdmin) -> None:
+def check_group_is_empty(group: GroupAdmin, written: str = "nothing has been written") -> None:
     """Check that nobody runs the application; brokers would take a stranger's offsets even then.
+
+    Args:
+        group: the application's.
+        written: what to say about what has been written.
 
     Raises:
         ActiveGroupError: its group has members.
@@ -86,7 +99,7 @@ def check_group_is_empty(group: GroupAdmin) -> None:
     if members:
         raise ActiveGroupError(
             f"Application {group.group_id} runs: its group has {len(members)} members ({', '.join(map(str, members[:3]))}). Stop "
-            "it, then start the backfill again; nothing has been written"
+            f"it, then start the backfill again; {written}"
         )
 
 
@@ -96,16 +109,19 @@ class Publisher:
     Args:
         settings: the application's.
         plan: the application's.
+        attempt_of: what attempts of the same backfill have in common; None if there are no others.
 
     Raises:
         StreamsTimeoutError: no transaction coordinator answered.
     """
 
-    def __init__(self, settings: Mapping[str, object], plan: TopologyPlan) -> None:
+    def __init__(self, settings: Mapping[str, object], plan: TopologyPlan, attempt_of: str | None = None) -> None:
         self._settings = settings
         self._plan = plan
         self._clients = backfill_clients(StreamsConfig.of(settings))
-        self._writer = _Writer(self._clients, f"{plan.application_id}-backfill")
+        self._writer = Writer(self._clients, f"{plan.application_id}-backfill")
+        self._attempts_group = None if attempt_of is None else f"{plan.application_id}-backfill-{attempt_of}"
+        self._mark = f"{UNFINISHED_BACKFILL} {uuid.uuid4().hex}"
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -115,6 +131,16 @@ class Publisher:
         """Give up what is not committed."""
         self._writer.close()
 
+    def has_handed_over(self, group: GroupAdmin) -> bool:
+        """Return whether an earlier attempt of this backfill has published everything.
+
+        Args:
+            group: the application's.
+        """
+        if self._attempts_group is None:
+            return False
+        return bool(group.of_group(self._attempts_group, group.timeout_s).positions())
+
     def publish(
         self,
         spark: SparkSession,
@@ -123,6 +149,7 @@ class Publisher:
         admin: AdminClient,
         group: GroupAdmin,
         transaction_records: int = DEFAULT_TRANSACTION_RECORDS,
+        begins: Callable[[], None] = lambda: None,
     ) -> Published:
         """Write everything; the internal topics exist.
 
@@ -133,12 +160,13 @@ class Publisher:
             admin: client of the cluster.
             group: the application's group.
             transaction_records: how many records one transaction may have.
+            begins: called before anything is written, once nothing is known that would be refused.
 
         Raises:
             ActiveGroupError: the application was started in the meantime.
             TaskMigratedError: another backfill of this application has started in the meantime.
-            ConfigError: there are more outputs than one transaction can take.
-            StreamsError: a record was refused, or a changelog has versions that cannot be removed.
+            ConfigError: there are more outputs than one transaction can take, or a changelog has versions that cannot be removed.
+            StreamsError: a record was refused, or a transaction took too long.
         """
         counts = _counts(computed.rows)
         logs = {
@@ -155,53 +183,75 @@ class Publisher:
             )
         published = Published(offsets=_offsets(computed, history, admin))
         targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
-        changes = _Changes(self._settings, _old_extents(admin, targets), _versioned(self._plan))
+        several = sum(counts.values()) > transaction_records
         check_group_is_empty(group)
-        self._end_abandoned(admin, targets)
-        rows = computed.rows.where(F.col("topic") != REPORT)
-        if sum(counts.values()) > transaction_records:
-            small = rows.where(~F.col("topic").isin(*logs))
-            self._mark_unfinished(group, published.offsets)
+        begins()
+        committed = group.positions()
+        unfinished = any(known.metadata.startswith(UNFINISHED_BACKFILL) for known in committed.values())
+        if several or unfinished:
+            self._mark_unfinished(committed, published.offsets)
             published.transactions += 1
+        self._fence_executors(admin, targets, every=unfinished)
+        changes = Changes(self._settings, _old_extents(admin, targets), _versioned(self._plan), self._mark)
+        rows = computed.rows.where(F.col("topic") != REPORT)
+        if several:
+            small = rows.where(~F.col("topic").isin(*logs))
             published.written += _write_in_executors(spark, rows.where(F.col("topic").isin(*logs)), targets, changes)
             published.transactions += len(targets)
             targets = []
-            check_group_is_empty(group)
         else:
             small = rows
+        written = _HALF_WRITTEN if several or unfinished else "nothing has been written"
         with self._writer.transaction():
             for target, found in groupby(_ordered(spark, small, targets), _target):
                 published.written.append(changes.write(self._writer, self._clients, target, found))
             self._writer.flush()
             published.offsets |= _beyond_own_records(admin, published, history)
-            self._writer.commit(self._plan.application_id, published.offsets)
+            if self._attempts_group is not None:
+                self._writer.add_offsets(self._attempts_group, dict(islice(published.offsets.items(), 1)))
+            self._writer.commit(
+                self._plan.application_id, published.offsets, lambda: check_group_is_empty(group, written)
+            )
         published.transactions += 1
         return published
 
-    def _mark_unfinished(self, group: GroupAdmin, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        committed = group.committed()
+    def _mark_unfinished(
+        self,
+        committed: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    ) -> None:
         with self._writer.transaction():
-            marked = {tp: OffsetAndMetadata(committed.get(tp, 0), UNFINISHED_BACKFILL) for tp in offsets}
+            nothing = OffsetAndMetadata(0)
+            marked = {tp: committed.get(tp, nothing)._replace(metadata=self._mark) for tp in offsets}
             self._writer.commit(self._plan.application_id, marked)
 
-    def _end_abandoned(self, admin: AdminClient, targets: list[TopicPartition]) -> None:
-        """End the transactions of executors that were killed, beyond which nothing can be restored until they time out."""
+    def _fence_executors(self, admin: AdminClient, targets: list[TopicPartition], *, every: bool) -> None:
+        """Fence the executors of an earlier backfill.
+
+        Args:
+            admin: client of the cluster.
+            targets: what they write.
+            every: whether any of them may still write. If not, only the transactions of those that were killed are ended, beyond
+                which nothing can be restored until they time out.
+        """
         stable, ends = latest_offsets(admin, targets, committed_only=True), latest_offsets(admin, targets)
         for target in targets:
-            if stable[target] < ends[target]:
-                _Writer(self._clients, _transactional_id(self._plan.application_id, target)).close()
+            if every or stable[target] < ends[target]:
+                Writer(self._clients, _transactional_id(self._plan.application_id, target)).close()
 
 
 @dataclass(frozen=True, slots=True)
-class _Changes:
+class Changes:
     """Writes partitions of changelogs and outputs; pickled into the executors."""
 
     settings: Mapping[str, object]
     old: Mapping[TopicPartition, range]
     """Changelog partition → its offsets."""
     versioned: frozenset[str]
+    mark: str
+    """What the group's offsets are marked with while executors write."""
 
-    def write(self, writer: _Writer, clients: ClientSettings, target: TopicPartition, rows: Iterator[Row]) -> Written:
+    def write(self, writer: Writer, clients: ClientSettings, target: TopicPartition, rows: Iterator[Row]) -> Written:
         """Write one partition in the writer's transaction: its rows, and tombstones for what it holds besides."""
         versioned = target.topic in self.versioned
         left = self._left(clients, target, versioned=versioned)
@@ -213,9 +263,9 @@ class _Changes:
             records += 1
             size += len(row.key or b"") + len(row.value or b"")
             if left:
-                left.pop(_identity(row.key, row.timestamp) if versioned else row.key or b"", None)
+                left.pop(_identity(row.key, row.timestamp or 1) if versioned else row.key or b"", None)
         if left and versioned:
-            raise StreamsError(
+            raise ConfigError(
                 f"Changelog {target} holds {len(left)} versions that the backfill has not computed, and versions cannot "
                 "be deleted one by one: reset the application first (`millrace reset`)"
             )
@@ -240,89 +290,10 @@ class _Changes:
         return found
 
 
-class _Writer:
-    """A transactional producer under a fixed id."""
-
-    def __init__(self, clients: ClientSettings, transactional_id: str) -> None:
-        def settings() -> Any:
-            found = clients.producer(0)
-            found["transactional.id"] = transactional_id
-            return found
-
-        self._failure: StreamsError | None = None
-        self._producer = StreamsProducer(settings, clients.config.task_timeout_ms)
-        self._producer.on_failure = self._on_failure
-        self._sent = 0
-        self._producer.start()
-
-    def transaction(self) -> _Writer:
-        """Begin a transaction; leaving the block without a commit aborts it."""
-        self._check(self._producer.begin)
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._producer.in_transaction:
-            self._producer.abort()
-
-    def send(
-        self, target: TopicPartition, key: bytes | None, value: bytes | None, timestamp: int, headers: Any
-    ) -> None:
-        """Send one record; a timestamp of 0 would mean now, and becomes 1 as in the engine."""
-        while True:
-            try:
-                self._producer.client.produce(
-                    target.topic,
-                    value,
-                    key,
-                    target.partition,
-                    None,
-                    None,
-                    timestamp or 1,
-                    list(headers) if headers else None,
-                )
-                break
-            except BufferError:
-                self._check(lambda: self._producer.poll(_FULL_S))
-        self._sent += 1
-        if self._sent % _POLL_EVERY == 0:
-            self._check(self._producer.poll)
-
-    def flush(self) -> None:
-        """Wait until every record has an offset."""
-        self._check(self._producer.flush)
-
-    def commit(self, application_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit the transaction, with the group's offsets if there are any."""
-        self.flush()
-        group = encode_group_metadata(application_id, -1, "", None)
-        self._check(lambda: self._producer.commit(offsets, group))
-
-    def close(self) -> None:
-        """Close the producer."""
-        self._producer.close()
-
-    def _check(self, call: Callable[[], object]) -> None:
-        try:
-            call()
-        except TaskMigratedError as error:
-            raise TaskMigratedError(
-                "Another backfill of this application was started, so this one has been fenced and writes nothing more"
-            ) from error
-        if self._failure is not None:
-            raise self._failure
-
-    def _on_failure(self, error: KafkaError, message: Message) -> None:
-        failure = delivery_error(error, message.topic(), message.partition(), message.key())
-        self._failure = self._failure or ProductionError(str(failure))
-
-
 class _ExecutorWrite:
     """Writes one changelog partition: that of its rows, of which there is at least a marker."""
 
-    def __init__(self, changes: _Changes) -> None:
+    def __init__(self, changes: Changes) -> None:
         self._changes = changes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -330,8 +301,11 @@ class _ExecutorWrite:
         target = TopicPartition(first.column("topic")[0].as_py(), first.column("partition")[0].as_py())
         config = StreamsConfig.of(self._changes.settings)
         clients = backfill_clients(config)
-        writer = _Writer(clients, _transactional_id(config.application_id, target))
+        writer = Writer(clients, _transactional_id(config.application_id, target))
         try:
+            with GroupAdmin(clients) as group:
+                if not any(known.metadata.startswith(self._changes.mark) for known in group.positions().values()):
+                    raise TaskMigratedError(FENCED)
             with writer.transaction():
                 rows = (row for batch in chain([first], batches) for row in rows_from_arrow(batch))
                 written = self._changes.write(writer, clients, target, rows)
@@ -342,7 +316,7 @@ class _ExecutorWrite:
 
 
 def _write_in_executors(
-    spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], changes: _Changes
+    spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], changes: Changes
 ) -> list[Written]:
     index = F.create_map(*(F.lit(x) for n, p in enumerate(targets) for x in (str(p), n)))
     placed = _with_markers(spark, rows, targets).withColumn("at", index[F.concat_ws("-", "topic", "partition")])

@@ -75,6 +75,8 @@ class BackfillSpec:
     plan_hash: str | None = None
     """Which plan the topology must have."""
     transaction_records: int = DEFAULT_TRANSACTION_RECORDS
+    attempt_of: str | None = None
+    """What attempts of the same backfill have in common: if one has handed over, the others do nothing."""
 
 
 @dataclass(slots=True)
@@ -139,7 +141,10 @@ def run_backfill(
         publisher = None
         if writes:
             check_group_is_empty(group)
-            publisher = stack.enter_context(Publisher(spec.settings, plan))
+            publisher = stack.enter_context(Publisher(spec.settings, plan, spec.attempt_of))
+            if publisher.has_handed_over(group):
+                progress(Phase.SUCCEEDED, {})
+                return BackfillResult(plan, {}, notes=["An earlier attempt has handed over, so nothing was done again"])
         until_ms = {source.topic: source.until_ms for source in spec.files}
         kafka = freeze(plan, spec.settings, admin, until_ms=until_ms, allow_missing=spec.allow_missing_history)
         ends = {partition: extent.end for partition, extent in kafka.extents.items()}
@@ -167,9 +172,16 @@ def run_backfill(
         if publisher is not None:
             check_unchanged(kafka, admin)
             provision(plan, admin, config)
-            progress(Phase.PUBLISHING, ends)
             with watch.publishing():
-                published = publisher.publish(spark, computed, kafka, admin, group, spec.transaction_records)
+                published = publisher.publish(
+                    spark,
+                    computed,
+                    kafka,
+                    admin,
+                    group,
+                    spec.transaction_records,
+                    lambda: progress(Phase.PUBLISHING, ends),
+                )
             result.transactions = published.transactions
             stores = _stores_by_changelog(plan)
             for written in published.written:

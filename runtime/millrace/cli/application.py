@@ -46,6 +46,21 @@ ApplicationIdOption = Annotated[
 ]
 
 
+def show(text: str, output: Path | None) -> None:
+    """Print a text, or write it to a file.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    if output is None:
+        typer.echo(text, nl=not text.endswith("\n"))
+        return
+    try:
+        output.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"Cannot write {output}: {error.strerror}") from error
+
+
 _SECURITY_FIELDS: Final[dict[str, str]] = {
     "security.protocol": "spec.kafka.tls and spec.kafka.auth",
     "sasl.mechanism": "spec.kafka.auth.type",

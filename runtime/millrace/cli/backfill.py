@@ -23,6 +23,7 @@ from millrace.cli.application import (
     ManifestOption,
     SettingOption,
     application,
+    show,
 )
 from millrace.dev.java import spark_java_home
 from millrace.errors import ConfigError, StreamsError, UnsupportedFeatureError
@@ -121,6 +122,15 @@ def backfill(
     transaction_records: Annotated[
         int, typer.Option("--transaction-records", min=1, help="How many records one transaction may have.")
     ] = 10_000_000,
+    attempt_of: Annotated[
+        str | None,
+        typer.Option(
+            "--attempt-of",
+            metavar="NAME",
+            help="Do nothing if a backfill with the same name here has handed over.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compute and report, without writing.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show the stages as a diagram, and end.")] = False,
     form: Annotated[DiagramFormat, typer.Option("--format", help="The diagram's format.")] = DiagramFormat.MERMAID,
@@ -156,39 +166,36 @@ def backfill(
         )
         app.check_settings()
         if explain:
-            text = _diagram(app, form)
-            if output:
-                output.write_text(text)
-            else:
-                typer.echo(text, nl=False)
+            show(_diagram(app, form), output)
             return
         tables = _tables(sink)
         sources = _sources(source, app)
         app.topology()  # a program that cannot be imported is found before Spark is started
-        with reporter:
-            spark = start_session(master, f"backfill of {app.config.application_id}")
-            try:
-                from millrace.backfill.collector import Outputs as Kept
-                from millrace.backfill.run import BackfillSpec, run_backfill
+        spark = start_session(master, f"backfill of {app.config.application_id}")
+        try:
+            from millrace.backfill.collector import Outputs as Kept
+            from millrace.backfill.run import BackfillSpec, run_backfill
 
-                spec = BackfillSpec(
-                    Program(app),
-                    app.settings,
-                    sources(spark),
-                    Kept(outputs.value),
-                    tables=tables,
-                    dry_run=dry_run,
-                    allow_missing_history=allow_missing_history,
-                    side_effects=allow_side_effects,
-                    wall_clock_punctuators=ignore_wall_clock,
-                    plan_hash=plan_hash,
-                    transaction_records=transaction_records,
-                )
-                with reporter.watching(spark) as stages:
-                    result = run_backfill(spark, spec, reporter.phase, stages)
-            finally:
-                spark.stop()
-        reporter.report(result, dry_run=dry_run, tables=tables)
+            spec = BackfillSpec(
+                Program(app),
+                app.settings,
+                sources(spark),
+                Kept(outputs.value),
+                tables=tables,
+                dry_run=dry_run,
+                allow_missing_history=allow_missing_history,
+                side_effects=allow_side_effects,
+                wall_clock_punctuators=ignore_wall_clock,
+                plan_hash=plan_hash,
+                transaction_records=transaction_records,
+                attempt_of=attempt_of,
+            )
+            with reporter, reporter.watching(spark) as stages:
+                result = run_backfill(spark, spec, reporter.phase, stages)
+            # Before anything else can fail: whoever reads this does not start it again.
+            reporter.report(result, dry_run=dry_run, tables=tables)
+        finally:
+            spark.stop()
     except StreamsError as error:
         reporter.failed(error)
         raise
@@ -255,6 +262,7 @@ def start_session(master: str | None, name: str) -> SparkSession:
     Raises:
         UnsupportedFeatureError: PySpark is not installed.
         JavaNotFoundError: there is no Java, or none that is new enough.
+        StreamsError: Spark does not start.
     """
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         raise UnsupportedFeatureError("Backfills need Spark, which is not installed: pip install 'millrace[backfill]'")
@@ -262,6 +270,8 @@ def start_session(master: str | None, name: str) -> SparkSession:
     if not submitted:
         os.environ["JAVA_HOME"] = str(spark_java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder
@@ -271,7 +281,11 @@ def start_session(master: str | None, name: str) -> SparkSession:
         if (master or "local").startswith("local"):
             builder = builder.config("spark.ui.enabled", "false").config("spark.driver.bindAddress", "127.0.0.1")
             builder = builder.config("spark.driver.host", "127.0.0.1")
-    spark: SparkSession = builder.getOrCreate()
+    try:
+        spark: SparkSession = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        where = "" if master is None else f" with --master {master}"
+        raise StreamsError(f"Spark does not start{where}, for the reason that it gives above") from error
     spark.sparkContext.setLogLevel("ERROR")
     spark.conf.set("spark.sql.adaptive.enabled", "false")  # a Spark partition is a task: none may be merged or split
     if not spark.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):

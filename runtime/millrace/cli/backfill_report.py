@@ -182,5 +182,7 @@ def _summary(result: BackfillResult, *, dry_run: bool, tables: str | None) -> st
         return f"{done}. Dry run: nothing was written"
     if tables is not None:
         return f"{done}. The tables are in {tables}"
+    if not result.transactions:
+        return "An earlier attempt has handed over: start the application, and it goes on from there"
     one = "one transaction" if result.transactions == 1 else f"{result.transactions} transactions"
     return f"{done}. Handed over in {one}: start the application, and it goes on from there"

@@ -14,6 +14,7 @@ from millrace.cli.application import (
     ManifestOption,
     SettingOption,
     application,
+    show,
 )
 
 
@@ -53,7 +54,4 @@ def describe(
 
         draw = mermaid if form is Format.MERMAID else svg
         text = draw(graphs_of(topology.build(app.config)))
-    if output:
-        output.write_text(text)
-    else:
-        typer.echo(text, nl=not text.endswith("\n"))
+    show(text, output)

@@ -80,6 +80,9 @@ def reason(error: errors.StreamsError) -> str:
 def _with_cause(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     cause = error.__cause__
-    if cause is None or (cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)) in text:
+    if cause is None:
+        return text
+    words = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+    if words in text or text in words:  # Spark's have the traceback of an executor around the same words
         return text
     return f"{text} (caused by {type(cause).__name__}: {_with_cause(cause)})"

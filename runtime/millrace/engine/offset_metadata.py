@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 from millrace.records import UNKNOWN_TIMESTAMP
 
 UNFINISHED_BACKFILL: Final = "millrace: unfinished backfill"
-"""What a backfill that needs several transactions commits with every offset before the first of them; the last replaces it."""
+"""How the metadata begins that a backfill which needs several transactions commits with every offset before the first of them;
+the last replaces it. What follows identifies the backfill."""
 
 _log = logging.getLogger(__name__)
 _HEAD = struct.Struct(">bq")

@@ -235,13 +235,20 @@ class StreamsProducer:
             return failure
         return TransactionAbortedError(f"{failure}. The records since the last commit are processed again")
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: bytes) -> None:
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group_metadata: bytes,
+        confirm: Callable[[], None] = lambda: None,
+    ) -> None:
         """Commit the transaction together with input offsets.
 
         Args:
             offsets: those of all tasks of the thread; must not be empty, because the check of the group's generation that
                 comes with them is what keeps a zombie from committing.
             group_metadata: the member's, as librdkafka encodes it; never an anonymous one, which is not checked.
+            confirm: called once the offsets are part of the transaction: from then on, who asks the group for them waits for its
+                end. If it raises, nothing is committed.
 
         Raises:
             TaskMigratedError: the generation is over, or the producer is fenced.
@@ -249,18 +256,10 @@ class StreamsProducer:
         """
         if not self.in_transaction:
             self.begin()
-        deadline = Deadline(min(_PATIENCE_S, self._expiry.left_s(at_least=_LAST_ATTEMPT_S)))
-        positions = [
-            ClientTopicPartition(tp.topic, tp.partition, position.offset, position.metadata)
-            for tp, position in offsets.items()
-        ]
+        deadline = self._commit_deadline()
         client = self.client
-        self._retry(
-            "add offsets to the transaction",
-            lambda: self._in_time(
-                lambda: client.send_offsets_to_transaction(positions, group_metadata, _REQUEST_TIMEOUT_S), deadline
-            ),
-        )
+        self.add_offsets(offsets, group_metadata, deadline)
+        confirm()
         try:
             self._retry(
                 "commit the transaction",
@@ -273,6 +272,29 @@ class StreamsProducer:
                 f"{error} A new producer takes this one's place, and what turns out not to be committed is processed again"
             ) from error
         self.in_transaction = False
+
+    def add_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group_metadata: bytes,
+        deadline: Deadline | None = None,
+    ) -> None:
+        """Add the offsets of a group to the transaction; arguments and errors are those of `commit`, which does it too."""
+        deadline = deadline or self._commit_deadline()
+        positions = [
+            ClientTopicPartition(tp.topic, tp.partition, position.offset, position.metadata)
+            for tp, position in offsets.items()
+        ]
+        client = self.client
+        self._retry(
+            "add offsets to the transaction",
+            lambda: self._in_time(
+                lambda: client.send_offsets_to_transaction(positions, group_metadata, _REQUEST_TIMEOUT_S), deadline
+            ),
+        )
+
+    def _commit_deadline(self) -> Deadline:
+        return Deadline(min(_PATIENCE_S, self._expiry.left_s(at_least=_LAST_ATTEMPT_S)))
 
     def replace_at_abort(self) -> None:
         """Have `abort` replace the producer.

@@ -476,7 +476,7 @@ class TaskManager:
 def _check_backfill(task_id: TaskId, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
     """Refuse state that a backfill has written without the offsets that belong to it."""
     for partition, known in sorted(committed.items()):
-        if known.metadata.rstrip("\0") == UNFINISHED_BACKFILL:
+        if known.metadata.startswith(UNFINISHED_BACKFILL):
             raise UnfinishedBackfillError(
                 f"Task {task_id} does not start: a backfill has begun to write this application's changelogs and has not ended, "
                 f"so they do not fit the committed offset of {partition}. Run the backfill again and let it end, or reset the "

@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.admin import KafkaAdminClient, MemberToRemove
-from kafka.structs import OffsetAndMetadata
+from kafka.structs import OffsetAndMetadata as ClientOffsetAndMetadata
 from kafka.structs import TopicPartition as ClientTopicPartition
 
 from millrace.config import GroupProtocol
@@ -27,7 +27,7 @@ from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import open_network, quiet_library
 from millrace.kafka.streams_messages import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from millrace.plan.reset import ActiveMember
-from millrace.records import TopicPartition
+from millrace.records import OffsetAndMetadata, TopicPartition
 
 __all__ = ["DescribedGroup", "GroupAdmin"]
 
@@ -207,7 +207,11 @@ class GroupAdmin:
                     raise error
 
     def committed(self) -> dict[TopicPartition, int]:
-        """Return the group's committed offsets.
+        """Return the group's committed offsets; raises what `positions` raises."""
+        return {partition: found.offset for partition, found in self.positions().items()}
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the group's committed offsets with their metadata.
 
         Raises:
             AuthorizationError: The group may not be described.
@@ -215,7 +219,7 @@ class GroupAdmin:
         """
         answers = self._ask("read the offsets of", lambda: self._client.list_group_offsets({self.group_id: None}))
         return {
-            TopicPartition(partition.topic, partition.partition): found.offset
+            TopicPartition(partition.topic, partition.partition): OffsetAndMetadata(found.offset, found.metadata or "")
             for partition, found in answers[self.group_id].items()
             if found.offset >= 0
         }
@@ -229,7 +233,7 @@ class GroupAdmin:
         """
         if not offsets:
             return
-        given = {ClientTopicPartition(*tp): OffsetAndMetadata(offset, "", -1) for tp, offset in offsets.items()}
+        given = {ClientTopicPartition(*tp): ClientOffsetAndMetadata(offset, "", -1) for tp, offset in offsets.items()}
         answers = self._ask(
             "set the offsets of", lambda: _settled(self._client.alter_group_offsets(self.group_id, given))
         )

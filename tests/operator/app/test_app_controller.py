@@ -17,7 +17,7 @@ from millrace_operator.app.backoff import STALE_SECONDS, TRANSIENT_FAILURES, Fai
 from millrace_operator.app.renewal_limiter import RenewalLimiter
 from millrace_operator.children import naming
 from millrace_operator.children.naming import labels
-from millrace_operator.cluster.kinds import APPS, CLAIMS, CONFIG_MAPS, NAMESPACES, PODS, STATEFUL_SETS
+from millrace_operator.cluster.kinds import APPS, BACKFILLS, CLAIMS, CONFIG_MAPS, NAMESPACES, PODS, STATEFUL_SETS
 from millrace_operator.cluster.requests import ApiError
 from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
 from millrace_operator.model import (
@@ -157,6 +157,26 @@ def test_pass_knows_where_the_operator_runs(world):
     """NetworkPolicies that admit the operator name its namespace."""
     world.run(Decision())
     assert world.observed[0].operator_namespace == "millrace"
+
+
+def test_deletion_does_not_wait_for_a_backfill_that_has_ended(world):
+    """One that left half a state keeps the application stopped until somebody deletes it, but it writes nothing any more."""
+    path, spec = BACKFILLS.path("shop", "history"), {"appRef": {"name": "orders"}}
+
+    def seen(**status):
+        backfill = {"metadata": {"name": "history", "namespace": "shop"}, "spec": spec}
+        backfill = world.server.put(path, {**backfill, "status": {"holdsApp": True, **status}})
+        world.cluster.resources.put(BACKFILLS, backfill)
+        world.run(Decision())
+        return world.observed[-1].backfill
+
+    ended = {"phase": "Failed", "completionTime": "2026-01-01T00:00:00Z"}
+    assert seen(**ended) == "history"
+    app = world.server.objects[PATH]
+    deleting = {**app["metadata"], "deletionTimestamp": "2026-01-01T00:00:01Z", "finalizers": ["x"]}
+    world.cluster.resources.put(APPS, world.server.put(PATH, {**app, "metadata": deleting}))
+    assert seen(**ended) is None
+    assert seen(phase="Publishing") == "history"
 
 
 def test_an_application_that_asks_has_its_turn_until_it_needs_none(world):

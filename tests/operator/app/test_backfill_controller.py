@@ -247,3 +247,25 @@ def test_operations_take_turns(world):
     assert unfinished_before(world.cluster, first, "app") == ("StreamsBackfill second",)
     operation(BACKFILLS, "second", "2026-01-01T00:00:01Z", "Succeeded")
     assert unfinished_before(world.cluster, first, "app") == ()
+
+
+def test_of_two_that_began_at_the_same_time_the_newer_goes_first(world):
+    """Passes over both may be made at once, in which neither sees the other begin; their jobs would fence each other."""
+    world.run()
+    world.app_status(currentRevision=world.revision, backfill="history")
+    status = world.status
+    ages = {"history": "2026-01-01T00:00:00Z", "a-twin": "2026-01-01T00:00:01Z"}
+    for name, created in ages.items():
+        metadata = {"creationTimestamp": created, "uid": name}
+        world.watch(BACKFILLS, world.serve(BACKFILLS, name, SPEC, metadata=metadata, status=status))
+    world.run()
+    assert world.status["message"] == "StreamsBackfill a-twin of the same application has begun too, and goes first."
+    assert SPARK.path("default", "history-1") not in world.server.objects
+    assert holding_backfill(world.cluster.resources, APP) == "a-twin"
+    twin = world.cluster.resources.get(BACKFILLS, "default", "a-twin")
+    assert unfinished_before(world.cluster, twin, "app", begun=True) == ()
+    metadata = {"creationTimestamp": ages["a-twin"], "uid": "a-twin"}
+    ended = {**status, "phase": "Succeeded", "holdsApp": None}
+    world.watch(BACKFILLS, world.serve(BACKFILLS, "a-twin", SPEC, metadata=metadata, status=ended))
+    world.run()
+    assert world.status["phase"] == "Submitted"

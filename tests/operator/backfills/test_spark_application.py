@@ -106,6 +106,7 @@ def test_arguments_are_those_of_the_command():
         "--outputs last",
         "--sink parquet://s3a://history/tables",
         "--plan-hash abc",
+        f"--attempt-of {arguments.uid}",
         "--dry-run",
         "--allow-missing-history",
         "--allow-side-effects",

@@ -143,7 +143,7 @@ class World:
                 SparkPod(name, "driver" in name, int(name.split("-")[1]), lives, self.troubles.get(name, ""))
                 for name, lives in self.spark_pods.items()
             ),
-            progress=self.progress,
+            progress=self.progress if self._is_current(self._latest()) else None,
             log_is_there=any("driver" in name for name in self.spark_pods if self._is_current(name)),
         )
         if needs_members(desired) and self.exists:
@@ -214,7 +214,7 @@ class World:
         return found[-1] if found else None
 
     def spark(self, event):
-        """Let something happen to the latest SparkApplication: start, compute, publish, succeed, fail, die, vanish."""
+        """Let something happen to the latest SparkApplication: start, compute, publish, report, succeed, fail, die, vanish."""
         item = self.current()
         if item is None:
             return
@@ -231,11 +231,12 @@ class World:
         elif event == "publish" and self.progress is not None:
             self.progress = Progress(state="Publishing", has_published=True)
             self.half = self.spec.changes_kafka
-        elif event == "succeed" and self.progress is not None:
-            self.spark_pods |= {driver: False, executor: False}
+        elif event in {"report", "succeed"} and self.progress is not None:
+            self.published += self.spec.changes_kafka and self.progress.state != "Succeeded"
             self.progress, self.half = Progress(state="Succeeded", has_published=True), False
-            self.published += self.spec.changes_kafka
-            self._set(item, "COMPLETED")
+            if event == "succeed":
+                self.spark_pods |= {driver: False, executor: False}
+                self._set(item, "COMPLETED")
         elif event in {"fail", "refuse"} and not (event == "refuse" and self.half):
             self.spark_pods |= {driver: False, executor: False}
             state = "Refused" if event == "refuse" else "Failed"
@@ -248,6 +249,10 @@ class World:
             del self.applications[name]
             self.spark_pods.pop(driver, None), self.spark_pods.pop(executor, None)
             self.progress = None
+
+    def _latest(self):
+        """Return the name of the latest SparkApplication, as the names of its pods begin."""
+        return f"{(list(self.applications) or [''])[-1].removeprefix('history')}-"
 
     def _is_current(self, pod):
         return self.status is not None and pod.startswith(f"-{self.status.attempt}-")

@@ -1,0 +1,150 @@
+"""A transactional producer of a backfill, under an id that every backfill of the application uses for the same purpose.
+
+It is never started again, unlike that of a stream thread: who has fenced it is a later backfill, which a new start would fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from confluent_kafka import KafkaError, KafkaException
+
+from millrace.deadline import Deadline
+from millrace.errors import ConfigError, ProductionError, StreamsError, StreamsTimeoutError, TaskMigratedError
+from millrace.instance.producer import StreamsProducer, delivery_error, send_error
+from millrace.kafka.membership.wire import encode_group_metadata
+from millrace.records import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+    from millrace.kafka.client_settings import ClientSettings
+
+__all__ = ["FENCED", "Writer"]
+
+FENCED: Final = "Another backfill of this application was started, so this one has been fenced and writes nothing more"
+_POLL_EVERY: Final = 1_000
+_FULL_S: Final = 1.0
+_ABORT_S: Final = 10.0
+
+
+class Writer:
+    """A producer that is started at once, and fences the one that had its id before.
+
+    Args:
+        clients: the backfill's.
+        transactional_id: the id.
+
+    Raises:
+        ConfigError: brokers do not allow its transactions to take that long.
+        StreamsTimeoutError: no transaction coordinator answered.
+    """
+
+    def __init__(self, clients: ClientSettings, transactional_id: str) -> None:
+        def settings() -> Any:
+            found = clients.producer(0)
+            found["transactional.id"] = transactional_id
+            return found
+
+        self._failure: StreamsError | None = None
+        self._timeout_ms = int(settings()["transaction.timeout.ms"])
+        self._expiry = Deadline(self._timeout_ms / 1000)
+        self._producer = StreamsProducer(settings, clients.config.task_timeout_ms)
+        self._producer.on_failure = self._on_failure
+        self._sent = 0
+        try:
+            self._producer.start()
+        except StreamsError as error:
+            cause = error.__cause__
+            if isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+                raise ConfigError(
+                    f"Publishing may take {self._timeout_ms:,} ms, which is more than the brokers allow a transaction: raise "
+                    "their transaction.max.timeout.ms, or set producer.transaction.timeout.ms to what they allow"
+                ) from error
+            raise
+
+    def transaction(self) -> Writer:
+        """Begin a transaction; leaving the block without a commit aborts it."""
+        self._expiry = Deadline(self._timeout_ms / 1000)
+        self._check(self._producer.begin)
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._producer.in_transaction:
+            self._producer.in_transaction = False
+            with suppress(KafkaException):  # fenced producers refuse even this; others are ended by their successors
+                self._producer.client.abort_transaction(_ABORT_S)
+
+    def send(
+        self, target: TopicPartition, key: bytes | None, value: bytes | None, timestamp: int, headers: Any
+    ) -> None:
+        """Send one record; a timestamp of 0 would mean now, and becomes 1 as in the engine."""
+        while True:
+            try:
+                self._producer.client.produce(
+                    target.topic,
+                    value,
+                    key,
+                    target.partition,
+                    None,
+                    None,
+                    timestamp or 1,
+                    list(headers) if headers else None,
+                )
+                break
+            except BufferError:
+                self._check(lambda: self._producer.poll(_FULL_S))
+            except KafkaException as error:
+                self._check(self._producer.poll)  # may know the reason
+                raise send_error(error, target.topic, transactional=True) from error
+        self._sent += 1
+        if self._sent % _POLL_EVERY == 0:
+            self._check(self._producer.poll)
+
+    def flush(self) -> None:
+        """Wait until every record has an offset."""
+        self._check(self._producer.flush)
+
+    def add_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit the offsets of one more group in this transaction."""
+        group = encode_group_metadata(group_id, -1, "", None)
+        self._check(lambda: self._producer.add_offsets(offsets, group))
+
+    def commit(
+        self,
+        application_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        confirm: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Commit the transaction, with the group's offsets if there are any; for `confirm` see `StreamsProducer.commit`."""
+        self.flush()
+        group = encode_group_metadata(application_id, -1, "", None)
+        self._check(lambda: self._producer.commit(offsets, group, confirm))
+
+    def close(self) -> None:
+        """Close the producer."""
+        self._producer.close()
+
+    def _check(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+            if self._failure is not None:
+                raise self._failure
+        except TaskMigratedError as error:
+            if self._expiry.passed:
+                raise StreamsTimeoutError(
+                    f"A transaction was not committed within producer.transaction.timeout.ms ({self._timeout_ms:,} ms), so the "
+                    "brokers have aborted it. Set it higher, up to the brokers' transaction.max.timeout.ms, or have less written "
+                    "in one transaction (--transaction-records)"
+                ) from error
+            raise TaskMigratedError(FENCED) from error
+
+    def _on_failure(self, error: KafkaError, message: Message) -> None:
+        failure = delivery_error(error, message.topic(), message.partition(), message.key())
+        known = isinstance(failure, TaskMigratedError)
+        self._failure = self._failure or (failure if known else ProductionError(str(failure)))

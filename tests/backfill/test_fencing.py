@@ -1,0 +1,172 @@
+"""Two backfills of one application, and an application that starts meanwhile: only one of them gets to write."""
+
+import os
+import signal
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.backfill.broker_app import App
+from tests.backfill.programs import CountPerKey
+from tests.backfill.test_ends import DEADLINE_S, KEYS, command, go_on, spec
+from tests.waiting import wait_until
+
+from millrace.backfill.collector import Outputs
+from millrace.backfill.kafka_history import backfill_clients
+from millrace.backfill.run import Phase, run_backfill
+from millrace.backfill.writer import Writer
+from millrace.config import StreamsConfig
+from millrace.errors import ActiveGroupError, ConfigError, ProductionError, StreamsTimeoutError, TaskMigratedError
+from millrace.instance.kafka_streams import KafkaStreams
+from millrace.instance.states import State
+from millrace.kafka.clients import open_admin
+from millrace.kafka.offsets import latest_offsets
+from millrace.records import OffsetAndMetadata, TopicPartition
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+
+@pytest.fixture
+def app(kafka):
+    """An application with a hundred records."""
+    app = App(kafka)
+    app.produce(KEYS)
+    return app
+
+
+def test_a_fenced_backfill_lets_the_later_one_end(spark, app):
+    """The earlier one gives up without taking the producer's id back."""
+    computed, fenced = threading.Event(), threading.Event()
+
+    def wait_for_the_end_of_the_earlier(phase, _ends):
+        if phase is Phase.PUBLISHING:
+            computed.set()
+            assert fenced.wait(DEADLINE_S)
+
+    with ThreadPoolExecutor(1) as threads:
+        later = []
+
+        def start_another(phase, _ends):
+            if phase is Phase.PUBLISHING:
+                later.append(threads.submit(run_backfill, spark, spec(app), wait_for_the_end_of_the_earlier))
+                assert computed.wait(DEADLINE_S)
+
+        with pytest.raises(TaskMigratedError, match="Another backfill"):
+            run_backfill(spark, spec(app), start_another)
+        fenced.set()
+        assert later[0].result(DEADLINE_S).transactions == 1
+    assert app.table(app.changelog) == dict(app.counts)
+
+
+def test_a_frozen_backfill_that_goes_on_after_another_has_ended(spark, kafka, tmp_path):
+    """Its tasks that have not written yet write nothing more: the changelogs are the later one's."""
+    app = App(kafka, partitions=6)
+    app.produce([f"k{number}" for number in range(100)])
+    arguments, options = command(app, tmp_path, "--transaction-records", "1", "--progress", "json")
+    arguments[arguments.index("local[2]")] = "local[1]"
+    admin = open_admin(app.clients.admin())
+    logs = [TopicPartition(app.changelog, number) for number in range(app.partitions)]
+    frozen = subprocess.Popen(arguments, start_new_session=True, **options)
+    try:
+        said = []
+        for line in frozen.stdout:
+            said.append(line)
+            if '"Publishing"' in line:
+                break
+        else:
+            pytest.fail("".join(said))
+        wait_until(lambda: any(latest_offsets(admin, logs).values()), "the first transaction", DEADLINE_S)
+        os.killpg(frozen.pid, signal.SIGSTOP)
+        assert not all(latest_offsets(admin, logs).values()), "it was not fast enough to write everything"
+        app.produce([f"k{number}" for number in range(100)])
+        run_backfill(spark, spec(app))
+        os.killpg(frozen.pid, signal.SIGCONT)
+        rest, _ = frozen.communicate(timeout=DEADLINE_S)
+    finally:
+        os.killpg(frozen.pid, signal.SIGCONT)
+        if frozen.poll() is None:
+            os.killpg(frozen.pid, signal.SIGKILL)
+            frozen.communicate()
+    assert frozen.returncode == 1, rest
+    assert "Another backfill of this application was started" in rest
+    assert app.table(app.changelog) == dict(app.counts)
+    go_on(app, tmp_path)
+
+
+def test_an_application_that_is_started_while_results_are_written(spark, app, tmp_path):
+    """The backfill gives up before it commits, and the application counts as if there had been none."""
+    streams = KafkaStreams(CountPerKey(app.source, app.sink)(), {**app.settings, "state.dir": str(tmp_path)})
+
+    def start(phase, _ends):
+        if phase is Phase.PUBLISHING:
+            streams.start()
+            wait_until(lambda: streams.state is State.RUNNING, "it runs", DEADLINE_S)
+
+    try:
+        with pytest.raises(ActiveGroupError, match="nothing has been written"):
+            run_backfill(spark, spec(app), start)
+        app.produce(["k1", "new"])
+        wait_until(lambda: app.table(app.changelog) == dict(app.counts), "exact counts", DEADLINE_S)
+    finally:
+        streams.close(60, leave_group=True)
+
+
+def test_a_transaction_that_takes_too_long(app):
+    """The error names the setting, and no other backfill."""
+    settings = {**app.settings, "producer.transaction.timeout.ms": "1000"}
+    admin = open_admin(app.clients.admin())
+    target = TopicPartition(app.sink, 0)
+    writer = Writer(backfill_clients(StreamsConfig.of(settings)), f"{app.id}-backfill")
+
+    def ended():
+        ends, stable = (latest_offsets(admin, [target], committed_only=only)[target] for only in (False, True))
+        return stable == ends > 0
+
+    with (
+        pytest.raises(StreamsTimeoutError, match=r"producer.transaction.timeout.ms \(1,000 ms\)"),
+        writer.transaction(),
+    ):
+        writer.send(target, b"k", b"v", 1, ())
+        writer.flush()
+        wait_until(ended, "the coordinator ends the transaction", DEADLINE_S)
+        writer.commit(app.id, {TopicPartition(app.source, 0): OffsetAndMetadata(1)})
+    writer.close()
+    assert app.committed() == {}
+
+
+def test_a_record_that_is_too_large(app):
+    """The error says which limit of the producer it exceeds."""
+    writer = Writer(backfill_clients(app.clients.config), f"{app.id}-backfill")
+    with pytest.raises(ProductionError, match=f"send a record to {app.sink}.*too large"), writer.transaction():
+        writer.send(TopicPartition(app.sink, 0), b"k", bytes(2_000_000), 1, ())
+    writer.close()
+
+
+def test_a_driver_that_dies_after_its_last_transaction(spark, app):
+    """The next attempt of the same backfill writes the outputs no second time; another backfill does."""
+    first = spec(app, outputs=Outputs.ALL, attempt_of="history")
+
+    def die(phase, _ends):
+        if phase is Phase.SUCCEEDED:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_backfill(spark, first, die)
+    app.produce(["k1"])
+    result = run_backfill(spark, first)
+    assert result.notes == ["An earlier attempt has handed over, so nothing was done again"]
+    assert len(app.read(app.sink)) == len(KEYS)
+    assert sum(app.committed().values()) == len(KEYS)
+    run_backfill(spark, spec(app, attempt_of="again"))
+    assert sum(app.committed().values()) == len(KEYS) + 1
+    assert app.table(app.changelog) == dict(app.counts)
+
+
+def test_a_transaction_that_brokers_do_not_allow(app):
+    """The error names the settings of both sides."""
+    settings = {**app.settings, "producer.transaction.timeout.ms": "90000000"}
+    with pytest.raises(
+        ConfigError, match=r"90,000,000 ms.*transaction.max.timeout.ms, or set producer.transaction.tim"
+    ):
+        Writer(backfill_clients(StreamsConfig.of(settings)), f"{app.id}-backfill")
