@@ -41,8 +41,10 @@ from millrace.backfill.kafka_history import KafkaHistory, backfill_clients, read
 from millrace.backfill.rows import REPORT, ROWS_DDL, Row, rows_from_arrow
 from millrace.backfill.writer import FENCED, Writer
 from millrace.config import StreamsConfig
+from millrace.deadline import Deadline
 from millrace.engine.offset_metadata import UNFINISHED_BACKFILL, encode_metadata
 from millrace.errors import ActiveGroupError, ConfigError, TaskMigratedError
+from millrace.kafka.admin_requests import pause
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.plan.model import TopologyPlan, changelog_topics
@@ -187,9 +189,9 @@ class Publisher:
         check_group_is_empty(group)
         begins()
         committed = group.positions()
-        unfinished = any(known.metadata.startswith(UNFINISHED_BACKFILL) for known in committed.values())
+        unfinished = _is_marked(committed, UNFINISHED_BACKFILL)
         if several or unfinished:
-            self._mark_unfinished(committed, published.offsets)
+            self._mark_unfinished(group, committed, published.offsets)
             published.transactions += 1
         self._fence_executors(admin, targets, every=unfinished)
         changes = Changes(self._settings, _old_extents(admin, targets), _versioned(self._plan), self._mark)
@@ -217,6 +219,7 @@ class Publisher:
 
     def _mark_unfinished(
         self,
+        group: GroupAdmin,
         committed: Mapping[TopicPartition, OffsetAndMetadata],
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> None:
@@ -224,6 +227,9 @@ class Publisher:
             nothing = OffsetAndMetadata(0)
             marked = {tp: committed.get(tp, nothing)._replace(metadata=self._mark) for tp in offsets}
             self._writer.commit(self._plan.application_id, marked)
+        deadline = Deadline(group.timeout_s)
+        while not _is_marked(group.positions(), self._mark):  # the commit is answered before the group has its offsets
+            pause(deadline, "mark the offsets", "the group does not have them yet")
 
     def _fence_executors(self, admin: AdminClient, targets: list[TopicPartition], *, every: bool) -> None:
         """Fence the executors of an earlier backfill.
@@ -304,7 +310,7 @@ class _ExecutorWrite:
         writer = Writer(clients, _transactional_id(config.application_id, target))
         try:
             with GroupAdmin(clients) as group:
-                if not any(known.metadata.startswith(self._changes.mark) for known in group.positions().values()):
+                if not _is_marked(group.positions(), self._changes.mark):
                     raise TaskMigratedError(FENCED)
             with writer.transaction():
                 rows = (row for batch in chain([first], batches) for row in rows_from_arrow(batch))
@@ -351,6 +357,10 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
         yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["batch"])
+
+
+def _is_marked(positions: Mapping[TopicPartition, OffsetAndMetadata], mark: str) -> bool:
+    return any(known.metadata.startswith(mark) for known in positions.values())
 
 
 def _transactional_id(application_id: str, target: TopicPartition) -> str:
