@@ -239,6 +239,18 @@ def command(app, folder, *arguments):
     }
 
 
+def wait_for_first_transaction(driver, admin, logs):
+    """Wait until a driver, which reports its progress as JSON, has written to one of the changelogs."""
+    said = []
+    for line in driver.stdout:
+        said.append(line)
+        if '"Publishing"' in line:
+            break
+    else:
+        pytest.fail("".join(said))
+    wait_until(lambda: any(latest_offsets(admin, logs).values()), "the first transaction", DEADLINE_S)
+
+
 def refusal(app, tmp_path):
     """Start the application, and return why it ends."""
     settings = {**app.settings, "state.dir": str(tmp_path / "refused")}
@@ -258,14 +270,7 @@ def test_a_driver_killed_between_its_transactions(app, tmp_path):
     driver = subprocess.Popen(arguments, start_new_session=True, **options)
     logs = [TopicPartition(app.changelog, number) for number in range(app.partitions)]
     try:
-        said = []
-        for line in driver.stdout:
-            said.append(line)
-            if '"Publishing"' in line:
-                break
-        else:
-            pytest.fail("".join(said))
-        wait_until(lambda: any(latest_offsets(admin, logs).values()), "the first transaction", DEADLINE_S)
+        wait_for_first_transaction(driver, admin, logs)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.communicate()

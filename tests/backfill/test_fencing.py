@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.backfill.broker_app import App
 from tests.backfill.programs import CountPerKey
-from tests.backfill.test_ends import DEADLINE_S, KEYS, command, go_on, spec
+from tests.backfill.test_ends import DEADLINE_S, KEYS, command, go_on, spec, wait_for_first_transaction
 from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
@@ -69,14 +69,7 @@ def test_a_frozen_backfill_that_goes_on_after_another_has_ended(spark, kafka, tm
     logs = [TopicPartition(app.changelog, number) for number in range(app.partitions)]
     frozen = subprocess.Popen(arguments, start_new_session=True, **options)
     try:
-        said = []
-        for line in frozen.stdout:
-            said.append(line)
-            if '"Publishing"' in line:
-                break
-        else:
-            pytest.fail("".join(said))
-        wait_until(lambda: any(latest_offsets(admin, logs).values()), "the first transaction", DEADLINE_S)
+        wait_for_first_transaction(frozen, admin, logs)
         os.killpg(frozen.pid, signal.SIGSTOP)
         assert not all(latest_offsets(admin, logs).values()), "it was not fast enough to write everything"
         app.produce([f"k{number}" for number in range(100)])

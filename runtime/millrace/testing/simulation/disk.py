@@ -24,7 +24,7 @@ __all__ = ["Disks", "disks_in_memory"]
 
 _Families = dict[str, "SortedDict[bytes, bytes]"]
 _FLUSHED_BY_ITSELF: Final = 0.1
-"""After how many of its writes a database is flushed without being asked to."""
+"""The share of its writes after which a database is flushed without being asked to."""
 
 
 class _Batch:
@@ -142,7 +142,7 @@ class Disks:
 
     def __init__(self) -> None:
         self._databases: dict[str, _Database] = {}
-        self._rng = Random(0)  # noqa: S311 (no secrets)
+        self._rng = Random(0)  # noqa: S311
 
     def __call__(self, path: str, *_options: object, **_settings: object) -> _Rows:
         """Open a database, or create it."""
