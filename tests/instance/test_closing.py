@@ -300,9 +300,11 @@ def silent_broker():
                     return
                 connected.set()
 
-        threading.Thread(target=accept, daemon=True).start()
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
         yield f"127.0.0.1:{server.getsockname()[1]}", connected
         server.shutdown(socket.SHUT_RDWR)
+        accepting.join()
         for link in links:
             link.close()
 

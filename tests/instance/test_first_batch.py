@@ -51,11 +51,14 @@ class Proxy:
         self._release = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", port))
         self._sockets = [self._listener]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def close(self):
-        """End all connections."""
+        """Accept no connection any more, and end those there are."""
         self._release.set()
+        self._listener.shutdown(socket.SHUT_RDWR)  # `close` alone does not wake a thread that waits in `accept`
+        self._accepting.join()
         for each in self._sockets:
             each.close()
 
@@ -63,10 +66,11 @@ class Proxy:
         while True:
             try:
                 client, _ = self._listener.accept()
+                self._sockets.append(client)
                 server = socket.create_connection(("127.0.0.1", self.broker))
+                self._sockets.append(server)
             except OSError:
                 return
-            self._sockets += [client, server]
             threading.Thread(target=self._pass_requests, args=(client, server), daemon=True).start()
             threading.Thread(target=self._pass_answers, args=(client, server), daemon=True).start()
 
