@@ -189,6 +189,37 @@ def test_duplicates_are_kept_in_order_of_puts(task, kind):
     assert [windowed.window for windowed, _ in store.all()] == [Window(7, 17)] * 4
 
 
+@pytest.mark.parametrize("kind", ["rocksdb", "memory"])
+@pytest.mark.parametrize("crashes", [0, 3])
+def test_duplicates_of_a_store_that_is_opened_again_take_no_ones_place(task, kind, crashes):
+    """A number is used once: as many puts after the store was opened again, for the same key and time, replace nothing."""
+    make = Stores.persistent_window_store if kind == "rocksdb" else Stores.in_memory_window_store
+    builder = Stores.window_store_builder(make("w", 100, 10, True), StringSerde(), StringSerde())
+    store = task.open(builder)
+    for value in ("a", "b"):
+        store.put("k", value, 7)
+    task.commit(store)
+    expected = [(7, "a"), (7, "b")]
+    for attempt in range(crashes):
+        store.close()
+        store = task.open(builder)
+        reached = store.committed_offset(CHANGELOG)
+        store.restore(task.log("w")[0 if reached is None else reached + 1 :])
+        store.put("k", f"try {attempt}", 7)  # logged, but the store was not committed
+        expected.append((7, f"try {attempt}"))
+    store.close()
+    store = task.open(builder)
+    reached = store.committed_offset(CHANGELOG)
+    store.restore(task.log("w")[0 if reached is None else reached + 1 :])
+    for value in ("c", "d"):
+        store.put("k", value, 7)
+    expected += [(7, "c"), (7, "d")]
+    assert list(store.fetch("k", 0, 50)) == expected
+    restored = task.open(Stores.window_store_builder(make("other", 100, 10, True), StringSerde(), StringSerde()))
+    restored.restore(task.log("w"))
+    assert list(restored.fetch("k", 0, 50)) == expected
+
+
 def test_late_window_is_dropped_and_counted(task):
     """A window whose segment has expired is not stored but counted as dropped and, as in Java, still logged."""
     store = task.open(Stores.window_store_builder(SUPPLIERS["key-order"], StringSerde(), StringSerde()))
