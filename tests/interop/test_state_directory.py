@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +73,10 @@ def commands_of_phase(phase):
                 text = text or "x"
             words = ["delete", key] if operation == "delete" else [operation, key, text]
         elif store in WINDOWS:
-            words = ["put", key, text, at // 10_000 * 10_000]
+            start = (
+                at // 10_000 * 10_000
+            )  # of duplicates: one that no other phase has, where Java would replace its values
+            words = ["put", key, text, start + phase if store == "window-duplicates" else start]
         elif store in SESSIONS:
             words = ["put", key, text, at, at + chance.choice([0, 0, 1_500, 40_000])]
         else:  # Java finds a row of history again only after it wrote to the row's segment, so the late ones come first
@@ -329,19 +333,24 @@ def _comparable(on_disk, phase, exact):
     """Leave out what Java does not clean up, while Millrace does.
 
     After a restart its versioned stores no longer know which segments to delete (and they never keep their position), and index
-    rows of a time-ordered store remain when null is put.
+    rows of a time-ordered store remain when null is put. Of the numbers that tell duplicates apart only the order counts: Java
+    begins at 1 in every run.
     """
     oldest = (EPOCH + (phase + 1) * PHASE_MS - HISTORY_MS) // VERSIONED_SEGMENT_MS
-    kept = {}
-    for (place, family, key), value in on_disk.items():
+    kept, duplicates = {}, Counter()
+    for (place, family, key), value in sorted(on_disk.items(), key=lambda row: (*row[0][:2], row[0][2] or b"")):
         if place.endswith("/versioned") and isinstance(key, bytes):
             segment = int.from_bytes(key[:8], "big", signed=True)
             if key == b"position" or (family == "default" and -1 < segment <= oldest):
                 continue
         if "-ordered" in place and value == b"" and (place, family, _base_row(place, key)) not in on_disk:
             continue
+        name = key
+        if "/window-duplicates/" in place and family == "default" and key is not None:
+            duplicates[place, key[:-4]] += 1
+            name = key[:-4], duplicates[place, key[:-4]]
         an_offset = family == "offsets" and key is not None and b"-changelog-" in key
-        kept[place, family, key] = "an offset" if an_offset and not exact else value
+        kept[place, family, name] = "an offset" if an_offset and not exact else value
     return kept
 
 
