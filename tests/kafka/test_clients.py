@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
@@ -296,3 +297,21 @@ def test_settings_can_be_checked_without_the_files():
         ClientSettings(config, "p").main_consumer(1)
     settings = ClientSettings(config, "p", resolve_references=False)
     assert settings.main_consumer(1)["sasl.mechanism"] == "SCRAM-SHA-512"
+
+
+@pytest.mark.broker
+def test_consumer_looks_up_new_topics_when_they_are_assigned(kafka, topic_factory, caplog):
+    """It does not wait until the library finds, once a second, that it does not know them."""
+    settings = of({"bootstrap.servers": kafka.bootstrap_servers, "consumer.debug": "topic"}).main_consumer(1)
+    topics = [topic_factory(f"new-{number}") for number in range(5)]
+    consumer = open_consumer(settings)
+    try:
+        with caplog.at_level(logging.DEBUG, "millrace.kafka.librdkafka"):
+            for topic in topics:
+                consumer.incremental_assign([TopicPartition(topic, 0, 0)])
+                while (message := consumer.poll(0.1)) is None or message.topic() != topic:
+                    pass  # its end is read
+    finally:
+        consumer.close()
+    found_unknown = [each for each in topics if f"Topic {each} metadata information unknown" in caplog.text]
+    assert len(found_unknown) <= 1, caplog.text  # the library may be looking at that very moment

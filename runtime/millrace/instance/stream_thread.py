@@ -52,7 +52,7 @@ __all__ = ["StreamThread"]
 
 _log = logging.getLogger(__name__)
 _ROUND_S: Final = 0.1
-_RESTORING_POLL_S: Final = 0.02
+_CHANGING_POLL_S: Final = 0.02
 _REFRESH_ENDS_S: Final = 1.0
 _AHEAD_BYTES: Final = 32 * 1024 * 1024
 """How much a thread's waiting tasks may hold in all, in partitions with more than `buffered.records.per.partition` records."""
@@ -398,8 +398,8 @@ class ThreadLoop:
 
     def _wait_s(self) -> float:
         tasks = self.tasks
-        if not tasks.all_running:
-            return min(_RESTORING_POLL_S, self._poll_s)
+        if not tasks.all_running or self.resources.member.rebalancing:
+            return min(_CHANGING_POLL_S, self._poll_s)
         now_ms = self._context.clock()
         due = min((task.schedules.wall_clock.next_ms for task in tasks.running.values()), default=None)
         wait_s = self._poll_s if due is None else min(self._poll_s, max(0.0, (due - now_ms) / 1000))

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import ClientConfig
 from millrace.config_providers import Hidden
+from millrace.deadline import Deadline
 from millrace.errors import ConfigError
 from millrace.kafka.security import HIDDEN, ClientProperties
 
@@ -25,6 +26,8 @@ __all__ = ["librdkafka_log", "open_admin", "open_consumer", "open_producer"]
 _REPEAT_INTERVAL_S: Final = 10.0
 _VARIABLE_PART: Final = re.compile(r" ?\(after .*?\)|, \d+ identical error\(s\) suppressed")
 _MOST_KINDS: Final = 1_000
+_LOOK_UP_S: Final = 0.5
+"""How long new topics are looked up at most; librdkafka does so by itself once a second, as long as there are any."""
 
 
 class RepeatFilter(logging.Filter):
@@ -93,12 +96,25 @@ def open_admin(settings: ClientConfig) -> AdminClient:
 
 
 class _Consumer(Consumer):
-    """The library's, plus weak references and credentials that another thread may set while this one polls.
+    """The library's, plus weak references, a quick start of new topics, and credentials that another thread may set meanwhile.
 
     The library allows one call at a time, so that other thread would wait for as long as the owner keeps polling.
     """
 
     _renewed: tuple[str, str] | None = None
+    _known_topics: frozenset[str] = frozenset()
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        """Assign as the library does, and look up the topics that are new to this client now, not within a second."""
+        super().incremental_assign(partitions)
+        deadline = Deadline(_LOOK_UP_S)
+        for topic in sorted({partition.topic for partition in partitions} - self._known_topics):
+            try:
+                super().list_topics(topic, deadline.left_s())
+            except KafkaException as error:
+                librdkafka_log.info("%s is looked up later: %s", topic, error)
+                return
+            self._known_topics |= {topic}
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Use other credentials from the next poll on."""
