@@ -113,6 +113,8 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="for brokers and state (default: a temporary one)")
     add_options(parser)
     options = parser.parse_args()
+    if options.directory is not None:
+        options.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.directory) as temporary:
         directory = Path(temporary)
         needed, free = options.gigabytes * COPIES, shutil.disk_usage(directory).free / 1e9
