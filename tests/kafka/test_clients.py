@@ -1,9 +1,12 @@
 """Client settings: what Kafka Streams enforces, what users set under Java's names; and no password is ever shown."""
 
 import logging
+import threading
+import weakref
 
 import pytest
 from confluent_kafka import TopicPartition
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
@@ -315,3 +318,14 @@ def test_consumer_looks_up_new_topics_when_they_are_assigned(kafka, topic_factor
         consumer.close()
     found_unknown = [each for each in topics if f"Topic {each} metadata information unknown" in caplog.text]
     assert len(found_unknown) <= 1, caplog.text  # the library may be looking at that very moment
+
+
+def test_producer_is_freed_in_another_thread():
+    """Freeing it may take forever, and must not hold up who lets it go: the owner, or whoever collects garbage."""
+    freed_in = []
+    producer = open_producer(clients().producer(1))
+    known = weakref.ref(producer, lambda _: freed_in.append(threading.get_ident()))
+    del producer
+    wait_until(lambda: freed_in, "it is freed")
+    assert known() is None
+    assert threading.get_ident() not in freed_in

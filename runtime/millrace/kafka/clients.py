@@ -5,8 +5,11 @@ While brokers are away librdkafka logs the same line many times a second; here i
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import logging
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +29,9 @@ __all__ = ["librdkafka_log", "open_admin", "open_consumer", "open_producer"]
 _REPEAT_INTERVAL_S: Final = 10.0
 _VARIABLE_PART: Final = re.compile(r" ?\(after .*?\)|, \d+ identical error\(s\) suppressed")
 _MOST_KINDS: Final = 1_000
+_OWN_REFERENCES: Final = 2
+"""The list's and the one of the call that counts them."""
+_PAUSE_S: Final = 0.01
 _LOOK_UP_S: Final = 0.5
 """How long new topics are looked up at most; librdkafka does so by itself once a second, as long as there are any."""
 
@@ -138,7 +144,23 @@ class _Consumer(Consumer):
 
 
 class _Producer(Producer):
-    """The library's, plus weak references."""
+    """The library's, plus weak references, and it ends in a thread of its own.
+
+    librdkafka waits for its own threads when a client is freed. After a coordinator that left the cluster during a commit, one of
+    them may never end, and would hold up whoever let the client go: the stream thread, or whichever one collects garbage.
+    """
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            with contextlib.suppress(RuntimeError):  # too late to start a thread
+                _thread.start_new_thread(_free, ([self],))
+
+
+def _free(client: list[_Producer]) -> None:
+    """Free the client that is in the list, once nobody else has it."""
+    while sys.getrefcount(client[0]) > _OWN_REFERENCES:
+        time.sleep(_PAUSE_S)
+    client.clear()
 
 
 _Client = TypeVar("_Client", _Consumer, _Producer, AdminClient)
