@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     ResourcePatternType,
@@ -208,6 +209,16 @@ def test_dead_letter_topic_that_may_not_be_written(own_kafka, app, tmp_path):
         )
         (future,) = admin.create_acls([rule]).values()
         future.result(30)
+    every_rule = AclBindingFilter(
+        ResourceType.TOPIC,
+        None,
+        ResourcePatternType.ANY,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    wait_until(lambda: len(admin.describe_acls(every_rule).result(30)) == 2, "the broker knows the rules")
     for topic in ("failed", "secret"):
         config = with_dead_letters(kafka, app, tmp_path, topic)
         with pytest.raises(AuthorizationError, match=rf"errors\.dead\.letter\.queue\.topic\.name={topic}.*WRITE"):

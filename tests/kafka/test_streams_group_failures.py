@@ -238,13 +238,17 @@ class Watched:
 
     def __init__(self, member):
         self.held = False
+        self.waits = False
+        """Whether a request is held back, so that none is under way: there is one at a time."""
         self.codes = []
         self._sleep, self._send = member._connection.sleep, member._coordinator.send
         member._coordinator.send = self._pass
 
     async def _pass(self, request, *arguments, **named):
         while self.held:
+            self.waits = True
             await self._sleep(0.02)
+        self.waits = False
         answer = await self._send(request, *arguments, **named)
         self.codes.append(getattr(answer, "error_code", 0))
         return answer
@@ -309,6 +313,7 @@ def test_a_change_that_a_late_heartbeat_is_told_of_is_followed(group, change):
     delayed = Delayed(member)
     group.until(lambda: len(delayed.codes) > 4)
     delayed.held = True
+    group.until(lambda: delayed.waits)
     if change == "revoked":
         other = group.join("b")
         group.until(lambda: other.generation > 0)
