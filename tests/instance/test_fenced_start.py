@@ -6,13 +6,25 @@ import itertools
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from tests.instance.support import expected_counts, last_counts, produce, running, settings, word_count
+from tests.instance.support import (
+    NUMBER,
+    TEXT,
+    CountWords,
+    counts_builder,
+    expected_counts,
+    last_counts,
+    produce,
+    running,
+    settings,
+    word_count,
+)
 from tests.waiting import wait_until
 
 from millrace.errors import TransactionAbortedError
 from millrace.instance import State
 from millrace.kafka.client_supplier import KafkaClientSupplier
 from millrace.kafka.membership.wire import encode_group_metadata
+from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
 
@@ -49,6 +61,17 @@ class Supplier(KafkaClientSupplier):
         return self.opened[-1]
 
 
+def fence(streams):
+    """Start another producer with the transactional id of an instance's first thread."""
+    newer = Producer(
+        {
+            "bootstrap.servers": ",".join(streams.config.bootstrap_servers),
+            "transactional.id": streams.threads[0].resources.context.settings.producer(1)["transactional.id"],
+        }
+    )
+    newer.init_transactions(30)
+
+
 @pytest.fixture
 def counting(kafka, topic_factory, app, tmp_path):
     """Return a function that runs a word count with a supplier, and feeds it until it has counted a number of lines."""
@@ -60,10 +83,11 @@ def counting(kafka, topic_factory, app, tmp_path):
         lines.extend(f"word{next(feeding) % 7}" for _ in range(more))
         produce(kafka, source, lines[-more:])
         wait_until(lambda: streams.error or last_counts(kafka, sink) == expected_counts(lines), "all counted")
-        assert streams.error is None
+        if streams.error is not None:
+            raise streams.error
 
-    def run(supplier):
-        return running(word_count(source, sink), config | {"default.client.supplier": supplier})
+    def run(supplier, topology=word_count):
+        return running(topology(source, sink), config | {"default.client.supplier": supplier})
 
     return run, feed
 
@@ -86,13 +110,7 @@ def test_thread_that_is_fenced_again_when_it_replaces_its_producer_rejoins(count
     with run(supplier) as streams:
         feed(streams, 20)
         thread = streams._pool.threads[0]
-        newer = Producer(
-            {
-                "bootstrap.servers": ",".join(streams.config.bootstrap_servers),
-                "transactional.id": thread.resources.context.settings.producer(1)["transactional.id"],
-            }
-        )
-        newer.init_transactions(30)
+        fence(streams)
         feed(streams, 20)
         assert len(supplier.opened) > max(fenced)
         assert streams._pool.threads == [thread]
@@ -121,3 +139,32 @@ def test_thread_that_is_fenced_after_an_abort_rejoins(counting, monkeypatch):
         assert member.generation > generation
         assert streams._pool.threads == [thread]
         assert streams.state is State.RUNNING
+
+
+class FailsToClose(CountWords):
+    """A processor whose `close` fails."""
+
+    def close(self):
+        """Fail."""
+        raise RuntimeError("cannot be closed")
+
+
+def not_closing(source, sink):
+    """Return a word count with that processor."""
+    return (
+        Topology()
+        .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("count", FailsToClose, "lines")
+        .add_state_store(counts_builder(), "count")
+        .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
+    )
+
+
+def test_failure_to_close_a_task_is_not_lost_if_the_next_producer_is_fenced_too(counting):
+    """It ends the thread, as it does if the next producer starts; being fenced would only make the thread rejoin."""
+    run, feed = counting
+    with run(Supplier(2), not_closing) as streams:
+        feed(streams, 20)
+        fence(streams)
+        with pytest.raises(RuntimeError, match="cannot be closed"):
+            feed(streams, 20)

@@ -182,6 +182,24 @@ def test_a_permission_that_is_withdrawn_ends_the_membership(secured):
         member.commit_offsets({group.tp(0): OffsetAndMetadata(1)})
 
 
+@pytest.mark.parametrize(
+    ("resource", "says"),
+    [(ResourceType.GROUP, "DESCRIBE on that group"), (ResourceType.TOPIC, "DESCRIBE on all topics")],
+)
+def test_an_assignment_that_may_not_be_read_ends_the_membership(secured, resource, says):
+    """After an answer was lost only the description of the group tells the assignment; who may not read it may miss a change."""
+    group = secured.group
+    member = group.join("a")
+    group.settle()
+    name = group.application_id if resource is ResourceType.GROUP else group.topic
+    secured.deny(resource, name, AclOperation.DESCRIBE)
+    Delayed(member)
+    with pytest.raises(AuthorizationError, match=says):
+        group.until(lambda: False)
+    with pytest.raises(TaskMigratedError):
+        member.commit_offsets({group.tp(0): OffsetAndMetadata(1)})
+
+
 def test_internal_topics_that_may_not_be_created_are_waited_for(secured, caplog):
     """As in Java: the group has no tasks until somebody allows it, or creates the topics; the reason is a warning."""
     group = secured.group
