@@ -16,7 +16,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     ResourcePatternType,
@@ -36,6 +35,7 @@ from tests.instance.support import (
     settings,
     word_count,
 )
+from tests.kafka.support import create_acl
 from tests.waiting import wait_until
 
 from millrace.assignment.protocol import Assigned
@@ -207,18 +207,7 @@ def test_dead_letter_topic_that_may_not_be_written(own_kafka, app, tmp_path):
         rule = AclBinding(
             ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, allowed
         )
-        (future,) = admin.create_acls([rule]).values()
-        future.result(30)
-    every_rule = AclBindingFilter(
-        ResourceType.TOPIC,
-        None,
-        ResourcePatternType.ANY,
-        None,
-        None,
-        AclOperation.ANY,
-        AclPermissionType.ANY,
-    )
-    wait_until(lambda: len(admin.describe_acls(every_rule).result(30)) == 2, "the broker knows the rules")
+        create_acl(admin, rule)
     for topic in ("failed", "secret"):
         config = with_dead_letters(kafka, app, tmp_path, topic)
         with pytest.raises(AuthorizationError, match=rf"errors\.dead\.letter\.queue\.topic\.name={topic}.*WRITE"):

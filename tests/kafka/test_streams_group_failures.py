@@ -12,9 +12,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from kafka.errors import KafkaTimeoutError
-from tests.kafka.support import StreamsGroup, committed, set_group
+from tests.kafka.support import StreamsGroup, committed, create_acl, set_group
 from tests.operator.kafka.certificates import Authority
-from tests.waiting import wait_until
 
 from millrace.assignment.protocol import Assigned, Lost
 from millrace.dev._ports import free_ports
@@ -56,25 +55,11 @@ class Secured:
         kafka.create_topics(topic, partitions=4)
         self.group = StreamsGroup(kafka.sasl_bootstrap_servers, topic, 4, **sasl_settings())
         for resource in (ResourceType.TOPIC, ResourceType.GROUP):
-            self._apply(rule(resource, "*", AclOperation.ALL, AclPermissionType.ALLOW))
-
-    def _apply(self, binding):
-        for future in self._admin.create_acls([binding]).values():
-            future.result(30)
-        seen = AclBindingFilter(
-            binding.restype,
-            binding.name,
-            binding.resource_pattern_type,
-            binding.principal,
-            binding.host,
-            binding.operation,
-            binding.permission_type,
-        )
-        wait_until(lambda: self._admin.describe_acls(seen).result(30), "the rule")
+            create_acl(self._admin, rule(resource, "*", AclOperation.ALL, AclPermissionType.ALLOW))
 
     def deny(self, resource, name, operation):
         """Forbid an operation."""
-        self._apply(rule(resource, name, operation, AclPermissionType.DENY))
+        create_acl(self._admin, rule(resource, name, operation, AclPermissionType.DENY))
 
     def allow_again(self, resource, name, operation):
         """Undo `deny`."""
