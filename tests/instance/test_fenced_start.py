@@ -20,10 +20,11 @@ from tests.instance.support import (
 )
 from tests.waiting import wait_until
 
-from millrace.errors import TransactionAbortedError
+from millrace.errors import TaskMigratedError, TransactionAbortedError
 from millrace.instance import State
 from millrace.kafka.client_supplier import KafkaClientSupplier
 from millrace.kafka.membership.wire import encode_group_metadata
+from millrace.records import Record
 from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
@@ -141,6 +142,15 @@ def test_thread_that_is_fenced_after_an_abort_rejoins(counting, monkeypatch):
         assert streams.state is State.RUNNING
 
 
+class SendsAtClose(CountWords):
+    """Counts words; sends something, and changes its store, when it is closed."""
+
+    def close(self):
+        """Do so."""
+        self.store.put("closed", 1)
+        self.context.forward(Record("closed", 1, 0))
+
+
 class FailsToClose(CountWords):
     """A processor whose `close` fails."""
 
@@ -149,21 +159,63 @@ class FailsToClose(CountWords):
         raise RuntimeError("cannot be closed")
 
 
-def not_closing(source, sink):
-    """Return a word count with that processor."""
-    return (
-        Topology()
-        .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
-        .add_processor("count", FailsToClose, "lines")
-        .add_state_store(counts_builder(), "count")
-        .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
-    )
+def counting_with(processor):
+    """Return a function that returns a word count with another processor."""
+
+    def topology(source, sink):
+        return (
+            Topology()
+            .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
+            .add_processor("count", processor, "lines")
+            .add_state_store(counts_builder(), "count")
+            .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
+        )
+
+    return topology
+
+
+def refuse_once(streams, monkeypatch, *, aborted):
+    """Have the broker refuse the next commit of a thread, which cannot send anything more in that transaction.
+
+    Args:
+        streams: the instance.
+        monkeypatch: replaces its commit once.
+        aborted: whether the thread is told that the transaction must be aborted, and not that its tasks have moved.
+    """
+    producer = streams.threads[0].resources.producer
+    commit = producer.commit
+
+    def of_a_ghost(offsets, _metadata):
+        monkeypatch.setattr(producer, "commit", commit)
+        try:
+            commit(offsets, encode_group_metadata(streams.config.application_id, 1, "ghost"))
+        except TaskMigratedError as error:
+            if aborted:
+                raise TransactionAbortedError("The transaction has failed") from error
+            raise
+
+    monkeypatch.setattr(producer, "commit", of_a_ghost)
+
+
+@pytest.mark.parametrize("how", ["fenced", "refused", "aborted"])
+def test_processor_that_sends_while_its_task_is_dropped_does_not_end_the_thread(counting, monkeypatch, how):
+    """The producer cannot send anything more then, and need not: all of it is void, and the thread rejoins or starts again."""
+    run, feed = counting
+    with run(Supplier(), counting_with(SendsAtClose)) as streams:
+        feed(streams, 20)
+        thread = streams.threads[0]
+        if how == "fenced":
+            fence(streams)
+        else:
+            refuse_once(streams, monkeypatch, aborted=how == "aborted")
+        feed(streams, 20)
+        assert streams.threads == (thread,)
 
 
 def test_failure_to_close_a_task_is_not_lost_if_the_next_producer_is_fenced_too(counting):
     """It ends the thread, as it does if the next producer starts; being fenced would only make the thread rejoin."""
     run, feed = counting
-    with run(Supplier(2), not_closing) as streams:
+    with run(Supplier(2), counting_with(FailsToClose)) as streams:
         feed(streams, 20)
         fence(streams)
         with pytest.raises(RuntimeError, match="cannot be closed"):

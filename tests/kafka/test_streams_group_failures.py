@@ -22,7 +22,7 @@ from millrace.errors import AuthorizationError, TaskMigratedError
 from millrace.kafka.admin import delete_group, delete_topics
 from millrace.kafka.membership.state import MemberState
 from millrace.kafka.membership.streams_state import MISSING_INTERNAL_TOPICS, MISSING_SOURCE_TOPICS
-from millrace.kafka.streams_messages import StreamsGroupHeartbeatRequest
+from millrace.kafka.streams_messages import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from millrace.records import OffsetAndMetadata
 
 pytestmark = pytest.mark.broker
@@ -325,6 +325,32 @@ def test_a_change_that_a_late_heartbeat_is_told_of_is_followed(group, change):
     assert delayed.arrive().active_tasks is not None
     delayed.held = False
     group.settle()
+    assert not group.of("a", Lost)
+
+
+class Undescribed(Delayed):
+    """A member whose heartbeat is late, and which gets no answer when it first asks for its group's description."""
+
+    def __init__(self, member):
+        super().__init__(member)
+        self.asked = 0
+
+    async def _pass(self, request, timeout_ms=None, *arguments):
+        if isinstance(request, StreamsGroupDescribeRequest):
+            self.asked += 1
+            if self.asked == 1:
+                await self._sleep(timeout_ms / 1000)
+                raise KafkaTimeoutError("no answer in time")
+        return await super()._pass(request, timeout_ms, *arguments)
+
+
+def test_a_description_that_is_not_answered_does_not_end_the_membership(group):
+    """Heartbeats wait for it, but not for as long as a session lasts."""
+    set_group(group.settings, {"streams.session.timeout.ms": "6000"})
+    member = group.join("a", **{"session.timeout.ms": 6000})
+    group.settle()
+    undescribed = Undescribed(member)
+    group.until(lambda: undescribed.asked > 1)
     assert not group.of("a", Lost)
 
 
