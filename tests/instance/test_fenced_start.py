@@ -151,14 +151,6 @@ class SendsAtClose(CountWords):
         self.context.forward(Record("closed", 1, 0))
 
 
-class FailsToClose(CountWords):
-    """A processor whose `close` fails."""
-
-    def close(self):
-        """Fail."""
-        raise RuntimeError("cannot be closed")
-
-
 def counting_with(processor):
     """Return a function that returns a word count with another processor."""
 
@@ -210,13 +202,3 @@ def test_processor_that_sends_while_its_task_is_dropped_does_not_end_the_thread(
             refuse_once(streams, monkeypatch, aborted=how == "aborted")
         feed(streams, 20)
         assert streams.threads == (thread,)
-
-
-def test_failure_to_close_a_task_is_not_lost_if_the_next_producer_is_fenced_too(counting):
-    """It ends the thread, as it does if the next producer starts; being fenced would only make the thread rejoin."""
-    run, feed = counting
-    with run(Supplier(2), counting_with(FailsToClose)) as streams:
-        feed(streams, 20)
-        fence(streams)
-        with pytest.raises(RuntimeError, match="cannot be closed"):
-            feed(streams, 20)
