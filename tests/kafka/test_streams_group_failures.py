@@ -347,7 +347,7 @@ class Undescribed(Delayed):
 def test_a_description_that_is_not_answered_does_not_end_the_membership(group):
     """Heartbeats wait for it, but not for as long as a session lasts."""
     set_group(group.settings, {"streams.session.timeout.ms": "6000"})
-    member = group.join("a", **{"session.timeout.ms": 6000})
+    member = group.join("a")
     group.settle()
     undescribed = Undescribed(member)
     group.until(lambda: undescribed.asked > 1)

@@ -265,8 +265,9 @@ class StreamsHeartbeats:
         """Learn the assignment from the description of the group."""
         member = self._member
         request = StreamsGroupDescribeRequest(group_ids=[self._settings.group_id], include_authorized_operations=False)
-        # Meanwhile no heartbeats are sent, and if the answer is lost the next one must still be in time.
-        timeout_ms = min(self._settings.request_timeout_ms, self._settings.session_timeout_ms // 3)
+        # Meanwhile no heartbeats are sent, and if the answer is lost the next one must still be in time. How long a session lasts
+        # is the group's setting, which members are not told; but they are told how often heartbeats are due.
+        timeout_ms = min(self._settings.request_timeout_ms, int(max(_SOON_S, member.heartbeat_interval_s) * 1000))
         try:
             (group,) = (await self._coordinator.send(request, timeout_ms, Deadline(member.heartbeat_interval_s))).groups
         except AuthorizationError as error:
