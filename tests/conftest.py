@@ -61,6 +61,7 @@ def log_levels() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark with two cores, set up for many small jobs; a process can have but one, so all its tests share it."""
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     before = dict(os.environ)
@@ -91,6 +92,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         yield session
+        gateway = session.sparkContext._gateway
         session.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # which ends Java
+        gateway.proc.wait(60)
+        SparkContext._gateway = SparkContext._jvm = None
     os.environ.clear()
     os.environ.update(before)

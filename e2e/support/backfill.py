@@ -8,18 +8,23 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
 from tests.manifest import wrong
 from tests.waiting import wait_until
 
 from e2e.spark.installation import DRIVER_ACCOUNT
 from e2e.support.application import Application, Manifest, merged
+from millrace.deadline import Deadline
+from millrace.kafka.offsets import latest_offsets
 from millrace.manifest import StreamsApp, StreamsBackfill
+from millrace.records import TopicPartition as Partition
 from millrace_operator.backfills.spark_application import Attempt
 from millrace_operator.model import AppRevision
 
 SECONDS = 900.0
 """How long a backfill may take on a busy machine with two cores."""
+_READ_TIMEOUT_S = 120.0
 SMALL = {"memory": "1Gi"}
 REQUESTS = {
     "spark.kubernetes.driver.request.cores": "50m",
@@ -140,7 +145,11 @@ Record = tuple[bytes, int]
 
 
 def stored(bootstrap_servers: str, topic: str) -> Mapping[tuple[int, bytes], Record]:
-    """Return what is restored from a changelog: partition and key → value and timestamp. Only committed records count."""
+    """Return what is restored from a changelog: partition and key → value and timestamp.
+
+    Only committed records count. A producer is told that a transaction is committed before its markers are there, so transactions
+    without a marker yet are waited for.
+    """
     settings = {
         "bootstrap.servers": bootstrap_servers,
         "group.id": "nobody",
@@ -153,11 +162,17 @@ def stored(bootstrap_servers: str, topic: str) -> Mapping[tuple[int, bytes], Rec
     try:
         numbers = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
+        admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        ends = latest_offsets(admin, [Partition(topic, number) for number in numbers])
         ended: set[int] = set()
+        deadline = Deadline(_READ_TIMEOUT_S)
         while len(ended) < len(numbers):
+            assert not deadline.passed, f"{topic} has an open transaction"
             for message in consumer.consume(1_000, timeout=1):
-                if message.error() is not None:
-                    ended.add(message.partition())
+                if (error := message.error()) is not None:
+                    at_end = error.code() == KafkaError._PARTITION_EOF
+                    if at_end and message.offset() >= ends[Partition(topic, message.partition())]:
+                        ended.add(message.partition())
                 elif message.value() is None:
                     found.pop((message.partition(), message.key()), None)
                 else:

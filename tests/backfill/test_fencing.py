@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.backfill.broker_app import App
 from tests.backfill.programs import CountPerKey
-from tests.backfill.test_ends import DEADLINE_S, KEYS, command, go_on, spec, wait_for_first_transaction
+from tests.backfill.test_ends import DEADLINE_S, KEYS, command, go_on, spec, wait_for_publishing
 from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
@@ -68,16 +68,23 @@ def test_a_frozen_backfill_that_goes_on_after_another_has_ended(spark, kafka, tm
     admin = open_admin(app.clients.admin())
     logs = [TopicPartition(app.changelog, number) for number in range(app.partitions)]
     frozen = subprocess.Popen(arguments, start_new_session=True, **options)
+
+    def frozen_with_something_written():
+        os.killpg(frozen.pid, signal.SIGSTOP)  # it goes on only between two looks, however slow they are
+        if any(latest_offsets(admin, logs).values()):
+            return True
+        os.killpg(frozen.pid, signal.SIGCONT)
+        return False
+
     try:
-        wait_for_first_transaction(frozen, admin, logs)
-        os.killpg(frozen.pid, signal.SIGSTOP)
+        wait_for_publishing(frozen)
+        wait_until(frozen_with_something_written, "the first transaction", DEADLINE_S)
         assert not all(latest_offsets(admin, logs).values()), "it was not fast enough to write everything"
         app.produce([f"k{number}" for number in range(100)])
         run_backfill(spark, spec(app))
         os.killpg(frozen.pid, signal.SIGCONT)
         rest, _ = frozen.communicate(timeout=DEADLINE_S)
     finally:
-        os.killpg(frozen.pid, signal.SIGCONT)
         if frozen.poll() is None:
             os.killpg(frozen.pid, signal.SIGKILL)
             frozen.communicate()
@@ -150,9 +157,9 @@ def test_a_driver_that_dies_after_its_last_transaction(spark, app):
     result = run_backfill(spark, first)
     assert result.notes == ["An earlier attempt has handed over, so nothing was done again"]
     assert len(app.read(app.sink)) == len(KEYS)
-    assert sum(app.committed().values()) == len(KEYS)
+    wait_until(lambda: sum(app.committed().values()) == len(KEYS), "the offsets", DEADLINE_S)
     run_backfill(spark, spec(app, attempt_of="again"))
-    assert sum(app.committed().values()) == len(KEYS) + 1
+    wait_until(lambda: sum(app.committed().values()) == len(KEYS) + 1, "the offsets of the other backfill", DEADLINE_S)
     assert app.table(app.changelog) == dict(app.counts)
 
 

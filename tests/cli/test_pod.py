@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,6 +16,7 @@ import yaml
 from confluent_kafka.admin import AdminClient
 from tests.waiting import wait_until
 
+from millrace.dev._ports import free_ports
 from millrace.dev.kafka import EmbeddedKafka, SaslPlain
 from millrace.manifest.pods import parse_last_message
 
@@ -45,9 +45,9 @@ def kafka():
 
 @pytest.fixture
 def port():
-    """Return a port that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
+    """Return a port that nothing listens on, and that no client's connection takes."""
+    [port] = free_ports(1, "127.0.0.1")
+    return port
 
 
 def answer(port, path):

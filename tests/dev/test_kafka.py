@@ -407,6 +407,19 @@ def test_detached_broker_outlives_its_starter_and_is_attached_to(tmp_path):
         EmbeddedKafka.attach(tmp_path)
 
 
+@pytest.mark.parametrize("how", ["detach=True", "owner_pid=os.getppid()"])
+def test_starter_ends_without_a_warning_of_brokers_that_outlive_it(tmp_path, how):
+    """They are meant to, as are their watchdogs: neither is a process that was forgotten."""
+    program = (
+        "import os, sys, pathlib; from millrace.dev.kafka import EmbeddedKafka\n"
+        f"EmbeddedKafka(directory=pathlib.Path(sys.argv[1]), {how}).start()"
+    )
+    command = [sys.executable, "-W", "default::ResourceWarning", "-c", program, str(tmp_path)]
+    starter = subprocess.run(command, capture_output=True, text=True, check=False)
+    EmbeddedKafka.attach(tmp_path).stop()
+    assert (starter.returncode, starter.stdout, starter.stderr) == (0, "", "")
+
+
 def test_attached_broker_can_be_killed_and_restarted(own_kafka, tmp_path):
     """A handle from attaching controls the broker like the starter's own."""
     own_kafka(directory=tmp_path).create_topics("words")

@@ -370,11 +370,24 @@ class Updated:
         self.suspended.append((partition, store_offset, current_end_offset, reason))
 
 
+class HeldAtStart(Updated):
+    """Keeps standbys and warm-ups from being updated until the test has looked."""
+
+    def __init__(self):
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def on_update_start(self, partition, store, starting_offset):
+        """Note it, and wait."""
+        super().on_update_start(partition, store, starting_offset)
+        self.go_on.wait(DEADLINE_S)
+
+
 class Instance:
     """An instance with both listeners, and its client id as its name."""
 
-    def __init__(self, stack, topology, config):
-        self.restored, self.updated = Restored(), Updated()
+    def __init__(self, stack, topology, config, updated=None):
+        self.restored, self.updated = Restored(), updated or Updated()
         self.streams = KafkaStreams(topology, config)
         self.streams.set_restore_listener(self.restored)
         self.streams.set_standby_update_listener(self.updated)

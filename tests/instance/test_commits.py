@@ -46,6 +46,10 @@ def at_rest(streams):
 def rounds_without_commit(streams):
     """Return whether the thread has done some rounds, each longer than the commit interval, without a commit."""
     thread = streams.threads[0]
+    begun = thread.rounds_total
+    wait_until(
+        lambda: thread.rounds_total > begun, "a commit that brokers have already, but that has not ended, is counted"
+    )
     commits, rounds = thread.tasks.commits_total, thread.rounds_total
     wait_until(lambda: thread.rounds_total >= rounds + 30, "30 rounds")
     return thread.tasks.commits_total == commits

@@ -35,6 +35,7 @@ from tests.instance.support import (
     settings,
     word_count,
 )
+from tests.kafka.support import create_acl
 from tests.waiting import wait_until
 
 from millrace.assignment.protocol import Assigned
@@ -206,8 +207,7 @@ def test_dead_letter_topic_that_may_not_be_written(own_kafka, app, tmp_path):
         rule = AclBinding(
             ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, allowed
         )
-        (future,) = admin.create_acls([rule]).values()
-        future.result(30)
+        create_acl(admin, rule)
     for topic in ("failed", "secret"):
         config = with_dead_letters(kafka, app, tmp_path, topic)
         with pytest.raises(AuthorizationError, match=rf"errors\.dead\.letter\.queue\.topic\.name={topic}.*WRITE"):

@@ -6,13 +6,26 @@ import itertools
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from tests.instance.support import expected_counts, last_counts, produce, running, settings, word_count
+from tests.instance.support import (
+    NUMBER,
+    TEXT,
+    CountWords,
+    counts_builder,
+    expected_counts,
+    last_counts,
+    produce,
+    running,
+    settings,
+    word_count,
+)
 from tests.waiting import wait_until
 
-from millrace.errors import TransactionAbortedError
+from millrace.errors import TaskMigratedError, TransactionAbortedError
 from millrace.instance import State
 from millrace.kafka.client_supplier import KafkaClientSupplier
 from millrace.kafka.membership.wire import encode_group_metadata
+from millrace.records import Record
+from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
 
@@ -49,6 +62,17 @@ class Supplier(KafkaClientSupplier):
         return self.opened[-1]
 
 
+def fence(streams):
+    """Start another producer with the transactional id of an instance's first thread."""
+    newer = Producer(
+        {
+            "bootstrap.servers": ",".join(streams.config.bootstrap_servers),
+            "transactional.id": streams.threads[0].resources.context.settings.producer(1)["transactional.id"],
+        }
+    )
+    newer.init_transactions(30)
+
+
 @pytest.fixture
 def counting(kafka, topic_factory, app, tmp_path):
     """Return a function that runs a word count with a supplier, and feeds it until it has counted a number of lines."""
@@ -60,10 +84,11 @@ def counting(kafka, topic_factory, app, tmp_path):
         lines.extend(f"word{next(feeding) % 7}" for _ in range(more))
         produce(kafka, source, lines[-more:])
         wait_until(lambda: streams.error or last_counts(kafka, sink) == expected_counts(lines), "all counted")
-        assert streams.error is None
+        if streams.error is not None:
+            raise streams.error
 
-    def run(supplier):
-        return running(word_count(source, sink), config | {"default.client.supplier": supplier})
+    def run(supplier, topology=word_count):
+        return running(topology(source, sink), config | {"default.client.supplier": supplier})
 
     return run, feed
 
@@ -86,13 +111,7 @@ def test_thread_that_is_fenced_again_when_it_replaces_its_producer_rejoins(count
     with run(supplier) as streams:
         feed(streams, 20)
         thread = streams._pool.threads[0]
-        newer = Producer(
-            {
-                "bootstrap.servers": ",".join(streams.config.bootstrap_servers),
-                "transactional.id": thread.resources.context.settings.producer(1)["transactional.id"],
-            }
-        )
-        newer.init_transactions(30)
+        fence(streams)
         feed(streams, 20)
         assert len(supplier.opened) > max(fenced)
         assert streams._pool.threads == [thread]
@@ -121,3 +140,65 @@ def test_thread_that_is_fenced_after_an_abort_rejoins(counting, monkeypatch):
         assert member.generation > generation
         assert streams._pool.threads == [thread]
         assert streams.state is State.RUNNING
+
+
+class SendsAtClose(CountWords):
+    """Counts words; sends something, and changes its store, when it is closed."""
+
+    def close(self):
+        """Do so."""
+        self.store.put("closed", 1)
+        self.context.forward(Record("closed", 1, 0))
+
+
+def counting_with(processor):
+    """Return a function that returns a word count with another processor."""
+
+    def topology(source, sink):
+        return (
+            Topology()
+            .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
+            .add_processor("count", processor, "lines")
+            .add_state_store(counts_builder(), "count")
+            .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
+        )
+
+    return topology
+
+
+def refuse_once(streams, monkeypatch, *, aborted):
+    """Have the broker refuse the next commit of a thread, which cannot send anything more in that transaction.
+
+    Args:
+        streams: the instance.
+        monkeypatch: replaces its commit once.
+        aborted: whether the thread is told that the transaction must be aborted, and not that its tasks have moved.
+    """
+    producer = streams.threads[0].resources.producer
+    commit = producer.commit
+
+    def of_a_ghost(offsets, _metadata):
+        monkeypatch.setattr(producer, "commit", commit)
+        try:
+            commit(offsets, encode_group_metadata(streams.config.application_id, 1, "ghost"))
+        except TaskMigratedError as error:
+            if aborted:
+                raise TransactionAbortedError("The transaction has failed") from error
+            raise
+
+    monkeypatch.setattr(producer, "commit", of_a_ghost)
+
+
+@pytest.mark.parametrize("how", ["fenced", "refused", "aborted"])
+def test_processor_that_sends_while_its_task_is_dropped_does_not_end_the_thread(counting, monkeypatch, how):
+    """The producer cannot send anything more then, and need not: all of it is void, and the thread rejoins or starts again."""
+    run, feed = counting
+    with run(Supplier(), counting_with(SendsAtClose)) as streams:
+        feed(streams, 20)
+        thread = streams.threads[0]
+        if how == "fenced":
+            fence(streams)
+        else:
+            refuse_once(streams, monkeypatch, aborted=how == "aborted")
+        feed(streams, 20)
+        assert streams.threads == (thread,)

@@ -6,6 +6,7 @@ would conclude that both had been written.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 import struct
@@ -60,6 +61,8 @@ class Proxy:
         self._listener.shutdown(socket.SHUT_RDWR)  # `close` alone does not wake a thread that waits in `accept`
         self._accepting.join()
         for each in self._sockets:
+            with contextlib.suppress(OSError):  # it may have ended already
+                each.shutdown(socket.SHUT_RDWR)
             each.close()
 
     def _accept(self):

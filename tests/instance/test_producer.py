@@ -23,6 +23,7 @@ from millrace.errors import StreamsTimeoutError, TaskMigratedError, TransactionA
 from millrace.instance import record_collector
 from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
+from millrace.kafka.admin import topic_configs
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
@@ -115,12 +116,15 @@ def test_a_client_whose_failure_is_reported_during_the_abort_is_replaced(own_kaf
 
 
 def set_largest_batch(kafka, topic, max_bytes):
-    """Change a topic's `max.message.bytes`."""
+    """Change a topic's `max.message.bytes`, and wait until the broker knows it, a moment after the controller has accepted it."""
     entry = ConfigEntry("max.message.bytes", str(max_bytes), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = kafka.admin()
     for future in admin.incremental_alter_configs([resource]).values():
         future.result(30)
+    wait_until(
+        lambda: topic_configs(admin, [topic])[topic]["max.message.bytes"] == str(max_bytes), "the broker knows it"
+    )
 
 
 @pytest.mark.parametrize("ends", ["with a commit", "without a commit"])

@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from tests.instance.support import (
     GUARANTEES,
     CountWords,
+    HeldAtStart,
     Instance,
     Replica,
     Restored,
@@ -51,6 +52,11 @@ def committed_at_ms(replica):
     return status["time_ms"] - status["threads"][0]["commit_age_ms"]
 
 
+def told_of(instance, records, partition=None):
+    """Return whether a standby's listener was told of so many records, which it is once they are in the store."""
+    return sum(each[4] for each in instance.updated.batches if partition in (None, each[0])) == records
+
+
 def no_lag(instance, store):
     """Return whether both partitions of a store have reached the ends of their changelogs."""
     lags = instance.streams.all_local_store_partition_lags()[store]
@@ -80,7 +86,7 @@ def test_a_standby_has_what_the_active_task_has_committed(kafka, topic_factory, 
             [task] = active.tasks("active")
             wait_until(partial(same_counts, active, other, task), "the standby has caught up")
             partition = TopicPartition(f"{app}-counts-changelog", TaskId.parse(task).partition)
-            assert sum(each[4] for each in other.updated.batches if each[0] == partition) == 100
+            wait_until(partial(told_of, other, 100, partition), "the listener is told of all")
             assert other.updated.batches[-1][:3] == (partition, "counts", TaskId.parse(task))
             wait_until(partial(no_lag, other, "counts"), "no lag")
             [metadata] = other.streams.metadata_for_local_threads()
@@ -231,10 +237,13 @@ def test_a_task_moves_once_its_warm_up_has_caught_up(kafka, topic_factory, tmp_p
         old = Instance(stack, topology, config("a")).running()
         produce(kafka, source, lines, partitions=2)
         wait_until(lambda: last_counts(kafka, sink, partitions=2) == expected_counts(lines), "counted")
-        new = Instance(stack, topology, config("b"))
+        held = HeldAtStart()
+        new = Instance(stack, topology, config("b"), held)
+        stack.callback(held.go_on.set)
         wait_until(lambda: new.updated.starts, "a warm-up")
         assert old.tasks("active") == {"0_0", "0_1"}
         assert new.tasks("active") == set()
+        held.go_on.set()
         wait_until(lambda: len(new.tasks("active")) == len(old.tasks("active")) == 1, "the task moves")
         assert new.restored.records.total() == 0
         assert sum(each[4] for each in new.updated.batches) == 100
@@ -262,7 +271,7 @@ def test_a_paused_instance_does_not_update_its_standbys(kafka, topic_factory, tm
         assert standby.updated.batches == []
         standby.streams.resume()
         wait_until(lambda: same_counts(active, standby, "0_0"), "caught up")
-        assert sum(each[4] for each in standby.updated.batches) == 50
+        wait_until(lambda: told_of(standby, 50), "the listener is told of all")
 
 
 def test_hosts_are_known_with_their_active_and_standby_stores(kafka, topic_factory, tmp_path, app):

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 import pytest
 from confluent_kafka import Producer
 from tests.instance.support import read_all
+from tests.instance.test_commits import at_rest
 from tests.instance.test_standby import Instance, replicated
 from tests.waiting import wait_until
 
@@ -62,6 +63,12 @@ def content(store):
     return list(store.all())
 
 
+def caught_up(instance):
+    """Return whether all stores of a standby have reached the ends of their changelogs."""
+    lags = instance.streams.all_local_store_partition_lags().values()
+    return all(lag.offset_lag == 0 for partitions in lags for lag in partitions.values())
+
+
 def write(kafka, *records):
     """Write (topic, key, value, timestamp)."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
@@ -95,6 +102,9 @@ def test_standbys_of_all_stores(kafka, topic_factory, tmp_path, guarantee, kind)
             (right, "a", "R", 1_200),
         )
         wait_until(lambda: active.streams.status().processing.records == 11, "processed")
+        # Stores are read only once nothing changes them: a task's stores belong to one thread.
+        wait_until(lambda: at_rest(active.streams), "committed")
+        wait_until(lambda: caught_up(standby), "the standby has caught up")
         stores = active.manager.running[TASK].stores
         copies = standby.manager.standby[TASK].stores
         assert len(stores) >= 6

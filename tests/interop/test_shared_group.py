@@ -263,12 +263,14 @@ class Purchases:
 
     def close(self):
         """Stop writing and reading, and kill what still runs."""
-        if self._load is not None:
-            self.end_load()
-        for tail in self._tails.values():
-            tail.close()
-        for language in [*self.instances]:
-            self.end(language, "kill")
+        try:
+            if self._load is not None:
+                self.end_load()
+        finally:
+            for tail in self._tails.values():
+                tail.close()
+            for language in [*self.instances]:
+                self.end(language, "kill")
 
     def last(self, topic, key_serde=STRING, value_serde=LONG):
         """Return the last value per key of a topic."""

@@ -3,12 +3,14 @@
 import secrets
 import uuid
 
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import AclBindingFilter, AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.waiting import wait_until
 
 from millrace.assignment.protocol import Assigned, Lost, MemberAssignment, Revoked, TopicSubscription
 from millrace.config import StreamsConfig
 from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.group_settings import group_settings as known_settings
+from millrace.kafka.group_settings import wrong_group_settings
 from millrace.kafka.membership.member import GroupMember
 from millrace.kafka.membership.streams_heartbeat import StreamsMemberInfo
 from millrace.kafka.membership.streams_member import StreamsGroupMember
@@ -150,11 +152,34 @@ def committed(member, partitions, timeout_s=60.0):
 
 
 def set_group(settings, group_settings):
-    """Change settings of an application's group in the brokers."""
+    """Change settings of an application's group, and wait until the broker knows them.
+
+    It learns them a moment after the controller has accepted them.
+    """
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in group_settings.items()
     ]
-    group = ConfigResource(ConfigResource.Type.GROUP, settings["application.id"], incremental_configs=entries)
+    group_id = settings["application.id"]
+    group = ConfigResource(ConfigResource.Type.GROUP, group_id, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": settings["bootstrap.servers"]})
     for future in admin.incremental_alter_configs([group]).values():
         future.result(30)
+    wait_until(
+        lambda: not wrong_group_settings(group_settings, known_settings(admin, group_id)), "the group's settings"
+    )
+
+
+def create_acl(admin, binding):
+    """Create a rule about who may do what, and wait until the broker knows it, a moment after the controller has accepted it."""
+    for future in admin.create_acls([binding]).values():
+        future.result(30)
+    same = AclBindingFilter(
+        binding.restype,
+        binding.name,
+        binding.resource_pattern_type,
+        binding.principal,
+        binding.host,
+        binding.operation,
+        binding.permission_type,
+    )
+    wait_until(lambda: admin.describe_acls(same).result(30), "the rule")

@@ -1,6 +1,5 @@
 """Describing topics and groups of a real cluster, and deleting groups."""
 
-import socket
 import threading
 import time
 
@@ -8,6 +7,7 @@ import pytest
 from tests.kafka.support import Group
 
 from millrace.config import StreamsConfig
+from millrace.dev._ports import free_ports
 from millrace.errors import ActiveGroupError, BrokerUnreachableError, StreamsTimeoutError
 from millrace.kafka.admin import delete_group, delete_topics, describe_cluster, describe_topics, group_names
 from millrace.kafka.client_settings import ClientSettings
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture
 def unused_port():
-    """Return a port that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    """Return a port that nothing listens on, and that no client's connection takes."""
+    [port] = free_ports(1, "127.0.0.1")
+    return port
 
 
 def settings_for(bootstrap_servers, application_id):

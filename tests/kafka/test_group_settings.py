@@ -38,16 +38,27 @@ def group_id():
     return f"app-{secrets.token_hex(4)}"
 
 
+def wait_until_known(admin, group_id, settings):
+    """Wait until the broker knows settings of a group, a moment after the controller has accepted them."""
+    wait_until(lambda: not wrong_group_settings(settings, group_settings(admin, group_id)), "the group's settings")
+
+
 @pytest.mark.broker
 def test_settings_are_corrected_until_they_are_as_wanted(admin, group_id):
     """Values are set, corrected after somebody else has changed them, and removed; what is right is left alone."""
     wanted = {STANDBYS: "1", SESSION: "50000"}
     assert correct_group_settings(admin, group_id, wanted) == wanted
+    wait_until_known(admin, group_id, wanted)
     assert correct_group_settings(admin, group_id, wanted) == {}
     assert group_settings(admin, group_id)[STANDBYS] == GroupSetting("1", is_own=True)
-    set_group_settings(admin, group_id, {STANDBYS: "2", "streams.heartbeat.interval.ms": "700"})
+    others = {STANDBYS: "2", "streams.heartbeat.interval.ms": "700"}
+    set_group_settings(admin, group_id, others)
+    wait_until_known(admin, group_id, others)
     assert correct_group_settings(admin, group_id, wanted) == {STANDBYS: "1"}
-    assert correct_group_settings(admin, group_id, {STANDBYS: "0", SESSION: None}) == {STANDBYS: "0", SESSION: None}
+    wait_until_known(admin, group_id, wanted)
+    default = {STANDBYS: "0", SESSION: None}
+    assert correct_group_settings(admin, group_id, default) == default
+    wait_until_known(admin, group_id, default)
     found = group_settings(admin, group_id)
     assert (found[STANDBYS].value, found[SESSION]) == ("0", GroupSetting("45000", is_own=False))
     assert found["streams.heartbeat.interval.ms"] == GroupSetting("700", is_own=True), "not the manifest's"

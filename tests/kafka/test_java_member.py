@@ -165,13 +165,13 @@ class Application:
 
     def close(self):
         """Stop both."""
-        if self.member is not None:
-            self.member.close(leave_group=True)
         if self.java is not None:
             self.java.kill()
             self.java.wait()
             if not self.java.stdin.closed:
                 self.java.stdin.close()
+        if self.member is not None:
+            self.member.close(leave_group=True)
 
 
 @pytest.fixture

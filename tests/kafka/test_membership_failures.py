@@ -330,7 +330,7 @@ def test_a_member_whose_start_fails_unexpectedly_can_be_closed(secured, monkeypa
     assert any(thread.is_alive() for thread in started)
     member.close()
     assert member.closed
-    wait_until(lambda: not any(thread.is_alive() for thread in started), "its threads to end", 10)
+    wait_until(lambda: not any(thread.is_alive() for thread in started), "its threads to end")
 
 
 def test_unreachable_brokers_are_an_error():

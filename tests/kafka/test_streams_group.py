@@ -86,7 +86,7 @@ def test_tasks_return_when_a_member_closes(group):
 
 def test_a_member_that_stays_keeps_its_tasks_until_its_session_ends(group):
     """With leave_group=False the coordinator notices only by the missing heartbeats."""
-    set_group(group.settings, {"streams.session.timeout.ms": "2000"})
+    set_group(group.settings, {"streams.session.timeout.ms": "6000"})
     group.join("a")
     group.join("b")
     group.settle()
@@ -101,7 +101,7 @@ def test_standbys_are_the_group_s_setting(group):
     """With streams.num.standby.replicas=1 each member is given standbys of the other's tasks, with their input partitions."""
     set_group(group.settings, {"streams.num.standby.replicas": "1"})
     first, second = group.join("a"), group.join("b")
-    group.until(lambda: len(first.tasks.standby) == len(second.tasks.standby) == 2)
+    group.until(lambda: group.balanced() and len(first.tasks.standby) == len(second.tasks.standby) == 2)
     assert first.tasks.standby == second.tasks.active
     assert second.tasks.standby == first.tasks.active
 
@@ -110,7 +110,7 @@ def test_a_standby_becomes_active_in_two_steps(group):
     """When the owner leaves, its standby is first taken away and then given again as active; nothing is lost."""
     set_group(group.settings, {"streams.num.standby.replicas": "1"})
     first, second = group.join("a"), group.join("b")
-    group.until(lambda: len(first.tasks.standby) == len(second.tasks.standby) == 2)
+    group.until(lambda: group.balanced() and len(first.tasks.standby) == len(second.tasks.standby) == 2)
     group.members.pop("b").close()
     group.until(lambda: len(first.tasks.active) == 4)
     assert not first.tasks.standby

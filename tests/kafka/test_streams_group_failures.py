@@ -12,9 +12,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from kafka.errors import KafkaTimeoutError
-from tests.kafka.support import StreamsGroup, committed, set_group
+from tests.kafka.support import StreamsGroup, committed, create_acl, set_group
 from tests.operator.kafka.certificates import Authority
-from tests.waiting import wait_until
 
 from millrace.assignment.protocol import Assigned, Lost
 from millrace.dev._ports import free_ports
@@ -23,7 +22,7 @@ from millrace.errors import AuthorizationError, TaskMigratedError
 from millrace.kafka.admin import delete_group, delete_topics
 from millrace.kafka.membership.state import MemberState
 from millrace.kafka.membership.streams_state import MISSING_INTERNAL_TOPICS, MISSING_SOURCE_TOPICS
-from millrace.kafka.streams_messages import StreamsGroupHeartbeatRequest
+from millrace.kafka.streams_messages import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from millrace.records import OffsetAndMetadata
 
 pytestmark = pytest.mark.broker
@@ -56,25 +55,11 @@ class Secured:
         kafka.create_topics(topic, partitions=4)
         self.group = StreamsGroup(kafka.sasl_bootstrap_servers, topic, 4, **sasl_settings())
         for resource in (ResourceType.TOPIC, ResourceType.GROUP):
-            self._apply(rule(resource, "*", AclOperation.ALL, AclPermissionType.ALLOW))
-
-    def _apply(self, binding):
-        for future in self._admin.create_acls([binding]).values():
-            future.result(30)
-        seen = AclBindingFilter(
-            binding.restype,
-            binding.name,
-            binding.resource_pattern_type,
-            binding.principal,
-            binding.host,
-            binding.operation,
-            binding.permission_type,
-        )
-        wait_until(lambda: self._admin.describe_acls(seen).result(30), "the rule")
+            create_acl(self._admin, rule(resource, "*", AclOperation.ALL, AclPermissionType.ALLOW))
 
     def deny(self, resource, name, operation):
         """Forbid an operation."""
-        self._apply(rule(resource, name, operation, AclPermissionType.DENY))
+        create_acl(self._admin, rule(resource, name, operation, AclPermissionType.DENY))
 
     def allow_again(self, resource, name, operation):
         """Undo `deny`."""
@@ -182,6 +167,24 @@ def test_a_permission_that_is_withdrawn_ends_the_membership(secured):
         member.commit_offsets({group.tp(0): OffsetAndMetadata(1)})
 
 
+@pytest.mark.parametrize(
+    ("resource", "says"),
+    [(ResourceType.GROUP, "DESCRIBE on that group"), (ResourceType.TOPIC, "DESCRIBE on all topics")],
+)
+def test_an_assignment_that_may_not_be_read_ends_the_membership(secured, resource, says):
+    """After an answer was lost only the description of the group tells the assignment; who may not read it may miss a change."""
+    group = secured.group
+    member = group.join("a")
+    group.settle()
+    name = group.application_id if resource is ResourceType.GROUP else group.topic
+    secured.deny(resource, name, AclOperation.DESCRIBE)
+    Delayed(member)
+    with pytest.raises(AuthorizationError, match=says):
+        group.until(lambda: False)
+    with pytest.raises(TaskMigratedError):
+        member.commit_offsets({group.tp(0): OffsetAndMetadata(1)})
+
+
 def test_internal_topics_that_may_not_be_created_are_waited_for(secured, caplog):
     """As in Java: the group has no tasks until somebody allows it, or creates the topics; the reason is a warning."""
     group = secured.group
@@ -238,13 +241,17 @@ class Watched:
 
     def __init__(self, member):
         self.held = False
+        self.waits = False
+        """Whether a request is held back, so that none is under way: there is one at a time."""
         self.codes = []
         self._sleep, self._send = member._connection.sleep, member._coordinator.send
         member._coordinator.send = self._pass
 
     async def _pass(self, request, *arguments, **named):
         while self.held:
+            self.waits = True
             await self._sleep(0.02)
+        self.waits = False
         answer = await self._send(request, *arguments, **named)
         self.codes.append(getattr(answer, "error_code", 0))
         return answer
@@ -309,6 +316,7 @@ def test_a_change_that_a_late_heartbeat_is_told_of_is_followed(group, change):
     delayed = Delayed(member)
     group.until(lambda: len(delayed.codes) > 4)
     delayed.held = True
+    group.until(lambda: delayed.waits)
     if change == "revoked":
         other = group.join("b")
         group.until(lambda: other.generation > 0)
@@ -317,6 +325,32 @@ def test_a_change_that_a_late_heartbeat_is_told_of_is_followed(group, change):
     assert delayed.arrive().active_tasks is not None
     delayed.held = False
     group.settle()
+    assert not group.of("a", Lost)
+
+
+class Undescribed(Delayed):
+    """A member whose heartbeat is late, and which gets no answer when it first asks for its group's description."""
+
+    def __init__(self, member):
+        super().__init__(member)
+        self.asked = 0
+
+    async def _pass(self, request, timeout_ms=None, *arguments):
+        if isinstance(request, StreamsGroupDescribeRequest):
+            self.asked += 1
+            if self.asked == 1:
+                await self._sleep(timeout_ms / 1000)
+                raise KafkaTimeoutError("no answer in time")
+        return await super()._pass(request, timeout_ms, *arguments)
+
+
+def test_a_description_that_is_not_answered_does_not_end_the_membership(group):
+    """Heartbeats wait for it, but not for as long as a session lasts."""
+    set_group(group.settings, {"streams.session.timeout.ms": "6000"})
+    member = group.join("a")
+    group.settle()
+    undescribed = Undescribed(member)
+    group.until(lambda: undescribed.asked > 1)
     assert not group.of("a", Lost)
 
 

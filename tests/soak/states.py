@@ -69,7 +69,7 @@ class StateFindings:
 
 
 def read_changelogs(kafka: EmbeddedKafka, application: str) -> dict[Changelog, Log]:
-    """Read the committed records of an application's changelogs."""
+    """Read the committed records of an application's changelogs; transactions without a marker yet are waited for."""
     topics = [
         name
         for name in kafka.admin().list_topics(timeout=30).topics
@@ -77,7 +77,8 @@ def read_changelogs(kafka: EmbeddedKafka, application: str) -> dict[Changelog, L
     ]
     partitions = [(name, number) for name in topics for number in range(PARTITIONS)]
     logs = {Changelog(*where): Log(first) for where, first in first_offsets(kafka, partitions).items()}
-    waiting = {where for where, end in end_offsets(kafka, partitions).items() if end}
+    ends = end_offsets(kafka, partitions)
+    waiting = {where for where, end in ends.items() if end}
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
@@ -101,7 +102,7 @@ def read_changelogs(kafka: EmbeddedKafka, application: str) -> dict[Changelog, L
                 if error is None:
                     change = Change(message.offset(), message.key(), message.value(), message.timestamp()[1])
                     logs[Changelog(*where)].changes.append(change)
-                elif error.code() == KafkaError._PARTITION_EOF:
+                elif error.code() == KafkaError._PARTITION_EOF and message.offset() >= ends[where]:
                     waiting.discard(where)
     finally:
         consumer.close()

@@ -6,6 +6,7 @@ session (Ctrl-C at the terminal does not reach it) and, unless it is detached, a
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
 import os
@@ -27,6 +28,14 @@ _NOT_RUNNING = frozenset("TtZX")
 """The states (proc_pid_stat(5)) of a thread that is stopped or has ended."""
 _OUTLIVING_CHILDREN: list[subprocess.Popen[bytes]] = []
 """Children meant to outlive this process, kept so that Python does not warn when they are garbage-collected."""
+
+
+@atexit.register
+def _let_outliving_go() -> None:
+    """Keep Python from warning of them at its own end, too."""
+    for child in _OUTLIVING_CHILDREN:
+        if child.poll() is None:
+            child.returncode = 0
 
 
 class BrokerProcess:

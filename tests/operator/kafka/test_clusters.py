@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
-from tests.kafka.support import Group
+from tests.kafka.support import Group, create_acl
 from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
 from tests.waiting import wait_until
 
@@ -289,7 +289,7 @@ def test_settings_of_the_group_are_seen_and_changed(clusters, kafka, plan):
     assert (state.error, state.brokers_assign, state.group_settings_error) == (None, True, None)
     assert state.wrong_group_settings == {"streams.num.standby.replicas": "1"}
     clusters.act(app, Credentials(), ConfigureGroup(state.wrong_group_settings))
-    assert clusters.observe(app, Credentials(), plan).wrong_group_settings == {}
+    wait_until(lambda: clusters.observe(app, Credentials(), plan).wrong_group_settings == {}, "the broker knows them")
     with pytest.raises(StreamsError, match=r"group\.streams\.max\.standby\.replicas"):
         clusters.act(app, Credentials(), ConfigureGroup({"streams.num.standby.replicas": "9"}))
 
@@ -311,9 +311,7 @@ def test_settings_that_may_not_be_seen_or_changed(clusters, own_kafka):
         AclOperation.DESCRIBE,
         AclPermissionType.ALLOW,
     )
-    admin = kafka.admin()
-    (future,) = admin.create_acls([rule]).values()
-    future.result(30)
+    create_acl(kafka.admin(), rule)
     streams = {"groupProtocol": "streams"}
     wants = streams_app(kafka.bootstrap_servers, "app", kafka=streams, standby={"replicas": 1})
     state = clusters.observe(wants, Credentials())

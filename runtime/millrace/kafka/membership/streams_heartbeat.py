@@ -74,6 +74,8 @@ _CREATED_WITHIN_S: Final = 5.0
 """How long the coordinator usually needs at most to create internal topics."""
 _UNKNOWN_SERVER_ERROR: Final = -1
 _REMOVED: Final = {25: "the group has removed this member", 110: "the group has another epoch of this member"}
+_FORBIDDEN: Final = {29: "DESCRIBE on all topics of the topology", 30: "DESCRIBE on that group"}
+"""What a description of the group needs that is refused with one of these error codes."""
 _PASSING: Final = {MISSING_INTERNAL_TOPICS, ASSIGNMENT_DELAYED}
 """Statuses of a group that is starting or rebalancing."""
 _UNCONFIGURED: Final = {MISSING_SOURCE_TOPICS, INCORRECTLY_PARTITIONED_TOPICS, MISSING_INTERNAL_TOPICS}
@@ -263,12 +265,26 @@ class StreamsHeartbeats:
         """Learn the assignment from the description of the group."""
         member = self._member
         request = StreamsGroupDescribeRequest(group_ids=[self._settings.group_id], include_authorized_operations=False)
+        # Meanwhile no heartbeats are sent, and if the answer is lost the next one must still be in time. How long a session lasts
+        # is the group's setting, which members are not told; but they are told how often heartbeats are due.
+        timeout_ms = min(self._settings.request_timeout_ms, int(max(_SOON_S, member.heartbeat_interval_s) * 1000))
         try:
-            (group,) = (await self._coordinator.send(request, self._settings.request_timeout_ms)).groups
+            (group,) = (await self._coordinator.send(request, timeout_ms, Deadline(member.heartbeat_interval_s))).groups
+        except AuthorizationError as error:
+            member.fail(error)
+            return
         except kafka_errors.KafkaError as error:
             group, problem = None, str(error)
         else:
             problem = f"error {group.error_code}"
+        if group is not None and group.error_code in _FORBIDDEN:
+            member.fail(
+                AuthorizationError(
+                    f"The principal may not read the assignment of group {self._settings.group_id}: allow "
+                    f"{_FORBIDDEN[group.error_code]}"
+                )
+            )
+            return
         if group is None or group.error_code:
             log.info("The assignment of group %s could not be read: %s", self._settings.group_id, problem)
             self._retry()
