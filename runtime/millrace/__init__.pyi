@@ -106,6 +106,9 @@ from .errors import (
 from .instance import (
     KafkaStreams as KafkaStreams,
 )
+from .instance import (
+    run as run,
+)
 from .processor import (
     FixedKeyProcessor as FixedKeyProcessor,
 )
