@@ -166,3 +166,5 @@ from .topology import (
 from .topology import (
     Topology as Topology,
 )
+
+__version__: str
