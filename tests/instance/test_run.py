@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -46,14 +47,29 @@ if __name__ == "__main__":
 """
 
 
+PROCESSOR = """\
+from millrace import Processor
+
+
+class Check(Processor):
+    def process(self, record):
+        if record.value == "bad":
+            raise ValueError
+
+
+def topology(builder):
+    builder.stream("{source}").process(Check, named="check")
+"""
+SERDES = {"default_key_serde": "string", "default_value_serde": "string"}
+
+
 class Program:
     """The program above as a process."""
 
     def __init__(self, kafka, app, directory, source="in", sink="out"):
         path = directory / "shout.py"
         path.write_text(PROGRAM)
-        serdes = {"default_key_serde": "string", "default_value_serde": "string"}
-        config = settings(kafka, app, directory / "state", **serdes)
+        config = settings(kafka, app, directory / "state", **SERDES)
         self._log = directory / "log"
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
@@ -94,7 +110,7 @@ def start(request, app, tmp_path):
 
 
 def test_program_that_fails_says_why_and_exits_with_one(kafka, topic_factory, start):
-    """The last line of the log names the node, the record and the error of the user's function."""
+    """The log has the traceback of the user's function, and a line with the task, the node, the record and the error."""
     source, sink = topic_factory("in"), topic_factory("out")
     produce(kafka, source, ["good", "bad"])
     program = start(kafka, source, sink)
@@ -105,6 +121,25 @@ def test_program_that_fails_says_why_and_exits_with_one(kafka, topic_factory, st
         f"KSTREAM-MAPVALUES-0000000001 failed on the record at offset 1 of {source}-0: ValueError: a bad line"
         in last[0]
     )
+    assert "Task 0_0" in last[0]
+    line = PROGRAM.splitlines().index('        raise ValueError("a bad line")') + 1
+    assert f'shout.py", line {line}, in shout\n' in program.log
+
+
+def test_json_log_has_the_traceback_of_a_processor(kafka, topic_factory, app, tmp_path):
+    """`millrace run` logs it in the record about the thread's death, beside the task, the node and the input record."""
+    source = topic_factory("in")
+    produce(kafka, source, ["good", "bad"])
+    (tmp_path / "check.py").write_text(PROCESSOR.format(source=source))
+    command = [sys.executable, "-m", "millrace.cli", "run", "check.py:topology", "--log-format", "json"]
+    for key, value in settings(kafka, app, tmp_path / "state", **SERDES).items():
+        command += ["-c", f"{key}={value}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 1, done.stderr
+    (died,) = (line for line in map(json.loads, done.stderr.splitlines()) if " died " in line["message"])
+    assert f"Task 0_0: node check failed on the record at offset 1 of {source}-0: ValueError" in died["message"]
+    line = PROCESSOR.splitlines().index("            raise ValueError") + 1
+    assert f'check.py", line {line}, in process\n' in died["error"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

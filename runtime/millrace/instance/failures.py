@@ -1,13 +1,18 @@
-"""What an instance says and does about a failure: the handler's answer when a thread has died, and an error as one line."""
+"""What an instance says and does about a failure.
+
+The message of a `StreamsError` says what is wrong, where and what to do, so it needs no traceback. An exception of the user's
+code does: its traceback ends at the line that raised it.
+"""
 
 from __future__ import annotations
 
 import logging
 
-from millrace.errors import StreamsError
+from millrace.errors import FailedProcessingError, StreamsError
 from millrace.instance.states import UncaughtExceptionHandler, UncaughtExceptionResponse
+from millrace.loading import raised_by_user
 
-__all__ = ["ask_what_to_do", "describe_error"]
+__all__ = ["ask_what_to_do", "describe_error", "to_be_traced"]
 
 _log = logging.getLogger(__name__)
 
@@ -22,9 +27,22 @@ def ask_what_to_do(handler: UncaughtExceptionHandler, thread: str, error: Except
     except BaseException:  # user code, in which sys.exit() would end this thread alone
         _log.exception("The uncaught exception handler failed: shutting the client down")
         response = UncaughtExceptionResponse.SHUTDOWN_CLIENT
-    unexpected = None if isinstance(error, StreamsError) else error  # a StreamsError's message says what to do
-    _log.error("%s died (to do: %s): %s", thread, response.value, error, exc_info=unexpected)
+    _log.error("%s died (to do: %s): %s", thread, response.value, error, exc_info=to_be_traced(error))
     return response
+
+
+def to_be_traced(error: Exception) -> BaseException | None:
+    """Return the exception whose traceback belongs in the log: one of the user's code, or an unexpected one; None if neither.
+
+    >>> to_be_traced(StreamsError("cannot commit")) is None
+    True
+    """
+    if not isinstance(error, StreamsError):
+        return error
+    cause = error.__cause__
+    if cause is None or not (isinstance(error, FailedProcessingError) or raised_by_user(cause)):
+        return None
+    return cause
 
 
 def describe_error(error: BaseException) -> str:

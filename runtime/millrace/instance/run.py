@@ -1,8 +1,8 @@
 """Running one instance of an application as a process, until it is told to stop or fails.
 
 `millrace run`, and so every pod, runs an instance with this function too. Signals only set a flag, because a handler that took
-a lock could wait for the very code that it interrupts. Millrace's own errors are reported as one clear line with the cause,
-errors of user code with a stack trace.
+a lock could wait for the very code that it interrupts. The last line says why it failed; the traceback of the user's code
+comes before it, from the thread that has died.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
-from millrace.instance.failures import describe_error
+from millrace.instance.failures import describe_error, to_be_traced
 from millrace.instance.health import Page
 from millrace.instance.instrumentation import Instrumentation
 from millrace.instance.kafka_streams import KafkaStreams
@@ -87,6 +87,8 @@ def run(
                 prepare(streams)
             _start(streams, stop, leave_group=leave_group)
         except StreamsError as error:
+            if (raised := to_be_traced(error)) is not None:
+                _log.error("The application's own code failed:", exc_info=raised)
             return _reported(error, report, "Cannot start", EXIT_NOT_STARTED)
         if on_started is not None and not stop.is_set():
             on_started(streams)
@@ -133,8 +135,6 @@ def _reported(error: Exception, report: Callable[[StreamsError], int] | None, wh
     if report is not None and isinstance(error, StreamsError):
         return report(error)
     _log.error("%s: %s", what, describe_error(error))
-    if not isinstance(error, StreamsError):
-        _log.error("The failure was not one of Millrace's own:", exc_info=error)
     return code
 
 
