@@ -14,12 +14,14 @@ help: ## Show this list
 
 .PHONY: install
 install: $(READY) ## Create the environment with the locked dependencies
+	@echo "Installed into $(VENV). Go on with 'make demo', or '. $(BIN)/activate' and 'millrace --help'"
 
 $(READY): requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 15) else f"Millrace needs Python 3.11 to 3.14; {sys.executable} is {sys.version.split()[0]}. Set PYTHON=/path/to/python3.11")'
 	@echo "Installing the locked dependencies into $(VENV) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(BIN)/pip uninstall -qq --disable-pip-version-check --yes millrace # another project's, or this one's under its first name
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
@@ -60,6 +62,11 @@ manifests: $(READY) ## Render charts/kustomize/ from the chart (builds helm if n
 .PHONY: docs
 docs: $(READY) ## Generate the pages in docs/ that come from code and data
 	@for page in inventory dsl configuration streamsapp conditions; do $(BIN)/python -m tests.docs.$$page || exit 1; done
+
+.PHONY: wheel
+wheel: $(READY) ## Build the distribution millrace-streams into dist/
+	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/*.whl
 
 .PHONY: bench
 bench: $(READY) ## Measure the engine's CPU per record

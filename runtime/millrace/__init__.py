@@ -15,4 +15,6 @@ loads this package for its Kafka fixtures in every run) and whoever only defines
 
 import lazy_loader
 
+__version__ = "0.1.0"
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

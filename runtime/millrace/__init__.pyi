@@ -106,6 +106,9 @@ from .errors import (
 from .instance import (
     KafkaStreams as KafkaStreams,
 )
+from .instance import (
+    run as run,
+)
 from .processor import (
     FixedKeyProcessor as FixedKeyProcessor,
 )
@@ -163,3 +166,5 @@ from .topology import (
 from .topology import (
     Topology as Topology,
 )
+
+__version__: str

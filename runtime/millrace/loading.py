@@ -176,12 +176,21 @@ def import_attribute(module: str, attribute: str, *, folder: str | None = None) 
 
 def where_raised(error: BaseException) -> str:
     """Return file and line of the innermost frame of an exception that belongs to the user's code."""
-    frames = [
+    frames = _users_frames(error)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
+
+
+def raised_by_user(error: BaseException) -> bool:
+    """Return whether an exception was raised in the user's code, or in what that code called."""
+    return bool(_users_frames(error))
+
+
+def _users_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(_NOT_THE_USERS) and "site-packages" not in frame.filename
     ]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
 
 
 def summary(error: BaseException) -> str:

@@ -199,6 +199,22 @@ def test_status_and_down_if_nothing_is_running(folder):
     assert (result.returncode, result.stdout) == (0, "shop is not running\n")
 
 
+def test_interrupt_while_the_command_is_loaded_shows_no_traceback():
+    """Ctrl-C ends the command with 130 even before it knows what it is to do."""
+    program = (
+        "import os, signal, sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "from millrace.cli import main\n"
+        "main()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (130, "")
+
+
 def test_version():
     """`--version` prints the version."""
     result = millrace("--version")

@@ -103,6 +103,25 @@ def test_wrong_input_is_not_tried_again(replica, clock):
     assert subject.state is ReplicaState.FAILED
 
 
+@pytest.mark.parametrize(
+    "line", ["Error: the reason", '{"level": "ERROR", "message": "Error: the reason"}'], ids=["text", "JSON"]
+)
+def test_last_error_is_kept_while_the_replica_runs_again(replica, clock, tmp_path, line):
+    """It is the error of the run that failed, in a log of text or JSON, and none of an earlier one."""
+    flag = tmp_path / "failed"
+    subject = replica(
+        f"import pathlib, sys\nflag = pathlib.Path({str(flag)!r})\nif flag.exists():\n"
+        f"    print('up', flush=True); sys.stdin.read()\nflag.touch()\nprint({line!r})\nprint('the end')\nsys.exit(1)"
+    )
+    poll_until(subject, lambda: subject.restarts == 1)
+    clock.now += FIRST_BACK_OFF_S
+    poll_until(subject, lambda: subject.last_words() == "up")
+    assert subject.last_error == "Error: the reason"
+    subject.kill()
+    poll_until(subject, lambda: subject.restarts == 2)
+    assert subject.last_error == ""
+
+
 def test_stop_lets_the_replica_end_by_itself(replica):
     """A stopped replica gets SIGTERM and is not restarted."""
     subject = replica(STOPS_CLEANLY)

@@ -178,6 +178,47 @@ def test_detached_host_is_shown_and_stopped(tmp_path):
     assert "Traceback" not in log
 
 
+def test_error_of_a_replica_is_shown(kafka, topic_factory, tmp_path):
+    """`dev up` and `dev status` say what ended a replica and where its log is, also once it runs again."""
+    source = topic_factory("in")
+    (tmp_path / "shop.py").write_text(
+        "def fail(value):\n    raise ValueError('no good')\n\n\n"
+        "def topology(builder, config):\n    builder.stream(config['input']).map_values(fail)\n"
+    )
+    serdes = {"default.key.serde": "string", "default.value.serde": "string"}
+    spec = {
+        "applicationId": f"shop-{uuid.uuid4().hex}",
+        "image": "shop:1",
+        "app": {"entrypoint": "shop:topology", "config": {"input": source}},
+        "kafka": {"bootstrapServers": ["elsewhere:9092"], "config": serdes},
+    }
+    manifest = {"apiVersion": "streams.millrace.dev/v1alpha1", "kind": "StreamsApp", "metadata": {"name": "shop"}}
+    (tmp_path / "streamsapp.yaml").write_text(yaml.safe_dump({**manifest, "spec": spec}))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(source, b"x")
+    assert producer.flush(60) == 0
+    reason = f"Error: Task 0_0: node KSTREAM-MAPVALUES-0000000001 failed on the record at offset 0 of {source}-0"
+    options = HostOptions(tmp_path / "streamsapp.yaml", tmp_path / "data", bootstrap=kafka.bootstrap_servers)
+    with LocalHost(options, report=print) as host:
+        host.provide_topics()
+        host.start_replicas()
+        for state in ("waiting", "starting"):
+            wait_until(
+                lambda state=state: any(view.state == state and view.restarts for view in host.view()),
+                state,
+                PATIENCE_S,
+                meanwhile=host.poll,
+            )
+            host.publish()
+            running = host.directory.running_host()
+            assert running
+            (view,) = running.replicas
+            log = host.directory.log(view.name)
+            assert reason in view.note
+            assert f"(see {log})" in view.note
+            assert 'shop.py", line 2, in fail\n' in log.read_text()
+
+
 def test_killed_host_leaves_nothing_behind(tmp_path):
     """If the host is killed, its replicas and its Kafka end too."""
     place = ["-f", str(EXAMPLE), "--dir", str(tmp_path / "data")]

@@ -34,6 +34,14 @@ def test_table_shows_what_is_known():
     ]  # fmt: skip
 
 
+def test_table_shows_what_an_error_quotes():
+    """Brackets in a message are not taken for colours."""
+    failed = ReplicaView(
+        "shop-0", None, "failed", None, None, None, 0, "Error: KeyError: [red] [/x] 'a' (see replica.log)"
+    )
+    assert failed.note in printed(lambda console: console.print(table([failed])))
+
+
 def test_without_a_terminal_a_line_is_printed_for_a_change_only():
     """Lag and rate change constantly and print nothing; changes of state, process, tasks and restarts do."""
 

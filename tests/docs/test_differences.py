@@ -26,7 +26,7 @@ def test_names_of_methods_and_errors_exist():
     table = re.findall(r"^\|.*\| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     called = set(re.findall(r"\b([a-z_]+)\(", " ".join(table))) - {"lambda"}
     public = {name for kind in vars(millrace.dsl).values() if isinstance(kind, type) for name in dir(kind)}
-    public |= set(dir(millrace.Topology)) | set(dir(millrace.KafkaStreams))
+    public |= set(dir(millrace)) | set(dir(millrace.Topology)) | set(dir(millrace.KafkaStreams))
     assert called <= public
     assert {name for row in table for name in re.findall(r"\b(\w+Error)\b", row)} <= set(dir(errors))
 

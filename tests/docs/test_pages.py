@@ -61,7 +61,7 @@ def test_every_way_to_brokers_is_valid(number: int) -> None:
 def test_program_of_the_first_application_counts_words() -> None:
     """The program runs unchanged, with the settings of the manifest below it."""
     scope: dict[str, Any] = {}
-    (program,) = blocks("getting-started.md", "python")
+    program = "".join(blocks("getting-started.md", "python"))
     exec(compile(program, "wordcount.py", "exec"), scope)
     builder = StreamsBuilder()
     scope["topology"](builder)

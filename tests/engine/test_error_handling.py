@@ -82,8 +82,8 @@ def test_dead_letter_of_an_unreadable_record(tmp_path):
     )
 
 
-def test_processing_failure_can_be_skipped(tmp_path):
-    """With LogAndContinueProcessingExceptionHandler a failing record is dropped and the others are processed."""
+def test_processing_failure_can_be_skipped(tmp_path, caplog):
+    """With LogAndContinueProcessingExceptionHandler a failing record is logged and dropped, and the others are processed."""
     harness = Harness(
         pipe(processor=Failing),
         tmp_path,
@@ -98,6 +98,9 @@ def test_processing_failure_can_be_skipped(tmp_path):
     sent = harness.collector.take()
     assert [(record.topic, record.value) for record in sent] == [("out", b"a"), ("dlq", b"bad"), ("out", b"c")]
     assert task.counters.dropped_records == 1
+    assert "skips the record at offset 1 of in-0 on which it failed (task 0_0)" in caplog.text
+    assert 'support.py", line' in caplog.text
+    assert 'raise ValueError("no good")' in caplog.text
 
 
 def test_failure_further_down_is_not_asked_about_twice(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 import threading
 import time
 
@@ -15,7 +14,7 @@ from tests.instance.test_global_stores import Look, put
 from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
-from millrace.errors import StreamsError
+from millrace.errors import FailedProcessingError, StreamsError
 from millrace.instance import KafkaStreams, State, UncaughtExceptionResponse
 from millrace.instance.input_consumer import InputConsumer
 from millrace.instance.restoration import RestoreListener
@@ -286,29 +285,6 @@ def test_close_while_global_stores_are_filled(kafka, topic_factory, tmp_path, mo
     assert "names: 10 records" not in caplog.text
 
 
-@pytest.fixture
-def silent_broker():
-    """Listen on a port without answering; yield the address, and an event that is set when somebody has connected."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        connected, links = threading.Event(), []
-
-        def accept():
-            while True:
-                try:
-                    links.append(server.accept()[0])
-                except OSError:
-                    return
-                connected.set()
-
-        accepting = threading.Thread(target=accept, daemon=True)
-        accepting.start()
-        yield f"127.0.0.1:{server.getsockname()[1]}", connected
-        server.shutdown(socket.SHUT_RDWR)
-        accepting.join()
-        for link in links:
-            link.close()
-
-
 def test_close_while_a_broker_is_waited_for(silent_broker, tmp_path):
     """`close` does not wait for a broker that does not answer either."""
     address, connected = silent_broker
@@ -407,7 +383,9 @@ def test_failure_that_ended_the_instance_is_its_error(kafka, topic_factory, tmp_
     streams.start()
     wait_until(lambda: all(thread.tasks and thread.tasks.running for thread in streams.threads), "a task for each")
     produce(kafka, source, ["first", "second"], partitions=2)
-    assert streams.wait(DEADLINE_S)
+    with pytest.raises(FailedProcessingError, match="ValueError: first"):
+        streams.wait(DEADLINE_S)
     assert streams.state is State.ERROR
-    assert "ValueError: first" in str(streams.error)
     assert streams.close(DEADLINE_S)
+    with pytest.raises(FailedProcessingError, match="ValueError: first"):
+        streams.wait()  # closing does not make it a success

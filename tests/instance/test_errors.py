@@ -44,6 +44,7 @@ from millrace.errors import (
     AuthorizationError,
     BrokerUnreachableError,
     ConfigError,
+    FailedProcessingError,
     LockError,
     MisconfiguredInternalTopicError,
     MissingInternalTopicsError,
@@ -92,11 +93,10 @@ def test_refused_record_keeps_its_offset_from_being_committed(kafka, topic_facto
     produce(kafka, source, ["small", "x" * 5000, "after"])
     streams = KafkaStreams(copy(source, sink), settings(kafka, app, tmp_path, processing_guarantee=guarantee))
     streams.start()
-    assert streams.wait(60)
+    with pytest.raises(ProductionError, match=r"max\.message\.bytes") as raised:
+        streams.wait(60)
     assert streams.state is State.ERROR
-    assert isinstance(streams.error, ProductionError)
-    assert sink in str(streams.error)
-    assert "max.message.bytes" in str(streams.error)
+    assert sink in str(raised.value)
     assert committed_offset(kafka, app, source) < 2
     streams.close()
 
@@ -277,18 +277,14 @@ def test_full_volume_ends_the_instance_with_advice(kafka, topic_factory, app, tm
         source, sink = topic_factory("in"), topic_factory("out")
         streams = KafkaStreams(word_count(source, sink), settings(kafka, app, target))
         try:
-            streams.start()
-            for batch in range(40):  # 160 MB; the volume is full after the first memtable
-                produce(kafka, source, [f"{batch}-{n}-{'y' * 40_000}" for n in range(100)])
-                if streams.wait(0.5):
-                    break
-            assert streams.wait(30)
-            error = streams.error
-        except StateDirectoryError as early:
-            error = early
-        assert isinstance(error, StateDirectoryError), repr(error)
-        assert "full" in str(error) or "space" in str(error)
-        streams.close()
+            with pytest.raises(StateDirectoryError, match=r"full|space"):
+                streams.start()
+                for batch in range(40):  # 160 MB; the volume is full after the first memtable
+                    produce(kafka, source, [f"{batch}-{n}-{'y' * 40_000}" for n in range(100)])
+                    streams.wait(0.5)
+                streams.wait(30)
+        finally:
+            streams.close()
     finally:
         subprocess.run(["umount", "-l", target], check=True)
 
@@ -440,7 +436,8 @@ def test_one_thread_may_end_the_whole_application(kafka, topic_factory, app, tmp
         produce(kafka, source, ["good", "good"], partitions=2)
         produce(kafka, source, ["bad", "bad"], partitions=2)
         FailOnce.failed = False
-        assert streams.wait(120)
+        with pytest.raises(FailedProcessingError, match="this word is bad"):
+            streams.wait(120)
         assert other.process is not None
         assert other.process.wait(60) == 1
         assert "whole application to stop" in other.log()

@@ -205,11 +205,10 @@ def test_failing_global_processor_ends_the_instance(kafka, topic_factory, tmp_pa
     streams.start()
     wait_until(lambda: streams.state is State.RUNNING, "RUNNING")
     put(kafka, names, {"a": "bad"}, partitions=1)
-    assert streams.wait(60)
+    with pytest.raises(FailedProcessingError, match="fill failed on the record at offset 0") as raised:
+        streams.wait(60)
     assert streams.state is State.ERROR
-    assert isinstance(streams.error, FailedProcessingError)
-    assert "fill failed on the record at offset 0" in str(streams.error)
-    assert "processing.exception.handler.global.enabled=true" in str(streams.error)
+    assert "processing.exception.handler.global.enabled=true" in str(raised.value)
 
 
 def test_stores_stay_open_while_stream_threads_end_after_a_failure(kafka, topic_factory, tmp_path, monkeypatch):
@@ -233,8 +232,8 @@ def test_stores_stay_open_while_stream_threads_end_after_a_failure(kafka, topic_
     close = task.close
     task.close = lambda: (close(), closed.set())
     produce(kafka, source, [f"k{n}" for n in range(10)])
-    assert streams.wait(DEADLINE_S)
-    assert "fill failed on the record at offset 10" in str(streams.error)
+    with pytest.raises(FailedProcessingError, match="fill failed on the record at offset 10"):
+        streams.wait(DEADLINE_S)
     assert closed.is_set()
     assert streams.close(DEADLINE_S)
     monkeypatch.undo()
@@ -386,11 +385,11 @@ def test_records_that_vanish_while_the_store_is_read_end_the_instance(kafka, top
         return poll(*args)
 
     consumer.poll = fall_behind
-    assert streams.wait(60)
+    expected = f"{names}-0 does not have the record that its global store was to read next"
+    with pytest.raises(ProcessorStateError, match=expected) as raised:
+        streams.wait(60)
     assert streams.state is State.ERROR
-    assert isinstance(streams.error, ProcessorStateError)
-    assert f"{names}-0 does not have the record that its global store was to read next" in str(streams.error)
-    assert "a restart fills it" in str(streams.error)
+    assert "a restart fills it" in str(raised.value)
     with running(tables({"names": names}, source, sink), config) as again:
         assert keys(again) == {"names": ["old2"]}
 

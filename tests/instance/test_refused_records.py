@@ -98,9 +98,8 @@ def test_handler_that_fails_ends_the_thread(kafka, topic_factory, app, tmp_path,
         settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler},
     )
     streams.start()
-    assert streams.wait(60)
-    assert isinstance(streams.error, ProductionError)
-    assert "max.message.bytes" in str(streams.error)
+    with pytest.raises(ProductionError, match=r"max\.message\.bytes"):
+        streams.wait(60)
     assert [len(record.value) for record, _ in handler.seen] == [5000]
     assert isinstance(handler.seen[0][1], ProductionError)
     aborts = [item for item in caplog.records if item.getMessage().endswith("are processed again")]
@@ -199,9 +198,8 @@ def test_refused_output_that_is_never_the_same_ends_the_thread(kafka, topic_fact
     config = settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2")
     streams = KafkaStreams(copying(source, sink, Different), config | {"production.exception.handler": handler})
     streams.start()
-    assert streams.wait(120)
-    assert isinstance(streams.error, ProductionError)
-    assert "cannot be left out" in str(streams.error)
+    with pytest.raises(ProductionError, match="cannot be left out"):
+        streams.wait(120)
     assert not committed(kafka, app, source)
     streams.close()
 
@@ -275,8 +273,8 @@ def test_failure_that_user_code_swallows_is_raised_again(kafka, topic_factory, t
     streams.start()
     try:
         produce(kafka, source, ["x" * 60_000])
-        assert streams.wait(60)
-        assert isinstance(streams.error, ProductionError)
+        with pytest.raises(ProductionError):
+            streams.wait(60)
         assert committed(kafka, app, source) is None
     finally:
         streams.close(60)

@@ -114,6 +114,6 @@ def test_a_failing_restore_listener_ends_the_instance(kafka, topic_factory, tmp_
     streams = KafkaStreams(word_count(source, sink), settings(kafka, app, tmp_path / "second"))
     streams.set_restore_listener(Failing(first))
     streams.start()
-    assert streams.wait(60)
+    with pytest.raises(RuntimeError, match=first):
+        streams.wait(60)
     assert streams.state is State.ERROR
-    assert first in str(streams.error)

@@ -186,7 +186,7 @@ def test_a_missing_cloud_identity_is_an_error(monkeypatch, tmp_path):
 def test_a_library_that_is_not_installed_is_an_error(monkeypatch):
     """The error names the extra that installs it."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"install millrace\[aws\]"):
+    with pytest.raises(ConfigError, match=r"install 'millrace-streams\[aws\]'"):
         open_admin(of(AWS).admin())
 
 

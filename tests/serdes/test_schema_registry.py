@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-pytest.importorskip("fastavro", reason="needs millrace[schema-registry]")
+pytest.importorskip("fastavro", reason="needs the extra schema-registry")
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -351,4 +351,4 @@ def test_missing_packages_are_named():
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert "fastavro" in result.stdout
-    assert "millrace[schema-registry]" in result.stdout
+    assert "millrace-streams[schema-registry]" in result.stdout

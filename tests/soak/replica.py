@@ -36,12 +36,12 @@ def main(spec: str) -> int:
     told = False
     sampler = Sampler(Path(given["samples"]), given["config"]["client.id"])
     sample_at = 0.0
-    while not streams.wait(0.1):
+    while not streams.state.has_ended:
         if time.monotonic() >= sample_at:
             sample_at = time.monotonic() + _SAMPLE_EVERY_S
             sampler.sample(len(streams.metadata_for_local_threads()))
         try:
-            number = signals.get_nowait()
+            number = signals.get(timeout=0.1)
         except Empty:
             continue
         if number == signal.SIGTERM:

@@ -42,7 +42,7 @@ def explain(
         from millrace_operator.explain.loading import ClusterReader  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"`millrace explain` needs the package {error.name}: install it with `pip install 'millrace[operator]'`"
+            f"`millrace explain` needs the package {error.name}: install it with `pip install 'millrace-streams[operator]'`"
         ) from None
     from millrace_operator.explain.explanation import explain as explained  # noqa: PLC0415
 

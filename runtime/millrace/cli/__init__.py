@@ -8,6 +8,8 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line of this process and end it with the command's exit code."""
-    from millrace.cli.app import app
-
+    try:
+        from millrace.cli.app import app
+    except KeyboardInterrupt:  # while it is imported; commands handle it themselves
+        raise SystemExit(130) from None
     app(prog_name="millrace")

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from millrace import __version__
 from millrace.cli import backfill, describe, dev, plan, reset, run
 from millrace.cli.errors import report
 from millrace.errors import StreamsError
@@ -42,9 +43,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        print(f"millrace {version('millrace')}")
+        print(f"millrace {__version__}")
         raise typer.Exit
 
 

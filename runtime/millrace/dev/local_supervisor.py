@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from millrace.deadline import Deadline
@@ -149,7 +150,7 @@ def table(views: Sequence[ReplicaView]) -> Table:
             _number(view.lag),
             _number(view.records_per_s),
             str(view.restarts),
-            view.note,
+            escape(view.note),  # it may quote an error's message
         )
     return result
 

@@ -9,7 +9,6 @@ threads only starts it. No lock is held while user code runs, so user code may c
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +21,7 @@ from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
 from millrace.instance.activity import Activity
 from millrace.instance.background import Startup
+from millrace.instance.failures import ask_what_to_do
 from millrace.instance.global_thread import GlobalStreamThread
 from millrace.instance.health import Page, ProbeServer, serve_probes
 from millrace.instance.housekeeping import Housekeeping
@@ -56,13 +56,12 @@ from millrace.topology import Topology
 
 __all__ = ["KafkaStreams"]
 
-_log = logging.getLogger(__name__)
 _LOCAL_CLOSE_S = 5.0
 """How much of the timeout of `close` is reserved for steps that need no broker."""
 
 
 class KafkaStreams:
-    """One instance of a Streams application.
+    """One instance of a Streams application; `millrace.run` is a whole program around it.
 
     Args:
         topology: what to run.
@@ -262,7 +261,7 @@ class KafkaStreams:
             broker_wait_s = max(timeout_s - _LOCAL_CLOSE_S, timeout_s / 2) if timeout_s else CLOSE_WAIT_S
             self._begin_shutdown(leave_group, State.NOT_RUNNING, broker_wait_s)
             self._lifecycle.tell()
-        return self.wait(timeout_s)
+        return self._wait_for_end(timeout_s)
 
     def drain(self) -> bool:
         """Give up all tasks for good, and stay alive without any until `close`; returns at once.
@@ -287,16 +286,23 @@ class KafkaStreams:
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the client has ended (closed or failed); return whether it has.
+        """Wait until the client has ended; return whether it has, which is False after the timeout.
 
         One of the client's own threads does not wait, since the client waits for it.
-        """
-        return self.state.has_ended if self._is_own_thread() else self._lifecycle.wait_for_end(timeout_s)
 
-    def _is_own_thread(self) -> bool:
-        """Whether the caller runs in a thread that closing waits for."""
+        Raises:
+            Exception: what ended the client, if it failed; see `error`.
+        """
+        ended = self._wait_for_end(timeout_s)
+        if ended and self.error is not None:
+            raise self.error
+        return ended
+
+    def _wait_for_end(self, timeout_s: float | None) -> bool:
         of_global_stores = self._global_thread is not None and self._global_thread.is_current
-        return self._startup.is_current or of_global_stores or any(thread.is_current for thread in self._pool.threads)
+        if self._startup.is_current or of_global_stores or any(thread.is_current for thread in self._pool.threads):
+            return self.state.has_ended  # closing waits for the calling thread
+        return self._lifecycle.wait_for_end(timeout_s)
 
     def clean_up(self) -> None:
         """Delete this instance's local state; it is restored from the changelogs at the next start.
@@ -423,13 +429,7 @@ class KafkaStreams:
         self._lifecycle.tell()
 
     def _on_thread_death(self, thread: StreamThread, error: Exception) -> None:
-        try:
-            response = self._exception_handler(error)
-        except BaseException:  # user code, in which sys.exit() would end this thread alone
-            _log.exception("The uncaught exception handler failed: shutting the client down")
-            response = UncaughtExceptionResponse.SHUTDOWN_CLIENT
-        unexpected = None if isinstance(error, StreamsError) else error  # a StreamsError's message says what to do
-        _log.error("%s died (to do: %s): %s", thread.name, response.value, error, exc_info=unexpected)
+        response = ask_what_to_do(self._exception_handler, thread.name, error)
         replaced = response is UncaughtExceptionResponse.REPLACE_THREAD
         with self._lock:
             if replaced:

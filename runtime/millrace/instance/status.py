@@ -14,10 +14,9 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from millrace import __version__
 from millrace.errors import StreamsError
 from millrace.instance.activity import Activity
 from millrace.instance.metadata import STANDBY_STATE
@@ -265,7 +264,7 @@ def _take(
         storage=DiskUsage(activity.storage_used_percent, activity.storage_bytes),
         credentials_stale=credentials_stale,
         error=None if error is None else f"{type(error).__name__}: {error}",
-        version=_version(),
+        version=__version__,
         topology_hash=instance.topology_hash,
         pod_uid=os.environ.get("POD_UID", ""),
     )
@@ -352,11 +351,3 @@ def _buffered(manager: TaskManager, partition: TopicPartition) -> int:
         return manager.buffered(partition)
     except (StreamsError, LookupError):  # its task has just been closed
         return 0
-
-
-@cache
-def _version() -> str:
-    try:
-        return version("millrace")
-    except PackageNotFoundError:
-        return ""

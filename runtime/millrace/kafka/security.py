@@ -141,8 +141,8 @@ class OAuth:
             found = False
         if not found:
             raise ConfigError(
-                f"sasl.oauthbearer.method={self.method} needs a library that is not installed: install millrace[{method.extra}] "
-                "into this image"
+                f"sasl.oauthbearer.method={self.method} needs a library that is not installed: "
+                f"`pip install 'millrace-streams[{method.extra}]'` in this image"
             )
 
 

@@ -215,6 +215,7 @@ class LogAndContinueProcessingExceptionHandler(_Configured):
             context.partition,
             context.task_id,
             exception,
+            exc_info=exception,
         )
         return HandlerResponse.resume(self._dead_letters(context, exception))
 

@@ -4,7 +4,7 @@ Every value starts with a zero byte and the four bytes of its schema's id; Proto
 file. Schemas are registered under the subject `<topic>-key` or `<topic>-value`, also for internal topics, as in Java.
 
 The registry is asked once per schema and topic, never per record: the client caches what it learns. confluent-kafka's
-serialisers do the work; here they become serdes with Millrace's errors. Needs `millrace[schema-registry]`.
+serialisers do the work; here they become serdes with Millrace's errors. Needs `pip install 'millrace-streams[schema-registry]'`.
 
 A serde uses the registry it was given, or the application's (`schema.registry.url`). The application's is known when the
 topology is built for a configuration, and contacted when the first record needs it, because a topology that is only planned has
@@ -34,7 +34,8 @@ try:
     from confluent_kafka.serialization import MessageField, SerializationContext
 except ImportError as error:
     raise ImportError(
-        f"Serdes with a schema registry need more packages (missing: {error.name}): install 'millrace[schema-registry]'"
+        f"Serdes with a schema registry need more packages (missing: {error.name}): "
+        "`pip install 'millrace-streams[schema-registry]'`"
     ) from error
 
 __all__ = ["AvroSerde", "JsonSchemaSerde", "ProtobufSerde", "Registry"]

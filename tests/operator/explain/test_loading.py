@@ -164,4 +164,4 @@ def test_operator_extra_is_not_installed(api, monkeypatch):
     monkeypatch.delitem(__import__("sys").modules, "millrace_operator.explain.loading", raising=False)
     result = run("out-of-memory")
     assert result.exit_code == 2
-    assert "pip install 'millrace[operator]'" in " ".join(result.stderr.split())
+    assert "pip install 'millrace-streams[operator]'" in " ".join(result.stderr.split())
