@@ -298,7 +298,7 @@ class StreamsAppSpec(ManifestModel):
     replicas: Annotated[int, Field(ge=0, le=10_000, json_schema_extra={"format": "int32"})] = 1
     """How many instances run. Instances beyond the number of tasks are idle."""
     threads: Annotated[int, Field(ge=1, le=256, json_schema_extra={"format": "int32"})] = 1
-    """How many stream threads each instance runs."""
+    """How many stream threads each instance runs. Python runs them on one processor: for more throughput raise `replicas`."""
     kafka: Kafka
     """The Kafka cluster and the settings of its clients."""
     processing: Processing = Processing()
