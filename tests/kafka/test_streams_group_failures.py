@@ -3,6 +3,8 @@
 import secrets
 
 import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -248,7 +250,7 @@ class Watched:
         member._coordinator.send = self._pass
 
     async def _pass(self, request, *arguments, **named):
-        while self.held:
+        while self.held and getattr(request, "member_epoch", 0) >= 0:  # not when it leaves
             self.waits = True
             await self._sleep(0.02)
         self.waits = False
@@ -326,6 +328,31 @@ def test_a_change_that_a_late_heartbeat_is_told_of_is_followed(group, change):
     delayed.held = False
     group.settle()
     assert not group.of("a", Lost)
+
+
+def test_what_a_late_join_gives_away_cannot_be_committed(group, kafka):
+    """A request to join that arrives late says that the member owns nothing: what it is to give up goes to others at once."""
+    member = group.join("a")
+    delayed = Delayed(member)
+    group.settle()
+    assert delayed.late.member_epoch == 0
+    delayed.held = True
+    group.until(lambda: delayed.waits)
+    other = group.join("b")
+    group.until(lambda: other.generation > 0)
+    delayed.arrive()
+    group.until(lambda: len(other.assignment) == 2, "b")
+    identity, given_away = member.group_metadata(), other.assignment
+    assert set(given_away) < set(member.assignment), "it does not know it yet"
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": group.application_id})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    with pytest.raises(KafkaException, match="ILLEGAL_GENERATION"):
+        producer.send_offsets_to_transaction([ClientTopicPartition(*given_away[0], 5)], identity, 60)
+    producer.abort_transaction(60)
+    delayed.held = False
+    group.until(lambda: group.of("a", Lost))
+    group.settle()
 
 
 class Undescribed(Delayed):
