@@ -102,6 +102,7 @@ def test_late_records_are_processed_as_the_engine_does():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_300_000_records_in_spark_give_what_the_engine_gives(spark):
     """Three topics with four partitions each, a tenth of the records late: all tasks and their changelogs are the same."""
     backfill = backfill_of(25_000)
