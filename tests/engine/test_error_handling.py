@@ -98,9 +98,27 @@ def test_processing_failure_can_be_skipped(tmp_path, caplog):
     sent = harness.collector.take()
     assert [(record.topic, record.value) for record in sent] == [("out", b"a"), ("dlq", b"bad"), ("out", b"c")]
     assert task.counters.dropped_records == 1
-    assert "skips the record at offset 1 of in-0 on which it failed (task 0_0)" in caplog.text
+    assert "Node p failed on the record at offset 1 of in-0, which is skipped (task 0_0)" in caplog.text
     assert 'support.py", line' in caplog.text
     assert 'raise ValueError("no good")' in caplog.text
+
+
+class FailsToStart(Processor):
+    """Raises in `init`."""
+
+    def init(self, context):
+        """Fail."""
+        raise ValueError("no good")
+
+
+def test_processor_that_cannot_be_initialised_is_named(tmp_path):
+    """An exception of `init` fails the task with an error that names both; the exception is its cause."""
+    harness = Harness(pipe(processor=FailsToStart), tmp_path)
+    with pytest.raises(
+        FailedProcessingError, match="Task 0_0: node p failed when it was initialised: ValueError: no good"
+    ) as raised:
+        harness.run()
+    assert isinstance(raised.value.__cause__, ValueError)
 
 
 def test_failure_further_down_is_not_asked_about_twice(tmp_path):
@@ -121,6 +139,21 @@ def test_failure_further_down_is_not_asked_about_twice(tmp_path):
     assert asked == [("low", "bad")]
 
 
+class Punctuated(Processor):
+    """Has a punctuator that raises."""
+
+    def init(self, context):
+        """Schedule it."""
+        context.schedule(1, PunctuationType.WALL_CLOCK_TIME, self.tick)
+
+    def tick(self, ts):
+        """Fail."""
+        raise ValueError("tick")
+
+    def process(self, record):
+        """Ignore it."""
+
+
 def test_failing_punctuator_is_judged_too(tmp_path):
     """A punctuator's exception goes to the processing handler, without a record."""
     asked = []
@@ -130,20 +163,17 @@ def test_failing_punctuator_is_judged_too(tmp_path):
             asked.append((context.node, record, context.topic, str(exception)))
             return HandlerResponse.resume()
 
-    class Punctuated(Processor):
-        def init(self, context):
-            context.schedule(1, PunctuationType.WALL_CLOCK_TIME, self.tick)
-
-        def tick(self, ts):
-            raise ValueError("tick")
-
-        def process(self, record):
-            pass
-
     harness = Harness(pipe(processor=Punctuated), tmp_path, **{"processing.exception.handler": Handler()})
     task = harness.run()
     task.punctuate_wall_clock(10)
     assert asked == [("p", None, None, "tick")]
+
+
+def test_log_says_that_a_punctuator_failed(tmp_path, caplog):
+    """It names the node and the task, and no record."""
+    handler = {"processing.exception.handler": "LogAndContinueProcessingExceptionHandler"}
+    Harness(pipe(processor=Punctuated), tmp_path, **handler).run().punctuate_wall_clock(10)
+    assert "Node p failed in a punctuation, which is skipped (task 0_0): ValueError('tick')" in caplog.text
 
 
 def test_handler_that_fails_or_answers_nonsense_fails_the_task(tmp_path):

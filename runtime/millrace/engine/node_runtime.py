@@ -12,7 +12,7 @@ from millrace.config import StreamsConfig
 from millrace.engine.error_handling import ErrorHandling
 from millrace.engine.record_collector import RecordCollector
 from millrace.engine.task_state import TaskTimes
-from millrace.errors import TopologyError
+from millrace.errors import FailedProcessingError, StreamsError, TopologyError
 from millrace.processor.api import Cancellable, PunctuationType, Punctuator
 from millrace.processor.node import ProcessFn
 from millrace.records import Headers, RecordContext, TaskId
@@ -144,9 +144,20 @@ class NodeRuntime:
         self._env.sensors[(self.name, name)] = (count + 1, total + amount)
 
     def run_init(self) -> None:
-        """Run the callbacks that the node's factory registered for the start."""
-        for callback in self._init:
-            callback()
+        """Run the callbacks that the node's factory registered for the start.
+
+        Raises:
+            FailedProcessingError: the user's code raised in one.
+        """
+        try:
+            for callback in self._init:
+                callback()
+        except StreamsError:
+            raise
+        except Exception as error:
+            raise FailedProcessingError(
+                f"Task {self.task_id}: node {self.name} failed when it was initialised: {type(error).__name__}: {error}"
+            ) from error
 
     def run_close(self) -> None:
         """Run the callbacks that the node's factory registered for the end."""

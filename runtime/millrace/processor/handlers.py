@@ -143,6 +143,12 @@ class _Configured:
         return (record,)
 
 
+def _where(context: ErrorContext) -> str:
+    if context.topic is None:
+        return "in a punctuation"
+    return f"on the record at offset {context.offset} of {context.topic}-{context.partition}"
+
+
 class LogAndFailExceptionHandler(_Configured):
     """Log a record that cannot be read, and stop the task. The default."""
 
@@ -185,15 +191,7 @@ class LogAndFailProcessingExceptionHandler(_Configured):
         exception: Exception,
     ) -> HandlerResponse:
         """Answer FAIL."""
-        _log.error(
-            "Node %s failed on the record at offset %d of %s-%d (task %s): %r",
-            context.node,
-            context.offset,
-            context.topic,
-            context.partition,
-            context.task_id,
-            exception,
-        )
+        _log.error("Node %s failed %s (task %s): %r", context.node, _where(context), context.task_id, exception)
         return HandlerResponse.fail(self._dead_letters(context, exception))
 
 
@@ -208,11 +206,9 @@ class LogAndContinueProcessingExceptionHandler(_Configured):
     ) -> HandlerResponse:
         """Answer RESUME."""
         _log.warning(
-            "Node %s skips the record at offset %d of %s-%d on which it failed (task %s): %r",
+            "Node %s failed %s, which is skipped (task %s): %r",
             context.node,
-            context.offset,
-            context.topic,
-            context.partition,
+            _where(context),
             context.task_id,
             exception,
             exc_info=exception,
