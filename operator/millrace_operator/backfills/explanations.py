@@ -18,6 +18,10 @@ HALF_PUBLISHED: Final = (
     "StreamsBackfill is deleted. Before that, create another one that succeeds; or suspend the application (spec.state), delete "
     "this one, and create a StreamsReset."
 )
+WHOLE_OR_NOTHING: Final = (
+    "All results were to be published in one transaction, so changelogs and offsets still belong together. The application "
+    "continues from them."
+)
 
 
 def no_spark_operator(namespace: str) -> str:

@@ -151,7 +151,7 @@ class Publisher:
         admin: AdminClient,
         group: GroupAdmin,
         transaction_records: int = DEFAULT_TRANSACTION_RECORDS,
-        begins: Callable[[], None] = lambda: None,
+        begins: Callable[[bool], None] = lambda _: None,
     ) -> Published:
         """Write everything; the internal topics exist.
 
@@ -162,7 +162,8 @@ class Publisher:
             admin: client of the cluster.
             group: the application's group.
             transaction_records: how many records one transaction may have.
-            begins: called before anything is written, once nothing is known that would be refused.
+            begins: called before anything is written, once nothing is known that would be refused, with whether it is written in
+                several transactions.
 
         Raises:
             ActiveGroupError: the application was started in the meantime.
@@ -187,9 +188,9 @@ class Publisher:
         targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
         several = sum(counts.values()) > transaction_records
         check_group_is_empty(group)
-        begins()
         committed = group.positions()
         unfinished = _is_marked(committed, UNFINISHED_BACKFILL)
+        begins(several or unfinished)
         if several or unfinished:
             self._mark_unfinished(group, committed, published.offsets)
             published.transactions += 1

@@ -76,6 +76,8 @@ class World:
     """The last report of the latest driver."""
     published: int = 0
     """How many attempts have published everything."""
+    in_one_transaction: bool = False
+    """Whether jobs publish everything in one transaction."""
     half: bool = False
     """Whether one has published something, and none has finished since."""
     status: object = None
@@ -229,8 +231,9 @@ class World:
         elif event == "compute":
             self.progress = self.progress or Progress(state="Computing")
         elif event == "publish" and self.progress is not None:
-            self.progress = Progress(state="Publishing", has_published=True)
-            self.half = self.spec.changes_kafka
+            one = self.in_one_transaction
+            self.progress = Progress(state="Publishing", has_published=True, in_one_transaction=one)
+            self.half = self.spec.changes_kafka and not one
         elif event in {"report", "succeed"} and self.progress is not None:
             self.published += self.spec.changes_kafka and self.progress.state != "Succeeded"
             self.progress, self.half = Progress(state="Succeeded", has_published=True), False
@@ -240,7 +243,11 @@ class World:
         elif event in {"fail", "refuse"} and not (event == "refuse" and self.half):
             self.spark_pods |= {driver: False, executor: False}
             state = "Refused" if event == "refuse" else "Failed"
-            self.progress = Progress(state=state, message="it is full", has_published=self.half)
+            begun = self.progress is not None and self.progress.has_published
+            one = begun and self.in_one_transaction
+            self.progress = Progress(
+                state=state, message="it is full", has_published=begun or self.half, in_one_transaction=one
+            )
             self._set(item, "FAILED")
         elif event == "die":
             self.spark_pods[driver] = False
