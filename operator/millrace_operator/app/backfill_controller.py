@@ -14,13 +14,14 @@ from typing import Final
 from millrace.errors import StreamsError
 from millrace.manifest import StreamsBackfillStatus
 from millrace.plan.reset import ActiveMember, OffsetTarget
-from millrace_operator.app.app_controller import FORBIDDEN, ControllerContext
+from millrace_operator.app.app_controller import FORBIDDEN, ControllerContext, act_on_kafka
 from millrace_operator.app.backoff import STALE_SECONDS, FailedError, failure_of
 from millrace_operator.app.kafka_service import plans_of
 from millrace_operator.app.operations import confirm, find_app, unfinished_before
 from millrace_operator.backfills.model import (
     BackfillAction,
     CreateObject,
+    DeleteAttemptsGroup,
     DeleteBackfill,
     DeleteSparkApplication,
     DesiredBackfill,
@@ -42,7 +43,7 @@ from millrace_operator.cluster.kinds import BACKFILLS, CONFIG_MAPS, PODS, SPARK_
 from millrace_operator.cluster.observe import desired_backfill_from, desired_from, neighbours_of
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.kafka.state_cache import KafkaStateCache
-from millrace_operator.model import DesiredApp, Object, ResourceRef, SetFinalizer, labels_of
+from millrace_operator.model import DeleteGroup, DesiredApp, Object, ResourceRef, SetFinalizer, labels_of
 from millrace_operator.reconcile.children_view import trouble_of
 from millrace_operator.resets.planning import merged_plan
 from millrace_operator.resets.reconciler import ResetQuestion
@@ -198,8 +199,19 @@ class BackfillController:
                 self._create(desired, obj)
             case DeleteSparkApplication(api_version, name, uid):
                 self._delete(_SPARK_KINDS[api_version], desired.namespace, name, uid)
+            case DeleteAttemptsGroup(uid):
+                self._delete_attempts_group(desired, uid)
             case DeleteBackfill(uid):
                 self._delete(BACKFILLS, desired.namespace, desired.name, uid)
+
+    def _delete_attempts_group(self, desired: DesiredBackfill, uid: str) -> None:
+        app = find_app(self.context, desired.namespace, desired.spec.app_ref.name if desired.spec else "")
+        if app is None:
+            return
+        try:
+            act_on_kafka(self.context, self.kafka_states, desired_from(app), DeleteGroup(uid))
+        except (StreamsError, ApiError) as error:
+            log.info("%s: the group of its attempts is left to expire: %s", desired.name, error)
 
     def _create(self, desired: DesiredBackfill, obj: Object) -> None:
         kind = _SPARK_KINDS.get(obj["apiVersion"], CONFIG_MAPS)

@@ -29,17 +29,21 @@ from millrace.manifest.streamsbackfill import Phase, SparkStatus
 from millrace.plan.model import TopologyPlan
 from millrace_operator.backfills.explanations import (
     HALF_PUBLISHED,
+    PARTS,
+    WHOLE,
     WHOLE_OR_NOTHING,
     activity_of,
     members_of,
     no_spark_operator,
     not_started,
     obstacle_of,
+    spec_changed,
     strangers,
 )
 from millrace_operator.backfills.model import (
     BackfillDecision,
     CreateObject,
+    DeleteAttemptsGroup,
     DeleteBackfill,
     DeleteSparkApplication,
     DesiredBackfill,
@@ -188,19 +192,15 @@ class _Pass:
     def publishes(self) -> bool:
         """Whether the job has begun to publish, or may have: its driver did run, and its log is gone."""
         reported = self.observed.progress is not None and self.observed.progress.has_published
-        known = self._known_publishing is not None
+        known = self._known(_PUBLISHING) is not None
         has_run = self.status.spark is not None and self.status.spark.driver_pod is not None
         unknown = has_run and not self.observed.log_is_there and self.status.phase != "Stopping"
         return self.spec.changes_kafka and (reported or known or unknown)
 
     @property
-    def _known_publishing(self) -> Condition | None:
-        return next((item for item in self.status.conditions if item.type == _PUBLISHING), None)
-
-    @property
     def _in_one_transaction(self) -> bool:
         """Whether all that was published by any attempt was so in one transaction, as far as is known."""
-        known, progress = self._known_publishing, self.observed.progress
+        known, progress = self._known(_PUBLISHING), self.observed.progress
         if progress is not None and progress.has_published and not progress.in_one_transaction:
             return False
         return known.reason == _IN_ONE if known is not None else progress is not None and progress.in_one_transaction
@@ -215,7 +215,9 @@ class _Pass:
     def after_the_end(self) -> BackfillDecision:
         """Return what to do about a backfill that has ended: let it go, now or when its time to live is over."""
         if FINALIZER in self.desired.finalizers:
-            return BackfillDecision((SetFinalizer(present=False),), again_after=_SOON_S)
+            attempted = self.desired.spec is not None and self.spec.changes_kafka and self.status.attempt
+            group = [DeleteAttemptsGroup(self.desired.uid)] if attempted else []
+            return BackfillDecision([*group, SetFinalizer(present=False)], again_after=_SOON_S)
         ended = self.status.completion_time
         ttl = None if self.desired.spec is None else self.desired.spec.ttl_seconds_after_finished
         # A backfill that keeps the application stopped says why, and its deletion lets it run.
@@ -374,11 +376,7 @@ class _Pass:
         if self.observed.app is None or self.app.deleting:
             return self._stopping("Failed", f"StreamsApp {name} was deleted. Nothing was published.")
         if self.app.spec is not None and revision_of(self.app.spec) != self.status.revision:
-            return self._stopping(
-                "Failed",
-                f"The spec of StreamsApp {name} has changed, so the result would not fit it. Nothing was published. Create "
-                "another StreamsBackfill.",
-            )
+            return self._stopping("Failed", spec_changed(name))
         return None
 
     def _submit(self) -> BackfillDecision:
@@ -411,9 +409,7 @@ class _Pass:
             f"SparkApplication {name} waits for the Spark operator.",
             self._condition("AppStopped", "True", "NoMembers", "Nobody is in the group.")
             if self.status.holds_app
-            else self._condition(
-                "AppStopped", "False", "NotNeeded", "Nothing is written to Kafka: the application may run."
-            ),
+            else self._condition("AppStopped", "False", "NotNeeded", "Nothing is written to Kafka: it may run."),
         ).model_copy(
             update={
                 "attempt": number,
@@ -451,12 +447,7 @@ class _Pass:
     def _status(self, phase: Phase, message: str, *conditions: Condition) -> StreamsBackfillStatus:
         old, now = self.status, timestamp(self.observed.now)
         if self.desired.spec is not None and self.publishes:
-            reason, what = "Publishing", "Results may be published in part, so it is finished now."
-            if self._in_one_transaction:
-                reason, what = (
-                    _IN_ONE,
-                    "Results are published in one transaction, so there is all or nothing in the end.",
-                )
+            reason, what = (_IN_ONE, WHOLE) if self._in_one_transaction else ("Publishing", PARTS)
             conditions = (*conditions, self._condition(_PUBLISHING, "True", reason, what))
         replaced = {item.type for item in conditions}
         update: dict[str, object] = {
@@ -491,8 +482,11 @@ class _Pass:
             fields |= {name: items for name, items in found.items() if items}
         return fields
 
+    def _known(self, kind: str) -> Condition | None:
+        return next((item for item in self.status.conditions if item.type == kind), None)
+
     def _condition(self, kind: str, value: Literal["True", "False"], reason: str, message: str) -> Condition:
-        known = next((item for item in self.status.conditions if item.type == kind), None)
+        known = self._known(kind)
         same = known is not None and known.status == value
         return Condition(
             type=kind,

@@ -47,7 +47,7 @@ def test_backfill_stops_the_application_computes_and_lets_it_continue():
     world.settle()
     assert phases(world) == ("Succeeded", False)
     assert list(world.applications) == ["history-1"]
-    assert (world.published, world.pods, world.finalizers) == (1, 2, ())
+    assert (world.published, world.pods, world.finalizers, world.attempts_group) == (1, 2, (), False)
     assert [event.reason for event in world.events] == [
         "BackfillBegun",
         "SparkApplicationCreated",
@@ -545,6 +545,7 @@ def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts, i
     else:
         assert world.gone or world.pods == 2
     assert world.gone or FINALIZER not in world.finalizers
+    assert not world.attempts_group, "it is of no use any more"
 
 
 def test_reconcile_is_pure():
