@@ -355,6 +355,9 @@ class ConfigureGroup:
 class DeleteGroup:
     """Delete the consumer group with its offsets."""
 
+    backfill: str | None = None
+    """The uid of a backfill that has ended: the group by which its attempts knew of each other is deleted instead."""
+
 
 @dataclass(frozen=True, slots=True)
 class DrainPod:

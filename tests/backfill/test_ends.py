@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.backfill.broker_app import App, run_command
 from tests.backfill.programs import CountPerKey, Killed
 from tests.cli.test_bad_input import in_own_namespace
@@ -20,11 +21,13 @@ from millrace.backfill.publish import Changes, Publisher
 from millrace.backfill.rows import Row
 from millrace.backfill.run import BackfillSpec, Phase, run_backfill
 from millrace.backfill.writer import Writer
+from millrace.cli.backfill_report import Reporter
 from millrace.errors import (
     ActiveGroupError,
     ConfigError,
     MissingHistoryError,
     MissingSourceTopicError,
+    ProductionError,
     StreamsError,
     TaskMigratedError,
 )
@@ -35,6 +38,7 @@ from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin
 from millrace.kafka.offsets import delete_records, latest_offsets
 from millrace.records import NO_HEADERS, TopicPartition
+from millrace_operator.backfills.progress import parse_progress
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -163,6 +167,26 @@ def test_what_is_refused_before_anything_is_written_is_not_being_published(spark
         )
     assert phases == [Phase.COMPUTING]
     assert app.committed() == {}
+
+
+def test_a_record_that_brokers_refuse(spark, app, capsys):
+    """The only transaction is aborted and leaves nothing, and the operator can tell from the report that it was the only one."""
+    reporter, admin = Reporter(as_json=True, bar=False), app.kafka.admin()
+
+    def refuse_records(phase, ends):
+        reporter.phase(phase, ends)
+        if phase is Phase.PUBLISHING:
+            limit = ConfigEntry("max.message.bytes", "1", incremental_operation=AlterConfigOpType.SET)
+            resource = ConfigResource(ConfigResource.Type.TOPIC, app.sink, incremental_configs=[limit])
+            for answer in admin.incremental_alter_configs([resource]).values():
+                answer.result(60)
+
+    with pytest.raises(ProductionError, match=f"record for {app.sink}") as failure:
+        run_backfill(spark, spec(app, outputs=Outputs.ALL), refuse_records)
+    reporter.failed(failure.value)
+    last = parse_progress(capsys.readouterr().out)
+    assert (last.state, last.has_published, last.in_one_transaction) == ("Failed", True, True)
+    assert (app.table(app.changelog), app.committed()) == ({}, {})
 
 
 def test_of_two_backfills_the_later_one_ends(spark, app):

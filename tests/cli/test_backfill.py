@@ -158,9 +158,13 @@ def test_error_of_an_executor_is_told_without_its_traceback(capsys):
 
 def test_report_of_a_failure_says_whether_it_had_published(capsys):
     """The last line is enough to know whether there may be half a result, however much was logged before it."""
-    for phase, published in ((Phase.COMPUTING, False), (Phase.PUBLISHING, True)):
+    for phase, published, whole in (
+        (Phase.COMPUTING, False, False),
+        (Phase.PUBLISHING, True, True),
+        (Phase.PUBLISHING_IN_PARTS, True, False),
+    ):
         reporter = Reporter(as_json=True, bar=False)
         reporter.phase(phase, {})
         reporter.failed(StreamsError("no broker"))
         last = json.loads(capsys.readouterr().out.splitlines()[-1])["backfill"]
-        assert (last["state"], last["hasPublished"]) == ("Failed", published)
+        assert (last["state"], last["hasPublished"], last["inOneTransaction"]) == ("Failed", published, whole)

@@ -9,18 +9,20 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from millrace.errors import StreamsError
 from millrace.manifest import StreamsBackfillStatus
 from millrace.plan.reset import ActiveMember, OffsetTarget
-from millrace_operator.app.app_controller import FORBIDDEN, ControllerContext
-from millrace_operator.app.backoff import STALE_SECONDS, FailedError, failure_of
+from millrace_operator.app.app_controller import FORBIDDEN, ControllerContext, act_on_kafka
+from millrace_operator.app.backoff import FailedError
 from millrace_operator.app.kafka_service import plans_of
-from millrace_operator.app.operations import confirm, find_app, unfinished_before
+from millrace_operator.app.operations import confirm, find_app, run_pass, unfinished_before, write_operation_status
 from millrace_operator.backfills.model import (
     BackfillAction,
     CreateObject,
+    DeleteAttemptsGroup,
     DeleteBackfill,
     DeleteSparkApplication,
     DesiredBackfill,
@@ -42,7 +44,7 @@ from millrace_operator.cluster.kinds import BACKFILLS, CONFIG_MAPS, PODS, SPARK_
 from millrace_operator.cluster.observe import desired_backfill_from, desired_from, neighbours_of
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.kafka.state_cache import KafkaStateCache
-from millrace_operator.model import DesiredApp, Object, ResourceRef, SetFinalizer, labels_of
+from millrace_operator.model import DeleteGroup, DesiredApp, Object, ResourceRef, SetFinalizer, labels_of
 from millrace_operator.reconcile.children_view import trouble_of
 from millrace_operator.resets.planning import merged_plan
 from millrace_operator.resets.reconciler import ResetQuestion
@@ -74,17 +76,7 @@ class BackfillController:
         if resource is None:
             return None
         desired = desired_backfill_from(resource)
-        try:
-            return self._pass(ref, resource, desired)
-        except StaleError as error:
-            log.info("%s: %s; looking again", ref, error)
-            return STALE_SECONDS
-        except Exception as error:
-            failure = failure_of(error)
-            if not isinstance(error, NotAllowedToWriteError):
-                self._report_failure(ref, str(failure))
-            log.debug("%s has failed %d times before", ref, failures)
-            raise failure from error
+        return run_pass(ref, failures, lambda: self._pass(ref, resource, desired), partial(self._report_failure, ref))
 
     def _pass(self, ref: ResourceRef, resource: Object, desired: DesiredBackfill) -> float | None:
         name = desired.spec.app_ref.name if desired.spec else ""
@@ -106,7 +98,7 @@ class BackfillController:
                 break
             resource = self.context.resources.get(BACKFILLS, ref.namespace, ref.name) or resource
         if decision.status is not None:
-            self._write(resource, decision.status)
+            write_operation_status(self.context, BACKFILLS, resource, decision.status)
         for event in decision.events:
             self.context.recorder.record(resource, event)
         return decision.again_after
@@ -198,8 +190,19 @@ class BackfillController:
                 self._create(desired, obj)
             case DeleteSparkApplication(api_version, name, uid):
                 self._delete(_SPARK_KINDS[api_version], desired.namespace, name, uid)
+            case DeleteAttemptsGroup(uid):
+                self._delete_attempts_group(desired, uid)
             case DeleteBackfill(uid):
                 self._delete(BACKFILLS, desired.namespace, desired.name, uid)
+
+    def _delete_attempts_group(self, desired: DesiredBackfill, uid: str) -> None:
+        app = find_app(self.context, desired.namespace, desired.spec.app_ref.name if desired.spec else "")
+        if app is None:
+            return
+        try:
+            act_on_kafka(self.context, self.kafka_states, desired_from(app), DeleteGroup(uid))
+        except (StreamsError, ApiError) as error:
+            log.info("%s: the group of its attempts is left to expire: %s", desired.name, error)
 
     def _create(self, desired: DesiredBackfill, obj: Object) -> None:
         kind = _SPARK_KINDS.get(obj["apiVersion"], CONFIG_MAPS)
@@ -225,14 +228,6 @@ class BackfillController:
                 raise StaleError(f"{kind.kind} {name} is not the one that was seen") from error
             if not error.not_found:
                 raise
-
-    def _write(self, resource: Object, status: StreamsBackfillStatus) -> None:
-        try:
-            write_status(self.context.requests, self.context.resources, BACKFILLS, resource, status)
-        except ApiError as error:
-            if error.conflict or error.not_found:
-                raise StaleError("the backfill has changed or is gone") from error
-            raise
 
     def _report_failure(self, ref: ResourceRef, problem: str) -> None:
         """Report in the status why nothing is happening; if that fails too, it must not hide the original failure."""

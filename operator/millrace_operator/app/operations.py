@@ -5,18 +5,63 @@ The oldest goes first, whatever its kind; one that has begun keeps all others wa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
+from millrace.manifest import StreamsBackfillStatus, StreamsResetStatus
 from millrace_operator.app.app_controller import ControllerContext
+from millrace_operator.app.backoff import STALE_SECONDS, failure_of
 from millrace_operator.backfills.reconciler import has_begun
 from millrace_operator.backfills.reconciler import has_ended as backfill_has_ended
-from millrace_operator.cluster.executor import StaleError
+from millrace_operator.cluster.executor import StaleError, write_status
 from millrace_operator.cluster.kinds import APPS, BACKFILLS, RESETS, ResourceKind
 from millrace_operator.cluster.observe import desired_backfill_from, desired_reset_from
-from millrace_operator.cluster.requests import ApiError
-from millrace_operator.model import Json, Object
+from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
+from millrace_operator.model import Json, Object, ResourceRef
 from millrace_operator.resets.reconciler import has_ended as reset_has_ended
+
+log = logging.getLogger(__name__)
+
+
+def run_pass(
+    ref: ResourceRef, failures: int, run: Callable[[], float | None], report: Callable[[str], None]
+) -> float | None:
+    """Run a pass over an operation, whose status says why it failed; result and exceptions are those of `AppController.run`.
+
+    Args:
+        ref: The operation.
+        failures: How many passes have failed before.
+        run: The pass.
+        report: Writes the reason of a failure to the status.
+    """
+    try:
+        return run()
+    except StaleError as error:
+        log.info("%s: %s; looking again", ref, error)
+        return STALE_SECONDS
+    except Exception as error:
+        failure = failure_of(error)
+        if not isinstance(error, NotAllowedToWriteError):
+            report(str(failure))
+        log.debug("%s has failed %d times before", ref, failures)
+        raise failure from error
+
+
+def write_operation_status(
+    context: ControllerContext, kind: ResourceKind, resource: Object, status: StreamsResetStatus | StreamsBackfillStatus
+) -> None:
+    """Write the status of an operation.
+
+    Raises:
+        StaleError: The operation is not the one that was seen.
+    """
+    try:
+        write_status(context.requests, context.resources, kind, resource, status)
+    except ApiError as error:
+        if error.conflict or error.not_found:
+            raise StaleError(f"{kind.kind} {resource['metadata']['name']} has changed or is gone") from error
+        raise
 
 
 def find_app(context: ControllerContext, namespace: str, name: str) -> Object | None:

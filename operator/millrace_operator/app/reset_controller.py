@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 
 from millrace.errors import StreamsError
 from millrace.manifest import StreamsResetStatus
 from millrace_operator.app.app_controller import ControllerContext, act_on_kafka
-from millrace_operator.app.backoff import STALE_SECONDS, failure_of
-from millrace_operator.app.operations import confirm, find_app, unfinished_before
+from millrace_operator.app.operations import confirm, find_app, run_pass, unfinished_before, write_operation_status
 from millrace_operator.children.naming import FINALIZER
-from millrace_operator.cluster.executor import StaleError, write_status
+from millrace_operator.cluster.executor import write_status
 from millrace_operator.cluster.kinds import RESETS
 from millrace_operator.cluster.observe import desired_from, desired_reset_from, neighbours_of
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
@@ -50,17 +50,8 @@ class ResetController:
         if resource is None:
             return None
         desired = desired_reset_from(resource)
-        try:
-            return self._pass(ref, resource, desired)
-        except StaleError as error:
-            log.info("%s: %s; looking again", ref, error)
-            return STALE_SECONDS
-        except Exception as error:
-            failure = failure_of(error)
-            if not isinstance(error, NotAllowedToWriteError):
-                self._report_failure(ref, desired, str(failure))
-            log.debug("%s has failed %d times before", ref, failures)
-            raise failure from error
+        report = partial(self._report_failure, ref, desired)
+        return run_pass(ref, failures, lambda: self._pass(ref, resource, desired), report)
 
     def _pass(self, ref: ResourceRef, resource: Object, desired: DesiredReset) -> float | None:
         if has_ended(desired.status) and FINALIZER not in desired.finalizers:
@@ -80,7 +71,7 @@ class ResetController:
             self._do(resource, observed, action)
             resource = self.context.resources.get(RESETS, ref.namespace, ref.name) or resource
         if decision.status is not None:
-            self._write(resource, decision.status)
+            write_operation_status(self.context, RESETS, resource, decision.status)
         for event in decision.events:
             self.context.recorder.record(resource, event)
         return decision.again_after
@@ -116,14 +107,6 @@ class ResetController:
             self.context.executor.do(action, resource)
         else:
             act_on_kafka(self.context, self.kafka_states, app, action)
-
-    def _write(self, resource: Object, status: StreamsResetStatus) -> None:
-        try:
-            write_status(self.context.requests, self.context.resources, RESETS, resource, status)
-        except ApiError as error:
-            if error.conflict or error.not_found:
-                raise StaleError("the reset has changed or is gone") from error
-            raise
 
     def _report_failure(self, ref: ResourceRef, desired: DesiredReset, problem: str) -> None:
         """Report in the status why nothing is happening; if that fails too, it must not hide the original failure."""

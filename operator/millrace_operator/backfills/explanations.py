@@ -16,7 +16,15 @@ from millrace_operator.reconcile.consumer_group import is_member_of, known_uids,
 HALF_PUBLISHED: Final = (
     "Results were being published, so changelogs and offsets do not fit each other. The application stays stopped until this "
     "StreamsBackfill is deleted. Before that, create another one that succeeds; or suspend the application (spec.state), delete "
-    "this one, and create a StreamsReset."
+    "this one, and create a StreamsReset. Once its group has had no members for offsets.retention.minutes (7 days by default), "
+    "brokers forget the mark in its offsets: then nothing but this StreamsBackfill keeps the application from restoring half a "
+    "state."
+)
+PARTS: Final = "Results may be published in part, so it is finished now."
+WHOLE: Final = "Results are published in one transaction, so there is all or nothing in the end."
+WHOLE_OR_NOTHING: Final = (
+    "All results were to be published in one transaction, so changelogs and offsets still belong together. The application "
+    "continues from them."
 )
 
 
@@ -86,6 +94,14 @@ def members_of(app: DesiredApp, view: ChildrenView, observed: ObservedBackfill, 
         for item in observed.members or ()
         if is_member_of(app.name, known, item.client_id, item.instance_id) is own
     ]
+
+
+def spec_changed(app: str) -> str:
+    """Return why a backfill ends that has not published yet."""
+    return (
+        f"The spec of StreamsApp {app} has changed, so the result would not fit it. Nothing was published. Create another "
+        "StreamsBackfill."
+    )
 
 
 def strangers(app: str, members: Sequence[ActiveMember]) -> str:

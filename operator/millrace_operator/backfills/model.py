@@ -99,7 +99,17 @@ class DeleteBackfill:
     uid: str
 
 
-BackfillAction = SetFinalizer | CreateObject | DeleteSparkApplication | DeleteBackfill
+@dataclass(frozen=True, slots=True)
+class DeleteAttemptsGroup:
+    """Delete the consumer group by which attempts knew that one of them had handed over; there will be no other.
+
+    If it cannot be deleted it is left alone: its offsets expire.
+    """
+
+    uid: str
+
+
+BackfillAction = SetFinalizer | CreateObject | DeleteSparkApplication | DeleteAttemptsGroup | DeleteBackfill
 
 
 @dataclass(frozen=True, slots=True)

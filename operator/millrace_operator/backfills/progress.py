@@ -42,6 +42,8 @@ class Progress(StatusModel):
     """What may be surprising."""
     has_published: bool = False
     """Whether this or an earlier report says that it publishes."""
+    in_one_transaction: bool = False
+    """Whether it publishes in one transaction, so that there is all or nothing in the end."""
 
     @property
     def stages_done(self) -> str | None:

@@ -12,7 +12,8 @@ and it is released only when no Spark pod is left that could still write.
 
 A job publishes to Kafka only after everything is computed. Until then a backfill that is deleted or fails leaves nothing behind.
 From its report `Publishing` on it is finished, by further attempts if need be and even if it is deleted, because changelogs and
-offsets belong together. If all attempts fail in that phase, the application stays stopped: it would restore half a state.
+offsets belong together. If all attempts fail in that phase, the application stays stopped, as it would restore half a state. It
+continues if everything was to be published in one transaction, of which there is all or nothing.
 
 Each attempt is a SparkApplication with a name of its own. One that has disappeared is never created again under its name.
 """
@@ -28,16 +29,21 @@ from millrace.manifest.streamsbackfill import Phase, SparkStatus
 from millrace.plan.model import TopologyPlan
 from millrace_operator.backfills.explanations import (
     HALF_PUBLISHED,
+    PARTS,
+    WHOLE,
+    WHOLE_OR_NOTHING,
     activity_of,
     members_of,
     no_spark_operator,
     not_started,
     obstacle_of,
+    spec_changed,
     strangers,
 )
 from millrace_operator.backfills.model import (
     BackfillDecision,
     CreateObject,
+    DeleteAttemptsGroup,
     DeleteBackfill,
     DeleteSparkApplication,
     DesiredBackfill,
@@ -70,6 +76,7 @@ _ORPHANS_PATIENCE_S: Final = 60.0
 _LATER_S: Final = 5.0
 _SOON_S: Final = 1.0
 _PUBLISHING: Final = "PublicationBegun"
+_IN_ONE: Final = "InOneTransaction"
 
 Outcome = Literal["Succeeded", "Failed", "Refused", "Cancelled", "Retry"]
 
@@ -185,10 +192,18 @@ class _Pass:
     def publishes(self) -> bool:
         """Whether the job has begun to publish, or may have: its driver did run, and its log is gone."""
         reported = self.observed.progress is not None and self.observed.progress.has_published
-        known = any(item.type == _PUBLISHING for item in self.status.conditions)
+        known = self._known(_PUBLISHING) is not None
         has_run = self.status.spark is not None and self.status.spark.driver_pod is not None
         unknown = has_run and not self.observed.log_is_there and self.status.phase != "Stopping"
         return self.spec.changes_kafka and (reported or known or unknown)
+
+    @property
+    def _in_one_transaction(self) -> bool:
+        """Whether all that was published by any attempt was so in one transaction, as far as is known."""
+        known, progress = self._known(_PUBLISHING), self.observed.progress
+        if progress is not None and progress.has_published and not progress.in_one_transaction:
+            return False
+        return known.reason == _IN_ONE if known is not None else progress is not None and progress.in_one_transaction
 
     def _seconds_since(self, time: str | None) -> float:
         return 0.0 if time is None else self.observed.now - datetime.fromisoformat(time).timestamp()
@@ -200,7 +215,9 @@ class _Pass:
     def after_the_end(self) -> BackfillDecision:
         """Return what to do about a backfill that has ended: let it go, now or when its time to live is over."""
         if FINALIZER in self.desired.finalizers:
-            return BackfillDecision((SetFinalizer(present=False),), again_after=_SOON_S)
+            attempted = self.desired.spec is not None and self.spec.changes_kafka and self.status.attempt
+            group = [DeleteAttemptsGroup(self.desired.uid)] if attempted else []
+            return BackfillDecision([*group, SetFinalizer(present=False)], again_after=_SOON_S)
         ended = self.status.completion_time
         ttl = None if self.desired.spec is None else self.desired.spec.ttl_seconds_after_finished
         # A backfill that keeps the application stopped says why, and its deletion lets it run.
@@ -334,6 +351,8 @@ class _Pass:
             outcome = "Retry"
         may_submit = self.observed.app is not None and self.app.spec is not None
         if self.publishes and (outcome in {"Failed", "Refused"} or (outcome == "Retry" and not may_submit)):
+            if self._in_one_transaction:
+                return self._end("Failed", f"{message}\n{WHOLE_OR_NOTHING}")
             return self._end("Failed", f"{message}\n{HALF_PUBLISHED}", holds=bool(self.status.holds_app))
         match outcome:
             case "Retry" if not self.publishes and (overtaken := self._overtaken()) is not None:
@@ -357,11 +376,7 @@ class _Pass:
         if self.observed.app is None or self.app.deleting:
             return self._stopping("Failed", f"StreamsApp {name} was deleted. Nothing was published.")
         if self.app.spec is not None and revision_of(self.app.spec) != self.status.revision:
-            return self._stopping(
-                "Failed",
-                f"The spec of StreamsApp {name} has changed, so the result would not fit it. Nothing was published. Create "
-                "another StreamsBackfill.",
-            )
+            return self._stopping("Failed", spec_changed(name))
         return None
 
     def _submit(self) -> BackfillDecision:
@@ -394,9 +409,7 @@ class _Pass:
             f"SparkApplication {name} waits for the Spark operator.",
             self._condition("AppStopped", "True", "NoMembers", "Nobody is in the group.")
             if self.status.holds_app
-            else self._condition(
-                "AppStopped", "False", "NotNeeded", "Nothing is written to Kafka: the application may run."
-            ),
+            else self._condition("AppStopped", "False", "NotNeeded", "Nothing is written to Kafka: it may run."),
         ).model_copy(
             update={
                 "attempt": number,
@@ -434,8 +447,8 @@ class _Pass:
     def _status(self, phase: Phase, message: str, *conditions: Condition) -> StreamsBackfillStatus:
         old, now = self.status, timestamp(self.observed.now)
         if self.desired.spec is not None and self.publishes:
-            what = "Results may be published in part, so it is finished now."
-            conditions = (*conditions, self._condition(_PUBLISHING, "True", "Publishing", what))
+            reason, what = (_IN_ONE, WHOLE) if self._in_one_transaction else ("Publishing", PARTS)
+            conditions = (*conditions, self._condition(_PUBLISHING, "True", reason, what))
         replaced = {item.type for item in conditions}
         update: dict[str, object] = {
             "observed_generation": self.desired.generation,
@@ -469,8 +482,11 @@ class _Pass:
             fields |= {name: items for name, items in found.items() if items}
         return fields
 
+    def _known(self, kind: str) -> Condition | None:
+        return next((item for item in self.status.conditions if item.type == kind), None)
+
     def _condition(self, kind: str, value: Literal["True", "False"], reason: str, message: str) -> Condition:
-        known = next((item for item in self.status.conditions if item.type == kind), None)
+        known = self._known(kind)
         same = known is not None and known.status == value
         return Condition(
             type=kind,

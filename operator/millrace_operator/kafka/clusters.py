@@ -28,7 +28,7 @@ from millrace.kafka.internal_topics import provision
 from millrace.kafka.resetter import set_offsets
 from millrace.manifest import StreamsApp, to_group_settings
 from millrace.plan import reset
-from millrace.plan.model import TopologyPlan
+from millrace.plan.model import TopologyPlan, attempts_group
 from millrace.plan.reset import OffsetTarget
 from millrace_operator.kafka.client_config import (
     AllowedAccess,
@@ -222,9 +222,10 @@ def perform(connection: AdminConnection, config: StreamsConfig, action: KafkaAct
         case ConfigureGroup(settings):
             set_group_settings(connection.admin, config.application_id, settings, ACTION_TIMEOUT_S)
             log.info("Set %s for group %s", dict(settings), config.application_id)
-        case DeleteGroup():
-            delete_group(connection.admin, config.application_id, ACTION_TIMEOUT_S)
-            log.info("Deleted group %s", config.application_id)
+        case DeleteGroup(backfill):
+            group_id = config.application_id if backfill is None else attempts_group(config.application_id, backfill)
+            delete_group(connection.admin, group_id, ACTION_TIMEOUT_S)
+            log.info("Deleted group %s", group_id)
 
 
 def _check_may_go_on(config: StreamsConfig) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
@@ -99,17 +99,8 @@ class TaskFunction:
             wall_clock_punctuators=backfill.wall_clock_punctuators,
         )
         observation.task = run.task
-        pending: list[Row] = []
-        pending_bytes = 0
         try:
-            for rows in run.rows():
-                observation.tell()
-                pending += rows
-                pending_bytes += sum(len(row.value or b"") for row in rows)
-                if len(pending) >= _BATCH_ROWS or pending_bytes >= _BATCH_BYTES:
-                    yield from _batches(pending)
-                    pending, pending_bytes = [], 0
-            yield to_arrow([*pending, _report(run)])
+            yield from _batches(_rows(run, observation))
         finally:
             run.task.close_dirty()
             collector.close()
@@ -225,14 +216,25 @@ def _parts(batch: pa.RecordBatch, circular: frozenset[str]) -> Iterator[pa.Recor
             start = index
 
 
-def _batches(rows: Sequence[Row]) -> Iterator[pa.RecordBatch]:
+def _rows(run: TaskRun, observation: TaskObservation) -> Iterator[Row]:
+    for rows in run.rows():
+        observation.tell()
+        yield from rows
+    yield _report(run)
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """Return rows in batches not much larger than the limit: Java has to hold one, and Arrow takes no more than 2 GB."""
-    start = size = 0
-    for end, row in enumerate(rows, 1):
+    batch: list[Row] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
         size += len(row.value or b"")
-        if size >= _BATCH_BYTES or end == len(rows):
-            yield to_arrow(rows[start:end])
-            start, size = end, 0
+        if len(batch) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield to_arrow(batch)
+            batch, size = [], 0
+    if batch:
+        yield to_arrow(batch)
 
 
 def _report(run: TaskRun) -> Row:

@@ -18,7 +18,7 @@ before it fences all executors of that one.
 
 A driver that dies after its last transaction does not know that it has ended, and whoever starts it again even less. So attempts
 of the same backfill have a name in common: the last transaction also commits an offset of a group with this name, and an attempt
-that finds one does nothing.
+that finds one does nothing. Whoever knows that there will be no other attempt deletes the group, as the operator does.
 
 An application that starts meanwhile reads the group's offsets either before they are part of the last transaction, and is seen as
 a member before this is committed, or it waits until it is.
@@ -47,7 +47,7 @@ from millrace.errors import ActiveGroupError, ConfigError, TaskMigratedError
 from millrace.kafka.admin_requests import pause
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
-from millrace.plan.model import TopologyPlan, changelog_topics
+from millrace.plan.model import TopologyPlan, attempts_group, changelog_topics
 from millrace.records import UNKNOWN_TIMESTAMP, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Publisher:
         self._plan = plan
         self._clients = backfill_clients(StreamsConfig.of(settings))
         self._writer = Writer(self._clients, f"{plan.application_id}-backfill")
-        self._attempts_group = None if attempt_of is None else f"{plan.application_id}-backfill-{attempt_of}"
+        self._attempts_group = None if attempt_of is None else attempts_group(plan.application_id, attempt_of)
         self._mark = f"{UNFINISHED_BACKFILL} {uuid.uuid4().hex}"
 
     def __enter__(self) -> Self:
@@ -151,7 +151,7 @@ class Publisher:
         admin: AdminClient,
         group: GroupAdmin,
         transaction_records: int = DEFAULT_TRANSACTION_RECORDS,
-        begins: Callable[[], None] = lambda: None,
+        begins: Callable[[bool], None] = lambda _: None,
     ) -> Published:
         """Write everything; the internal topics exist.
 
@@ -162,7 +162,8 @@ class Publisher:
             admin: client of the cluster.
             group: the application's group.
             transaction_records: how many records one transaction may have.
-            begins: called before anything is written, once nothing is known that would be refused.
+            begins: called before anything is written, once nothing is known that would be refused, with whether it is written in
+                several transactions.
 
         Raises:
             ActiveGroupError: the application was started in the meantime.
@@ -187,9 +188,9 @@ class Publisher:
         targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
         several = sum(counts.values()) > transaction_records
         check_group_is_empty(group)
-        begins()
         committed = group.positions()
         unfinished = _is_marked(committed, UNFINISHED_BACKFILL)
+        begins(several or unfinished)
         if several or unfinished:
             self._mark_unfinished(group, committed, published.offsets)
             published.transactions += 1

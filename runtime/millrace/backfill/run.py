@@ -51,6 +51,9 @@ class Phase(StrEnum):
 
     COMPUTING = "Computing"
     PUBLISHING = "Publishing"
+    """In one transaction, of which there is all or nothing in the end."""
+    PUBLISHING_IN_PARTS = "PublishingInParts"
+    """In several transactions: changelogs and offsets may not fit each other until the last one."""
     SUCCEEDED = "Succeeded"
 
 
@@ -180,7 +183,7 @@ def run_backfill(
                     admin,
                     group,
                     spec.transaction_records,
-                    lambda: progress(Phase.PUBLISHING, ends),
+                    lambda parts: progress(Phase.PUBLISHING_IN_PARTS if parts else Phase.PUBLISHING, ends),
                 )
             result.transactions = published.transactions
             stores = _stores_by_changelog(plan)

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from confluent_kafka import KafkaError, KafkaException
 
 from millrace.deadline import Deadline
-from millrace.errors import ConfigError, ProductionError, StreamsError, StreamsTimeoutError, TaskMigratedError
+from millrace.errors import (
+    ConfigError,
+    ProductionError,
+    StreamsError,
+    StreamsTimeoutError,
+    TaskMigratedError,
+    TransactionAbortedError,
+)
 from millrace.instance.producer import StreamsProducer, delivery_error, send_error
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
@@ -121,7 +128,11 @@ class Writer:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         confirm: Callable[[], None] = lambda: None,
     ) -> None:
-        """Commit the transaction, with the group's offsets if there are any; for `confirm` see `StreamsProducer.commit`."""
+        """Commit the transaction, with the group's offsets if there are any; for `confirm` see `StreamsProducer.commit`.
+
+        Raises:
+            StreamsTimeoutError: the brokers did not answer, so nobody knows whether it was committed.
+        """
         self.flush()
         group = encode_group_metadata(application_id, -1, "", None)
         self._check(lambda: self._producer.commit(offsets, group, confirm))
@@ -143,8 +154,26 @@ class Writer:
                     "in one transaction (--transaction-records)"
                 ) from error
             raise TaskMigratedError(FENCED) from error
+        except TransactionAbortedError as error:
+            raise _ended(error) from error
 
     def _on_failure(self, error: KafkaError, message: Message) -> None:
         failure = delivery_error(error, message.topic(), message.partition(), message.key())
         known = isinstance(failure, TaskMigratedError)
         self._failure = self._failure or (failure if known else ProductionError(str(failure)))
+
+
+def _ended(error: TransactionAbortedError) -> StreamsError:
+    """Return what to tell the user of a backfill if a stream thread would begin its transaction again."""
+    cause = error.__cause__
+    if isinstance(cause, StreamsTimeoutError):  # of the commit itself
+        return StreamsTimeoutError(
+            f"It is not known whether a transaction of this backfill was committed, because the brokers did not answer: {cause}. "
+            "It was wholly or not at all. Start the backfill again once they answer; a StreamsBackfill does so while it has "
+            "attempts left. With the same --attempt-of, it does nothing if everything was committed. Otherwise it replaces the "
+            "result, and outputs that were committed are written once more"
+        )
+    why = cause.args[0].str() if isinstance(cause, KafkaException) else "the brokers did not answer in time"
+    return TransactionAbortedError(
+        f"A transaction of this backfill has failed, so nothing of it was written: {why}. Start the backfill again"
+    )

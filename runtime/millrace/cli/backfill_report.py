@@ -91,11 +91,12 @@ class Reporter:
         """Say that a phase begins."""
         found = sorted(ends.items())[:_MOST_ENDS]
         self._state |= {
-            "state": phase.value if phase.value != "Succeeded" else self._state["state"],
+            "state": self._state["state"] if phase.value == "Succeeded" else phase.value.removesuffix("InParts"),
             "ends": [{"topic": tp.topic, "partition": tp.partition, "offset": offset} for tp, offset in found],
         }
         # Every later report says so too: of a long log, only the end is read.
         self._state["hasPublished"] = phase.value != "Computing"
+        self._state["inOneTransaction"] = phase.value in {"Publishing", "Succeeded"}
         self._print(always=True)
 
     def report(self, result: BackfillResult, *, dry_run: bool, tables: str | None) -> None:

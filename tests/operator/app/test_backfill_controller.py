@@ -7,6 +7,7 @@ import pytest
 from tests.operator.app.support import PassWorld
 from tests.operator.kafka.support import count_plan, streams_app
 
+from millrace.errors import StreamsTimeoutError
 from millrace.plan import reset
 from millrace_operator.app.app_controller import holding_backfill
 from millrace_operator.app.backfill_controller import BackfillController
@@ -22,7 +23,7 @@ from millrace_operator.cluster.kinds import (
     SPARK_APPLICATIONS,
 )
 from millrace_operator.kafka.state_cache import KafkaStateCache
-from millrace_operator.model import AppRevision, ResourceRef
+from millrace_operator.model import AppRevision, DeleteGroup, ResourceRef
 from millrace_operator.reconcile.revisions import revision_of
 
 REF, APP = ResourceRef("StreamsBackfill", "default", "history"), ResourceRef("StreamsApp", "default", "app")
@@ -32,6 +33,14 @@ SPEC = {"appRef": {"name": "app"}, "driver": {"serviceAccountName": "spark"}}
 
 class Kafka:
     """Brokers with an empty group."""
+
+    def __init__(self):
+        self.acted, self.failure = [], None
+
+    def act(self, desired, action):
+        self.acted.append((desired.name, action))
+        if self.failure is not None:
+            raise self.failure
 
     def observe_for_reset(self, desired, question):
         return reset.ObservedApplication(topics={"in": 1}, groups=frozenset({"app"}))
@@ -149,6 +158,24 @@ def test_failed_drivers_last_words_are_the_reason(world):
     world.driver(application, "Traceback\nModuleNotFoundError: No module named 'pyspark'\n")
     world.run()
     assert "No module named 'pyspark'" in world.status["message"]
+
+
+@pytest.mark.parametrize("failure", [None, StreamsTimeoutError("no broker answered")])
+def test_group_of_attempts_goes_when_the_backfill_has_ended(world, failure):
+    """Brokers that do not answer keep neither the application nor the backfill: what is left there expires."""
+    world.kafka.failure = failure
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Succeeded"}}\n', "terminated")
+    pod = PODS.path("default", "history-1-driver")
+    world.server.put(pod, {**world.server.objects[pod], "status": {"phase": "Succeeded"}})
+    world.spark_state(application, "COMPLETED")
+    for _ in range(3):
+        assert world.kafka.acted == []
+        world.run()
+    assert world.status["phase"] == "Succeeded"
+    backfill = world.server.objects[BACKFILLS.path("default", "history")]["metadata"]
+    assert world.kafka.acted == [("app", DeleteGroup(backfill["uid"]))]
+    assert not backfill.get("finalizers")
 
 
 def test_somebody_elses_spark_application_is_left_alone(world):

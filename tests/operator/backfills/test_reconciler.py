@@ -47,7 +47,7 @@ def test_backfill_stops_the_application_computes_and_lets_it_continue():
     world.settle()
     assert phases(world) == ("Succeeded", False)
     assert list(world.applications) == ["history-1"]
-    assert (world.published, world.pods, world.finalizers) == (1, 2, ())
+    assert (world.published, world.pods, world.finalizers, world.attempts_group) == (1, 2, (), False)
     assert [event.reason for event in world.events] == [
         "BackfillBegun",
         "SparkApplicationCreated",
@@ -263,6 +263,37 @@ def test_half_published_state_keeps_the_application_stopped():
     world.gone = True
     world.app_pass()
     assert world.pods == 2
+
+
+@pytest.mark.parametrize("then", ["fail", "die", "vanish"])
+def test_failure_in_the_only_transaction_lets_the_application_continue(then):
+    """There is all or nothing of it, so changelogs and offsets belong together whatever became of it."""
+    world = running(spec=spec(attempts=2), in_one_transaction=True)
+    for event in (then, "fail"):
+        world.spark("publish")
+        world.pass_over()
+        world.spark(event)
+        advance(world, "Submitted" if event == then and world.status.attempt == 1 else "Failed")
+        world.spark("start")
+        world.spark("compute")
+    world.pass_over()
+    world.app_pass()
+    assert (world.held, world.pods, world.finalizers) == (False, 2, ())
+    assert "in one transaction, so changelogs and offsets still belong together" in world.status.message
+
+
+def test_parts_of_an_earlier_attempt_are_not_forgotten():
+    """What one attempt has published in several transactions is half a result, even if the next one says otherwise."""
+    world = running(spec=spec(attempts=2))
+    world.spark("publish")
+    world.pass_over()
+    world.spark("fail")
+    advance(world, "Submitted")
+    world.in_one_transaction = True
+    for event in ("start", "compute", "publish", "fail"):
+        world.spark(event)
+    advance(world, "Failed")
+    assert (world.held, world.pods) == (True, 0)
 
 
 @pytest.mark.parametrize("change", [{"image": "registry.example/words:2"}, None])
@@ -493,13 +524,13 @@ def happen(world, event):
             world.spark(event)
 
 
-@given(st.lists(EVENTS, max_size=40), st.sampled_from([1, 2]))
-def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts):
+@given(st.lists(EVENTS, max_size=40), st.sampled_from([1, 2]), st.booleans())
+def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts, in_one_transaction):
     """Jobs fail and operators die at any moment: nothing or everything is published when the application runs again.
 
     And never do both write at the same time, which the world checks.
     """
-    world = World(spec=spec(attempts=attempts))
+    world = World(spec=spec(attempts=attempts), in_one_transaction=in_one_transaction)
     for event in events:
         if world.gone:
             break
@@ -514,6 +545,7 @@ def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts):
     else:
         assert world.gone or world.pods == 2
     assert world.gone or FINALIZER not in world.finalizers
+    assert not world.attempts_group, "it is of no use any more"
 
 
 def test_reconcile_is_pure():

@@ -11,6 +11,7 @@ from millrace.manifest.streamsreset import AppReference
 from millrace.plan.reset import ActiveMember
 from millrace_operator.backfills.model import (
     CreateObject,
+    DeleteAttemptsGroup,
     DeleteBackfill,
     DeleteSparkApplication,
     DesiredBackfill,
@@ -18,7 +19,7 @@ from millrace_operator.backfills.model import (
     SparkPod,
 )
 from millrace_operator.backfills.progress import Progress
-from millrace_operator.backfills.reconciler import needs_members, reconcile_backfill
+from millrace_operator.backfills.reconciler import has_ended, needs_members, reconcile_backfill
 from millrace_operator.backfills.spark_application import shown_state, state_of
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER, labels
@@ -76,6 +77,10 @@ class World:
     """The last report of the latest driver."""
     published: int = 0
     """How many attempts have published everything."""
+    in_one_transaction: bool = False
+    """Whether jobs publish everything in one transaction."""
+    attempts_group: bool = False
+    """Whether the group is there by which the next attempt knows that one has handed over."""
     half: bool = False
     """Whether one has published something, and none has finished since."""
     status: object = None
@@ -194,6 +199,10 @@ class World:
                     for pod in [pod for pod in self.spark_pods if pod.startswith(name.removeprefix("history"))]:
                         del self.spark_pods[pod]
                     self.progress = None
+            case DeleteAttemptsGroup():
+                assert has_ended(self.status), "another attempt would not know that one has handed over"
+                assert not any(self.spark_pods.values()), "a job may still hand over"
+                self.attempts_group = False
             case DeleteBackfill():
                 self.deleted, self.gone = True, not self.finalizers
 
@@ -229,10 +238,12 @@ class World:
         elif event == "compute":
             self.progress = self.progress or Progress(state="Computing")
         elif event == "publish" and self.progress is not None:
-            self.progress = Progress(state="Publishing", has_published=True)
-            self.half = self.spec.changes_kafka
+            one = self.in_one_transaction
+            self.progress = Progress(state="Publishing", has_published=True, in_one_transaction=one)
+            self.half = self.spec.changes_kafka and not one
         elif event in {"report", "succeed"} and self.progress is not None:
             self.published += self.spec.changes_kafka and self.progress.state != "Succeeded"
+            self.attempts_group = self.attempts_group or self.spec.changes_kafka
             self.progress, self.half = Progress(state="Succeeded", has_published=True), False
             if event == "succeed":
                 self.spark_pods |= {driver: False, executor: False}
@@ -240,7 +251,11 @@ class World:
         elif event in {"fail", "refuse"} and not (event == "refuse" and self.half):
             self.spark_pods |= {driver: False, executor: False}
             state = "Refused" if event == "refuse" else "Failed"
-            self.progress = Progress(state=state, message="it is full", has_published=self.half)
+            begun = self.progress is not None and self.progress.has_published
+            one = begun and self.in_one_transaction
+            self.progress = Progress(
+                state=state, message="it is full", has_published=begun or self.half, in_one_transaction=one
+            )
             self._set(item, "FAILED")
         elif event == "die":
             self.spark_pods[driver] = False

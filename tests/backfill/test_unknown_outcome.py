@@ -1,0 +1,163 @@
+"""Brokers that go away at the very moment at which a backfill commits, so that it gets no answer."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+
+import pytest
+from tests.backfill.broker_app import App
+from tests.backfill.programs import CountPerKey
+from tests.instance.test_first_batch import read_request
+
+from millrace.backfill.collector import Outputs
+from millrace.backfill.kafka_history import backfill_clients
+from millrace.backfill.run import BackfillSpec, run_backfill
+from millrace.backfill.writer import Writer
+from millrace.config import StreamsConfig
+from millrace.dev._ports import free_ports
+from millrace.dev.kafka import EmbeddedKafka
+from millrace.errors import StreamsTimeoutError
+from millrace.records import OffsetAndMetadata, TopicPartition
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+KEYS = [f"k{number % 7}" for number in range(100)]
+HOST = "127.0.0.1"
+END_TRANSACTION = 26
+"""The API key of the request that commits a transaction."""
+UNKNOWN = "It is not known whether a transaction of this backfill was committed"
+
+
+class Network:
+    """What is between clients and a broker: after `fail` it fails at the next commit, and stays so until it is restored.
+
+    Args:
+        port: where clients connect to.
+    """
+
+    def __init__(self, port):
+        self.broker = None
+        """The broker's port, once known."""
+        self._lost_before = None
+        self._failed = False
+        self._listener = socket.create_server((HOST, port))
+        self._sockets = []
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def fail(self, *, before_the_broker):
+        """Fail at the next commit, either before or after the broker gets it."""
+        self._lost_before = before_the_broker
+
+    def restore(self):
+        """End all connections, and pass everything on from now on."""
+        self._lost_before, self._failed = None, False
+        self._end()
+
+    def close(self):
+        """Accept no connection any more, and end those there are."""
+        self._listener.shutdown(socket.SHUT_RDWR)  # `close` alone does not wake a thread that waits in `accept`
+        self._accepting.join()
+        self._listener.close()
+        self._end()
+
+    def _end(self):
+        for each in self._sockets:
+            with contextlib.suppress(OSError):  # its peer was faster
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        self._sockets.clear()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+                server = socket.create_connection((HOST, self.broker))
+            except OSError:
+                return
+            self._sockets += [client, server]
+            threading.Thread(target=self._pass_requests, args=(client, server), daemon=True).start()
+            threading.Thread(target=self._pass_answers, args=(client, server), daemon=True).start()
+
+    def _pass_requests(self, client, server):
+        try:
+            while True:
+                request = read_request(client)
+                fails = self._lost_before is not None and struct.unpack(">h", request[4:6])[0] == END_TRANSACTION
+                lost = self._failed or (fails and self._lost_before)
+                self._failed = self._failed or fails
+                if not lost:
+                    server.sendall(request)
+        except OSError:
+            pass
+
+    def _pass_answers(self, client, server):
+        try:
+            while data := server.recv(65_536):
+                if not self._failed:
+                    client.sendall(data)
+        except OSError:
+            pass
+
+
+@pytest.fixture(scope="module")
+def proxied():
+    """Give a broker behind a network, and the latter."""
+    [port] = free_ports(1, HOST)
+    network = Network(port)
+    with EmbeddedKafka(advertised_ports=[port]) as kafka:
+        [network.broker] = kafka.proxied_ports
+        yield kafka, network
+    network.close()
+
+
+@pytest.fixture
+def app(proxied):
+    """An application with a hundred records."""
+    app = App(proxied[0])
+    app.produce(KEYS)
+    return app
+
+
+def settings(app, network):
+    """Return the settings of an application that reaches its broker through the network."""
+    return {**app.settings, "bootstrap.servers": f"{HOST}:{network.broker}"}
+
+
+def test_a_commit_without_an_answer(proxied, app):
+    """The error says that nobody knows whether it was committed, and what to do; it says nothing of threads and tasks."""
+    network = proxied[1]
+    writer = Writer(backfill_clients(StreamsConfig.of(settings(app, network))), f"{app.id}-backfill")
+    network.fail(before_the_broker=False)
+    try:
+        with pytest.raises(StreamsTimeoutError, match=UNKNOWN) as failure, writer.transaction():
+            writer.send(TopicPartition(app.sink, 0), b"k", b"v", 1, ())
+            writer.commit(app.id, {TopicPartition(app.source, 0): OffsetAndMetadata(1)})
+        assert "Start the backfill again" in str(failure.value)
+        assert "producer takes" not in str(failure.value)
+    finally:
+        network.restore()
+        writer.close()
+
+
+@pytest.mark.parametrize("before_the_broker", [True, False])
+def test_the_next_attempt_finds_out(spark, proxied, app, before_the_broker):
+    """Whether the last commit was lost or only its answer: once there is another attempt, there is exactly one result."""
+    network = proxied[1]
+    attempt = BackfillSpec(
+        CountPerKey(app.source, app.sink), settings(app, network), outputs=Outputs.ALL, attempt_of="history"
+    )
+    network.fail(before_the_broker=before_the_broker)
+    try:
+        with pytest.raises(StreamsTimeoutError, match=UNKNOWN):
+            run_backfill(spark, attempt)
+    finally:
+        network.restore()
+    result = run_backfill(spark, attempt)
+    assert bool(result.transactions) is before_the_broker
+    assert app.table(app.changelog) == dict(app.counts)
+    assert len(app.read(app.sink)) == len(KEYS)
+    assert sum(app.committed().values()) == len(KEYS)
