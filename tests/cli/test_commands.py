@@ -207,6 +207,7 @@ def test_interrupt_while_the_command_is_loaded_shows_no_traceback():
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'typer':\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where the tests run in the background
         "sys.meta_path.insert(0, Interrupts())\n"
         "from millrace.cli import main\n"
         "main()\n"
