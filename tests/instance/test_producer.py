@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import multiprocessing
 import secrets
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,7 @@ from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.kafka.admin import topic_configs
 from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_producer
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 
@@ -233,6 +236,31 @@ def test_a_producer_that_does_not_return_is_replaced(kafka, topic_factory, tmp_p
     producer.close()
     stuck.release.set()
     assert [value for _, value, _ in read_all(kafka, topic)] == [b"kept"]
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_clients_of_a_closed_producer_are_freed(kafka, tmp_path, guarantee):
+    """Each has some threads, and a thread that has died, with all that it had, may be collected much later."""
+    config = StreamsConfig.of(settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path, processing_guarantee=guarantee))
+    opened = []
+
+    def open_client(given):
+        client = open_producer(given)
+        opened.append(weakref.ref(client))
+        return client
+
+    gc.collect()
+    gc.disable()
+    try:
+        producer = StreamsProducer(
+            lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms, open_client=open_client
+        )
+        producer.start()
+        producer.replace()
+        producer.close()
+        wait_until(lambda: [client() for client in opened] == [None, None], "both are freed")
+    finally:
+        gc.enable()
 
 
 def client_threads():

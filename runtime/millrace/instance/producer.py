@@ -29,6 +29,7 @@ import logging
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -349,7 +350,7 @@ class StreamsProducer:
             TaskMigratedError: a newer producer with this id exists; `abort` replaces this one too.
             StreamsTimeoutError: no coordinator answered.
         """
-        self.close()
+        self._discard()
         self.client = self._open()
         self.in_transaction = self._stuck = False
         self._to_be_replaced = True
@@ -357,7 +358,11 @@ class StreamsProducer:
         self._to_be_replaced = False
 
     def close(self) -> None:
-        """Discard what has not been sent; flush or commit first to keep it."""
+        """Discard what has not been sent, and let the client go; flush or commit first to keep it."""
+        self._discard()
+        del self.client  # a thread that has died, and all that it had, may be collected much later
+
+    def _discard(self) -> None:
         if self._stuck:
             return  # the client ends by itself once the hanging call returns
         with contextlib.suppress(KafkaException):  # a fenced producer refuses even this
@@ -368,7 +373,13 @@ class StreamsProducer:
         settings = self._settings()
         self.transactional = "transactional.id" in settings
         self._transaction_timeout_s = int(settings.get("transaction.timeout.ms", 0)) / 1000
-        settings.update({"on_delivery": self._on_delivery, "delivery.report.only.error": True})
+        report = weakref.WeakMethod(self._on_delivery)  # the client must not keep alive who has it
+
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
+            if (found := report()) is not None:
+                found(error, message)
+
+        settings.update({"on_delivery": on_delivery, "delivery.report.only.error": True})
         largest = settings.get("batch.size", _BATCH_BYTES), settings.get("message.max.bytes", _BATCH_BYTES)
         self._batch_bytes = min(map(int, largest))
         if self._batch_limit is not None and self._batch_limit < self._batch_bytes:
