@@ -22,6 +22,8 @@ from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
 BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+DEADLINE_S = 240.0
+"""A refused record costs an abort and a new producer, which a busy machine does not do quickly."""
 
 
 class Handler:
@@ -125,7 +127,7 @@ def test_record_that_is_let_go_is_left_out(kafka, topic_factory, app, tmp_path, 
     assert producer.flush(30) == 0
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
     with running(copying(source, sink, processor), config) as streams:
-        wait_until(lambda: committed(kafka, app, source) == len(lines), "everything is committed")
+        wait_until(lambda: committed(kafka, app, source) == len(lines), "everything is committed", DEADLINE_S)
         assert streams.state is State.RUNNING
     good = [line for line in lines if len(line) < 100] + ["behind"] * (2 if processor is Dawdle else 0)
     if guarantee == "exactly_once_v2":
@@ -152,7 +154,7 @@ def test_batch_that_is_too_large_is_not_a_refused_record(kafka, topic_factory, a
     produce(kafka, source, lines)
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
     with running(copying(source, sink), config):
-        wait_until(lambda: committed(kafka, app, source) == len(lines), "everything is committed")
+        wait_until(lambda: committed(kafka, app, source) == len(lines), "everything is committed", DEADLINE_S)
     assert handler.seen == []
     written = values(kafka, sink)
     assert (written if guarantee == "exactly_once_v2" else sorted(set(written), key=lines.index)) == lines
@@ -170,7 +172,7 @@ def test_others_in_a_refused_batch_are_written(kafka, topic_factory, app, tmp_pa
     assert producer.flush(30) == 0
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
     with running(copying(source, sink), config):
-        wait_until(lambda: committed(kafka, app, source) == 20, "everything is committed")
+        wait_until(lambda: committed(kafka, app, source) == 20, "everything is committed", DEADLINE_S)
     assert [(record.key, record.value) for record, _ in handler.seen] == [(None, b"7")]
     assert set(values(kafka, sink)) == {str(number) for number in range(20) if number != 7}
     assert values(kafka, dead) == ["dead"]
