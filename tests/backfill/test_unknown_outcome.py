@@ -41,6 +41,7 @@ class Network:
     def __init__(self, port):
         self.broker = None
         """The broker's port, once known."""
+        self._application_id = b""
         self._lost_before = None
         self._failed = False
         self._listener = socket.create_server((HOST, port))
@@ -48,8 +49,9 @@ class Network:
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
-    def fail(self, *, before_the_broker):
-        """Fail at the next commit, either before or after the broker gets it."""
+    def fail(self, application_id, *, before_the_broker):
+        """Fail at the application's next commit, either before or after the broker gets it."""
+        self._application_id = application_id.encode()
         self._lost_before = before_the_broker
 
     def restore(self):
@@ -75,10 +77,11 @@ class Network:
         while True:
             try:
                 client, _ = self._listener.accept()
+                self._sockets.append(client)
                 server = socket.create_connection((HOST, self.broker))
+                self._sockets.append(server)
             except OSError:
                 return
-            self._sockets += [client, server]
             threading.Thread(target=self._pass_requests, args=(client, server), daemon=True).start()
             threading.Thread(target=self._pass_answers, args=(client, server), daemon=True).start()
 
@@ -86,7 +89,8 @@ class Network:
         try:
             while True:
                 request = read_request(client)
-                fails = self._lost_before is not None and struct.unpack(">h", request[4:6])[0] == END_TRANSACTION
+                commits = struct.unpack(">h", request[4:6])[0] == END_TRANSACTION and self._application_id in request
+                fails = self._lost_before is not None and commits
                 lost = self._failed or (fails and self._lost_before)
                 self._failed = self._failed or fails
                 if not lost:
@@ -131,7 +135,7 @@ def test_a_commit_without_an_answer(proxied, app):
     """The error says that nobody knows whether it was committed, and what to do; it says nothing of threads and tasks."""
     network = proxied[1]
     writer = Writer(backfill_clients(StreamsConfig.of(settings(app, network))), f"{app.id}-backfill")
-    network.fail(before_the_broker=False)
+    network.fail(app.id, before_the_broker=False)
     try:
         with pytest.raises(StreamsTimeoutError, match=UNKNOWN) as failure, writer.transaction():
             writer.send(TopicPartition(app.sink, 0), b"k", b"v", 1, ())
@@ -150,7 +154,7 @@ def test_the_next_attempt_finds_out(spark, proxied, app, before_the_broker):
     attempt = BackfillSpec(
         CountPerKey(app.source, app.sink), settings(app, network), outputs=Outputs.ALL, attempt_of="history"
     )
-    network.fail(before_the_broker=before_the_broker)
+    network.fail(app.id, before_the_broker=before_the_broker)
     try:
         with pytest.raises(StreamsTimeoutError, match=UNKNOWN):
             run_backfill(spark, attempt)

@@ -12,6 +12,9 @@ README_EXAMPLES = re.findall(
     r"```python\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8"), re.DOTALL
 )
 
+TOPOLOGY, RUN, TEST = README_EXAMPLES
+PROGRAMS = [TOPOLOGY, f"{TOPOLOGY}\n{RUN}", TEST]
+
 PROGRAM = """
 from millrace.dsl import Consumed, JoinWindows, Produced, StreamsBuilder, TimeWindows
 from millrace.serdes import Serdes
@@ -59,7 +62,7 @@ def mypy(tmp_path_factory, program, *options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [*README_EXAMPLES, WITHOUT_SERDES], ids=["README 1", "README 2", "without serdes"])
+@pytest.mark.parametrize("program", [*PROGRAMS, WITHOUT_SERDES], ids=["topology", "program", "test", "without serdes"])
 def test_ordinary_programs_have_no_type_errors(tmp_path_factory, program):
     """Topics that are read without serdes have keys and values of any type, so that programs need no annotations."""
     assert mypy(tmp_path_factory, program, "--strict", "--allow-untyped-defs") == []

@@ -32,7 +32,7 @@ _MOST_KINDS: Final = 1_000
 _OWN_REFERENCES: Final = 2
 """The list's and the one of the call that counts them."""
 _PAUSE_S: Final = 0.01
-_FREED_WITHIN_S: Final = 10.0
+_FREE_ATTEMPTS: Final = 1_000
 _LOOK_UP_S: Final = 0.5
 """How long new topics are looked up at most; librdkafka does so by itself once a second, as long as there are any."""
 
@@ -159,9 +159,11 @@ class _Producer(Producer):
 
 def _free(client: list[_Producer]) -> None:
     """Free the client that is in the list, once nobody else has it; who still has it in the end frees it."""
-    deadline = Deadline(_FREED_WITHIN_S)
-    while sys.getrefcount(client[0]) > _OWN_REFERENCES and not deadline.passed:
-        time.sleep(_PAUSE_S)
+    never = threading.Event()  # waits in real time, whatever clock the process is given
+    for _ in range(_FREE_ATTEMPTS):
+        if sys.getrefcount(client[0]) <= _OWN_REFERENCES:
+            break
+        never.wait(_PAUSE_S)
     client.clear()
 
 
