@@ -28,7 +28,7 @@ def blocks(language: str) -> list[str]:
 @pytest.fixture
 def image(cluster: Cluster, images: Images, tmp_path: Path) -> str:
     """Build the page's image from the page's files and load it into the node."""
-    (program,) = blocks("python")
+    program = "\n".join(blocks("python"))
     (dockerfile,) = blocks("dockerfile")
     assert dockerfile.startswith("FROM registry.example.com/millrace-runtime:")
     (tmp_path / "wordcount.py").write_text(program)
