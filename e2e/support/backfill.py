@@ -8,17 +8,15 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from tests.manifest import wrong
+from tests.reading import read_to_end
 from tests.waiting import wait_until
 
 from e2e.spark.installation import DRIVER_ACCOUNT
 from e2e.support.application import Application, Manifest, merged
-from millrace.deadline import Deadline
-from millrace.kafka.offsets import latest_offsets
 from millrace.manifest import StreamsApp, StreamsBackfill
-from millrace.records import TopicPartition as Partition
 from millrace_operator.backfills.spark_application import Attempt
 from millrace_operator.model import AppRevision
 
@@ -145,11 +143,7 @@ Record = tuple[bytes, int]
 
 
 def stored(bootstrap_servers: str, topic: str) -> Mapping[tuple[int, bytes], Record]:
-    """Return what is restored from a changelog: partition and key → value and timestamp.
-
-    Only committed records count. A producer is told that a transaction is committed before its markers are there, so transactions
-    without a marker yet are waited for.
-    """
+    """Return what is restored from a changelog: partition and key → value and timestamp. Only committed records count."""
     settings = {
         "bootstrap.servers": bootstrap_servers,
         "group.id": "nobody",
@@ -161,22 +155,13 @@ def stored(bootstrap_servers: str, topic: str) -> Mapping[tuple[int, bytes], Rec
     found: dict[tuple[int, bytes], Record] = {}
     try:
         numbers = consumer.list_topics(topic, timeout=30).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
         admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-        ends = latest_offsets(admin, [Partition(topic, number) for number in numbers])
-        ended: set[int] = set()
-        deadline = Deadline(_READ_TIMEOUT_S)
-        while len(ended) < len(numbers):
-            assert not deadline.passed, f"{topic} has an open transaction"
-            for message in consumer.consume(1_000, timeout=1):
-                if (error := message.error()) is not None:
-                    at_end = error.code() == KafkaError._PARTITION_EOF
-                    if at_end and message.offset() >= ends[Partition(topic, message.partition())]:
-                        ended.add(message.partition())
-                elif message.value() is None:
-                    found.pop((message.partition(), message.key()), None)
-                else:
-                    found[message.partition(), message.key()] = (message.value(), message.timestamp()[1])
+        starts = [TopicPartition(topic, number, 0) for number in numbers]
+        for message in read_to_end(consumer, admin, starts, _READ_TIMEOUT_S):
+            if message.value() is None:
+                found.pop((message.partition(), message.key()), None)
+            else:
+                found[message.partition(), message.key()] = (message.value(), message.timestamp()[1])
     finally:
         consumer.close()
     return found

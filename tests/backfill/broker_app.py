@@ -10,16 +10,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.backfill.programs import CountPerKey
+from tests.reading import read_to_end
 
 from millrace.config import StreamsConfig
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
-from millrace.kafka.offsets import latest_offsets
-from millrace.records import TopicPartition as Partition
 from millrace.serdes import Serdes
 
+READ_TIMEOUT_S = 60.0
 FIRST_TIMESTAMP = 1_700_000_000_000
 MANIFEST = """\
 apiVersion: streams.millrace.dev/v1alpha1
@@ -33,6 +33,7 @@ spec:
 """
 PROGRAM = """\
 from tests.backfill.programs import CountPerKey
+from tests.reading import read_to_end
 
 def topology():
     return CountPerKey({app.source!r}, {app.sink!r}, by_value={by_value})()
@@ -127,10 +128,7 @@ class App:
         return {key: value for key, value in found.items() if value is not None}
 
     def read(self, topic):
-        """Return all committed records of a topic; none if it does not exist.
-
-        Transactions without a marker yet are waited for: a producer is told that one is committed before its markers are there.
-        """
+        """Return all committed records of a topic; none if it does not exist."""
         settings = {
             "bootstrap.servers": self.kafka.bootstrap_servers,
             "group.id": "reader",
@@ -144,23 +142,8 @@ class App:
             if topic not in known:
                 return []
             admin = self.kafka.admin()  # without a reference to it the answers never come
-            ends = latest_offsets(admin, [Partition(topic, number) for number in known[topic].partitions])
-            left = {partition.partition for partition, end in ends.items() if end > 0}
-            consumer.assign([TopicPartition(topic, number, 0) for number in left])
-            records = []
-            while left:
-                message = consumer.poll(60)
-                assert message is not None, f"{topic} has an open transaction"
-                if message.error() is None:
-                    records.append(message)
-                    position = message.offset() + 1
-                elif message.error().code() == KafkaError._PARTITION_EOF:
-                    position = message.offset()  # before the end as long as a transaction is open
-                else:
-                    continue
-                if position >= ends[Partition(topic, message.partition())]:
-                    left.discard(message.partition())
-            return records
+            starts = [TopicPartition(topic, number, 0) for number in known[topic].partitions]
+            return list(read_to_end(consumer, admin, starts, READ_TIMEOUT_S))
         finally:
             consumer.close()
 

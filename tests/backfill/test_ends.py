@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.backfill.broker_app import App, run_command
 from tests.backfill.programs import CountPerKey, Killed
 from tests.cli.test_bad_input import in_own_namespace
+from tests.instance.test_producer import set_largest_batch
 from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
@@ -171,15 +171,12 @@ def test_what_is_refused_before_anything_is_written_is_not_being_published(spark
 
 def test_a_record_that_brokers_refuse(spark, app, capsys):
     """The only transaction is aborted and leaves nothing, and the operator can tell from the report that it was the only one."""
-    reporter, admin = Reporter(as_json=True, bar=False), app.kafka.admin()
+    reporter = Reporter(as_json=True, bar=False)
 
     def refuse_records(phase, ends):
         reporter.phase(phase, ends)
         if phase is Phase.PUBLISHING:
-            limit = ConfigEntry("max.message.bytes", "1", incremental_operation=AlterConfigOpType.SET)
-            resource = ConfigResource(ConfigResource.Type.TOPIC, app.sink, incremental_configs=[limit])
-            for answer in admin.incremental_alter_configs([resource]).values():
-                answer.result(60)
+            set_largest_batch(app.kafka, app.sink, 1)
 
     with pytest.raises(ProductionError, match=f"record for {app.sink}") as failure:
         run_backfill(spark, spec(app, outputs=Outputs.ALL), refuse_records)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import struct
-import threading
-
 import pytest
 from tests.backfill.broker_app import App
 from tests.backfill.programs import CountPerKey
-from tests.instance.test_first_batch import read_request
+from tests.proxy import HOST, BrokerProxy, api_key, read_request
 
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import backfill_clients
@@ -25,13 +20,12 @@ from millrace.records import OffsetAndMetadata, TopicPartition
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 KEYS = [f"k{number % 7}" for number in range(100)]
-HOST = "127.0.0.1"
 END_TRANSACTION = 26
 """The API key of the request that commits a transaction."""
 UNKNOWN = "It is not known whether a transaction of this backfill was committed"
 
 
-class Network:
+class Network(BrokerProxy):
     """What is between clients and a broker: after `fail` it fails at the next commit, and stays so until it is restored.
 
     Args:
@@ -39,15 +33,10 @@ class Network:
     """
 
     def __init__(self, port):
-        self.broker = None
-        """The broker's port, once known."""
         self._application_id = b""
         self._lost_before = None
         self._failed = False
-        self._listener = socket.create_server((HOST, port))
-        self._sockets = []
-        self._accepting = threading.Thread(target=self._accept, daemon=True)
-        self._accepting.start()
+        super().__init__(port)
 
     def fail(self, application_id, *, before_the_broker):
         """Fail at the application's next commit, either before or after the broker gets it."""
@@ -57,54 +46,24 @@ class Network:
     def restore(self):
         """End all connections, and pass everything on from now on."""
         self._lost_before, self._failed = None, False
-        self._end()
+        self.end_connections()
 
-    def close(self):
-        """Accept no connection any more, and end those there are."""
-        self._listener.shutdown(socket.SHUT_RDWR)  # `close` alone does not wake a thread that waits in `accept`
-        self._accepting.join()
-        self._listener.close()
-        self._end()
-
-    def _end(self):
-        for each in self._sockets:
-            with contextlib.suppress(OSError):  # its peer was faster
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-        self._sockets.clear()
-
-    def _accept(self):
+    def pass_requests(self, client, server):
+        """Pass requests on until it fails."""
         while True:
-            try:
-                client, _ = self._listener.accept()
-                self._sockets.append(client)
-                server = socket.create_connection((HOST, self.broker))
-                self._sockets.append(server)
-            except OSError:
-                return
-            threading.Thread(target=self._pass_requests, args=(client, server), daemon=True).start()
-            threading.Thread(target=self._pass_answers, args=(client, server), daemon=True).start()
+            request = read_request(client)
+            commits = api_key(request) == END_TRANSACTION and self._application_id in request
+            fails = self._lost_before is not None and commits
+            lost = self._failed or (fails and self._lost_before)
+            self._failed = self._failed or fails
+            if not lost:
+                server.sendall(request)
 
-    def _pass_requests(self, client, server):
-        try:
-            while True:
-                request = read_request(client)
-                commits = struct.unpack(">h", request[4:6])[0] == END_TRANSACTION and self._application_id in request
-                fails = self._lost_before is not None and commits
-                lost = self._failed or (fails and self._lost_before)
-                self._failed = self._failed or fails
-                if not lost:
-                    server.sendall(request)
-        except OSError:
-            pass
-
-    def _pass_answers(self, client, server):
-        try:
-            while data := server.recv(65_536):
-                if not self._failed:
-                    client.sendall(data)
-        except OSError:
-            pass
+    def pass_answers(self, client, server):
+        """Pass answers on until it fails."""
+        while data := server.recv(65_536):
+            if not self._failed:
+                client.sendall(data)
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka import Consumer, Producer, TopicPartition
+from tests.reading import read_to_end
 from tests.waiting import wait_until
 
-from millrace.deadline import Deadline
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.state_directory import PROCESS_FILE
 from millrace.instance.states import State
@@ -82,11 +81,17 @@ def word_count(
     persistent: bool = True,
 ) -> Topology:
     """Count words that are already keyed, so that equal words meet: one sub-topology."""
+    counts = counts_builder(caching=caching, log_config=log_config, persistent=persistent)
+    return counting_with(CountWords, source, sink, counts)
+
+
+def counting_with(processor: Any, source: str, sink: str, counts: Any = None) -> Topology:
+    """Return a word count with another processor, and with the store of counts that is given."""
     return (
         Topology()
         .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
-        .add_processor("count", CountWords, "lines")
-        .add_state_store(counts_builder(caching=caching, log_config=log_config, persistent=persistent), "count")
+        .add_processor("count", processor, "lines")
+        .add_state_store(counts or counts_builder(), "count")
         .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
     )
 
@@ -201,10 +206,7 @@ def read_all(kafka: Any, topic: str, *, partitions: int = 1, committed: bool = T
     If only committed records are wanted, transactions that are open now are waited for, because what follows them, although
     committed, cannot be read before they end.
     """
-    places = [TopicPartition(topic, number) for number in range(partitions)]
     admin = kafka.admin()  # without a reference to it the answers never come
-    answers = admin.list_offsets({place: OffsetSpec.latest() for place in places}, request_timeout=30)
-    ends = {place.partition: answer.result(60).offset for place, answer in answers.items()}
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
@@ -215,24 +217,10 @@ def read_all(kafka: Any, topic: str, *, partitions: int = 1, committed: bool = T
             "isolation.level": "read_committed" if committed else "read_uncommitted",
         }
     )
+    starts = [TopicPartition(topic, number, 0) for number in range(partitions)]
     try:
-        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-        unread = {number for number, end in ends.items() if end > 0}
-        found = []
-        deadline = Deadline(DEADLINE_S)
-        while unread:
-            assert not deadline.passed, f"cannot read {topic} to its end: a transaction may still be open"
-            for message in consumer.consume(1000, 0.2):
-                if message.error() is None:
-                    found.append((message.key(), message.value(), message.partition()))
-                    position = message.offset() + 1
-                elif message.error().code() == KafkaError._PARTITION_EOF:
-                    position = message.offset()  # before the end as long as a transaction is open
-                else:
-                    continue
-                if position >= ends[message.partition()]:
-                    unread.discard(message.partition())
-        return found
+        found = read_to_end(consumer, admin, starts, DEADLINE_S)
+        return [(message.key(), message.value(), message.partition()) for message in found]
     finally:
         consumer.close()
 

@@ -8,7 +8,7 @@ from tests.instance.support import (
     NUMBER,
     TEXT,
     CountWords,
-    counts_builder,
+    counting_with,
     produce,
     read_all,
     running,
@@ -115,23 +115,12 @@ class WritesAtStart(CountWords):
         context.commit()
 
 
-def starting_with(processor, source, sink):
-    """Return a word count with another processor."""
-    return (
-        Topology()
-        .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
-        .add_processor("count", processor, "lines")
-        .add_state_store(counts_builder(), "count")
-        .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
-    )
-
-
 @BOTH
 def test_what_init_does_is_committed_once(kafka, topic_factory, app, tmp_path, guarantee):
     """What processors write in `init` is committed without any input, and the commit they request is made once."""
     source, sink = topic_factory("in"), topic_factory("out")
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"poll.ms": 5}
-    with running(starting_with(WritesAtStart, source, sink), config) as streams:
+    with running(counting_with(WritesAtStart, source, sink), config) as streams:
         wait_until(lambda: read_all(kafka, sink), "what it forwarded")
         wait_until(lambda: at_rest(streams), "nothing is left to commit")
         assert [key for key, _, _ in read_all(kafka, f"{app}-counts-changelog")] == [b"started"]
@@ -161,7 +150,7 @@ def test_what_punctuators_do_is_committed(kafka, topic_factory, app, tmp_path, g
     """Punctuation without any input is committed, and nothing is left to commit afterwards."""
     source, sink = topic_factory("in"), topic_factory("out")
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"poll.ms": 5}
-    with running(starting_with(Ticks, source, sink), config) as streams:
+    with running(counting_with(Ticks, source, sink), config) as streams:
         wait_until(lambda: len(read_all(kafka, sink)) == 5, "five ticks")
         wait_until(lambda: at_rest(streams), "nothing is left to commit")
         assert rounds_without_commit(streams)

@@ -26,6 +26,7 @@ from tests.instance.support import (
     TEXT,
     CountWords,
     Replica,
+    counting_with,
     counts_builder,
     expected_counts,
     last_counts,
@@ -305,13 +306,7 @@ class FailOnce(CountWords):
 def failing(source, sink):
     """Return a word count that fails once."""
     FailOnce.failed = False
-    return (
-        Topology()
-        .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
-        .add_processor("count", FailOnce, "lines")
-        .add_state_store(counts_builder(), "count")
-        .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
-    )
+    return counting_with(FailOnce, source, sink)
 
 
 @BOTH

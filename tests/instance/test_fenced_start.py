@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from tests.instance.support import (
-    NUMBER,
-    TEXT,
     CountWords,
-    counts_builder,
+    counting_with,
     expected_counts,
     last_counts,
     produce,
@@ -25,7 +24,6 @@ from millrace.instance import State
 from millrace.kafka.client_supplier import KafkaClientSupplier
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import Record
-from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
 
@@ -151,21 +149,6 @@ class SendsAtClose(CountWords):
         self.context.forward(Record("closed", 1, 0))
 
 
-def counting_with(processor):
-    """Return a function that returns a word count with another processor."""
-
-    def topology(source, sink):
-        return (
-            Topology()
-            .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
-            .add_processor("count", processor, "lines")
-            .add_state_store(counts_builder(), "count")
-            .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
-        )
-
-    return topology
-
-
 def refuse_once(streams, monkeypatch, *, aborted):
     """Have the broker refuse the next commit of a thread, which cannot send anything more in that transaction.
 
@@ -193,7 +176,7 @@ def refuse_once(streams, monkeypatch, *, aborted):
 def test_processor_that_sends_while_its_task_is_dropped_does_not_end_the_thread(counting, monkeypatch, how):
     """The producer cannot send anything more then, and need not: all of it is void, and the thread rejoins or starts again."""
     run, feed = counting
-    with run(Supplier(), counting_with(SendsAtClose)) as streams:
+    with run(Supplier(), partial(counting_with, SendsAtClose)) as streams:
         feed(streams, 20)
         thread = streams.threads[0]
         if how == "fenced":

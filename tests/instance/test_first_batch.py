@@ -6,14 +6,12 @@ would conclude that both had been written.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-import socket
-import struct
 import threading
 
 import pytest
 from tests.instance.support import TEXT, read_all, settings
+from tests.proxy import HOST, BrokerProxy, api_key, read_request
 from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
@@ -31,8 +29,8 @@ FOLLOWS_WITHIN_S = 1.0
 """How long the answer to the first produce request is kept back, so that another one may follow."""
 
 
-class Proxy:
-    """A broker's proxy: the first produce request reaches the broker at a bad moment, and a second one at a good one.
+class Proxy(BrokerProxy):
+    """The first produce request reaches the broker at a bad moment, and a second one at a good one.
 
     Until then the client gets no answer. If it does not send the second request without one, it gets it soon.
 
@@ -45,63 +43,37 @@ class Proxy:
     def __init__(self, port, before, between):
         self.answered = threading.Event()
         """Set when the broker has answered the first produce request."""
-        self.broker = None
-        """The broker's port, once known."""
         self._before, self._between = before, between
         self._held = None
         self._release = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", port))
-        self._sockets = [self._listener]
-        self._accepting = threading.Thread(target=self._accept, daemon=True)
-        self._accepting.start()
+        super().__init__(port)
 
     def close(self):
         """Accept no connection any more, and end those there are."""
         self._release.set()
-        self._listener.shutdown(socket.SHUT_RDWR)  # `close` alone does not wake a thread that waits in `accept`
-        self._accepting.join()
-        for each in self._sockets:
-            with contextlib.suppress(OSError):  # it may have ended already
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        super().close()
 
-    def _accept(self):
+    def pass_answers(self, client, server):
+        """Hold the answer to the first produce request back."""
+        while data := server.recv(65_536):
+            if client is self._held:
+                self.answered.set()
+                self._release.wait()
+            client.sendall(data)
+
+    def pass_requests(self, client, server):
+        """Wait for what follows the first produce request."""
         while True:
-            try:
-                client, _ = self._listener.accept()
-                self._sockets.append(client)
-                server = socket.create_connection(("127.0.0.1", self.broker))
-                self._sockets.append(server)
-            except OSError:
-                return
-            threading.Thread(target=self._pass_requests, args=(client, server), daemon=True).start()
-            threading.Thread(target=self._pass_answers, args=(client, server), daemon=True).start()
-
-    def _pass_answers(self, client, server):
-        try:
-            while data := server.recv(65_536):
-                if client is self._held:
-                    self.answered.set()
-                    self._release.wait()
-                client.sendall(data)
-        except OSError:
-            pass
-
-    def _pass_requests(self, client, server):
-        try:
-            while True:
-                request = read_request(client)
-                if is_produce(request) and self._held is None:
-                    self._before()
-                    self._held = client
-                    server.sendall(request)
-                    self.answered.wait()
-                    request = self._followers(client)
-                    self._between()
-                    self._release.set()
+            request = read_request(client)
+            if api_key(request) == PRODUCE and self._held is None:
+                self._before()
+                self._held = client
                 server.sendall(request)
-        except OSError:
-            pass
+                self.answered.wait()
+                request = self._followers(client)
+                self._between()
+                self._release.set()
+            server.sendall(request)
 
     @staticmethod
     def _followers(client):
@@ -111,36 +83,12 @@ class Proxy:
                 client.settimeout(deadline.left_s(at_least=0.01))
                 request = read_request(client)
                 followers += request
-                if is_produce(request):
+                if api_key(request) == PRODUCE:
                     break
         except TimeoutError:
             pass
         client.settimeout(None)
         return followers
-
-
-def read_request(client):
-    """Read one request with its length; a timeout applies to its beginning only."""
-    begin = receive(client, 1)
-    client.settimeout(None)
-    begin += receive(client, 3)
-    return begin + receive(client, struct.unpack(">i", begin)[0])
-
-
-def receive(client, size):
-    """Read this many bytes."""
-    data = b""
-    while len(data) < size:
-        more = client.recv(size - len(data))
-        if not more:
-            raise OSError("the client has gone")
-        data += more
-    return data
-
-
-def is_produce(request):
-    """Return whether a request writes records."""
-    return struct.unpack(">h", request[4:6])[0] == PRODUCE
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
@@ -153,14 +101,14 @@ def test_a_first_batch_that_is_refused_is_not_lost(own_kafka, tmp_path, guarante
         admin.delete_topics(["out"])["out"].result()
         wait_until(lambda: not (directory / "node-1" / "out-0").exists(), "the partition gone")
 
-    [port] = free_ports(1, "127.0.0.1")
+    [port] = free_ports(1, HOST)
     proxy = Proxy(port, before=remove, between=lambda: kafka.create_topics("out"))
     kafka = own_kafka(directory=directory, advertised_ports=[port])
     [proxy.broker] = kafka.proxied_ports
     kafka.create_topics("out")
     config = StreamsConfig.of(
         settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path / "state", processing_guarantee=guarantee)
-        | {"bootstrap.servers": f"127.0.0.1:{proxy.broker}", "producer.linger.ms": 0}
+        | {"bootstrap.servers": f"{HOST}:{proxy.broker}", "producer.linger.ms": 0}
     )
     producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
     producer.start()

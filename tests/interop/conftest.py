@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaAdminClient
 from tests.java_programs import streams_class_path
+from tests.reading import read_to_end
 from tests.waiting import wait_until
 
 from millrace.dev.java import find_java
-from millrace.kafka.offsets import latest_offsets
-from millrace.records import TopicPartition as Partition
 
 HERE = Path(__file__).parent
 PARTITIONS = 3
@@ -196,26 +195,10 @@ class Tail:
         self._partitions = [TopicPartition(topic, partition, 0) for partition in range(count)]
 
     def read_to_end(self):
-        """Read on up to the present end and return everything read so far.
-
-        Transactions without a marker yet are waited for: a producer is told that one is committed before its markers are there.
-        """
-        found = latest_offsets(self._admin, [Partition(each.topic, each.partition) for each in self._partitions])
-        ends = {partition.partition: end for partition, end in found.items()}
-        self._consumer.assign(self._partitions)
-        waiting = {partition.partition for partition in self._partitions}
-        deadline = time.monotonic() + DEADLINE_S
-        while waiting:
-            assert time.monotonic() < deadline, f"cannot read {self._partitions[0].topic} to its end"
-            for message in self._consumer.consume(1000, 0.2):
-                if message.error() is None:
-                    self.records.append(message)
-                    self._partitions[message.partition()].offset = message.offset() + 1
-                elif (
-                    message.error().code() == KafkaError._PARTITION_EOF
-                    and message.offset() >= ends[message.partition()]
-                ):
-                    waiting.discard(message.partition())
+        """Read on up to the present end and return everything read so far."""
+        for message in read_to_end(self._consumer, self._admin, self._partitions, DEADLINE_S):
+            self.records.append(message)
+            self._partitions[message.partition()].offset = message.offset() + 1
         return self.records
 
     def close(self):
