@@ -33,7 +33,6 @@ spec:
 """
 PROGRAM = """\
 from tests.backfill.programs import CountPerKey
-from tests.reading import read_to_end
 
 def topology():
     return CountPerKey({app.source!r}, {app.sink!r}, by_value={by_value})()

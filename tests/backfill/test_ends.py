@@ -70,6 +70,16 @@ def go_on(app, tmp_path):
         streams.close(60, leave_group=True)
 
 
+def test_result_may_be_larger_than_what_the_driver_takes_at_once(kafka, tmp_path):
+    """The driver gets its rows a part at a time, so its memory has to suffice for one part only."""
+    app = App(kafka)
+    app.produce([f"{number:04}".ljust(10_000, "x") for number in range(5_000)])
+    app.write_project(tmp_path)
+    found = run_command(tmp_path, PYSPARK_SUBMIT_ARGS="--conf spark.driver.maxResultSize=30m pyspark-shell")
+    assert found.returncode == 0, found.stdout
+    assert app.table(app.changelog) == dict(app.counts)
+
+
 def test_the_application_goes_on_where_the_history_ends(spark, app, tmp_path):
     """Open transactions are left to the application, aborted ones are read by nobody, and each record counts once."""
     app.open_transaction(["aborted"] * 3).abort_transaction(60)

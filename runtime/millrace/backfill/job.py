@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +36,14 @@ _BATCH_BYTES = ("spark.sql.execution.arrow.maxBytesPerBatch", str(64 * 1024 * 10
 """How much Spark gives a Python worker at once. Its own limit is a number of rows, of which packed ones are too large."""
 
 
+class Size(NamedTuple):
+    """How much is computed of a topic."""
+
+    records: int
+    bytes: int
+    """Of keys and values."""
+
+
 @dataclass(frozen=True, slots=True)
 class Computed:
     """What a job computes; Spark does so when `rows` are used."""
@@ -45,6 +54,13 @@ class Computed:
     """`Row`s: outputs, changelogs, and one report per task (topic `REPORT`)."""
     notes: tuple[str, ...]
     """What the user should know about the result."""
+
+    def sizes(self) -> dict[str, Size]:
+        """Return how much there is of each topic; reports are left out."""
+        size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
+        rows = self.rows.where(F.col("topic") != REPORT)
+        found = rows.groupBy("topic").agg(F.count("*").alias("records"), F.sum(size).alias("bytes")).collect()
+        return {row["topic"]: Size(row["records"], row["bytes"]) for row in found}
 
 
 def compute(spark: SparkSession, backfill: Backfill, watch: Watch | None = None) -> Computed:

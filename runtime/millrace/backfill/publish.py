@@ -54,13 +54,17 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from pyspark.sql import DataFrame, SparkSession
 
-    from millrace.backfill.job import Computed
+    from millrace.backfill.job import Computed, Size
     from millrace.kafka.client_settings import ClientSettings
 
 __all__ = ["DEFAULT_TRANSACTION_RECORDS", "Publisher", "Written", "check_group_is_empty"]
 
 DEFAULT_TRANSACTION_RECORDS: Final = 10_000_000
 _HALF_WRITTEN: Final = "it has not ended, and the application refuses to start until it has"
+_PART_BYTES: Final = 16 * 1024 * 1024
+"""How much the driver gets at once."""
+_ROW_BYTES: Final = 50
+"""What a row has besides key and value, about."""
 _NUMBER_OF_MARKER: Final = -1
 _WRITTEN_DDL: Final = "topic string, partition bigint, records bigint, bytes bigint, tombstones bigint"
 _PACKED_DDL: Final = "batch binary"
@@ -171,13 +175,13 @@ class Publisher:
             ConfigError: there are more outputs than one transaction can take, or a changelog has versions that cannot be removed.
             StreamsError: a record was refused, or a transaction took too long.
         """
-        counts = _counts(computed.rows)
+        sizes = computed.sizes()
         logs = {
             topic: computed.counts.changelogs[topic]
             for topic in changelog_topics(self._plan)
             if topic in computed.counts.changelogs
         }
-        outputs = sum(count for topic, count in counts.items() if topic not in logs)
+        outputs = sum(size.records for topic, size in sizes.items() if topic not in logs)
         if outputs > transaction_records:
             raise ConfigError(
                 f"There are {outputs:,} output records, and outputs are written in one transaction of at most "
@@ -186,7 +190,7 @@ class Publisher:
             )
         published = Published(offsets=_offsets(computed, history, admin))
         targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
-        several = sum(counts.values()) > transaction_records
+        several = sum(size.records for size in sizes.values()) > transaction_records
         check_group_is_empty(group)
         committed = group.positions()
         unfinished = _is_marked(committed, UNFINISHED_BACKFILL)
@@ -204,9 +208,10 @@ class Publisher:
             targets = []
         else:
             small = rows
+        in_driver = [size for topic, size in sizes.items() if not (several and topic in logs)]
         written = _HALF_WRITTEN if several or unfinished else "nothing has been written"
         with self._writer.transaction():
-            for target, found in groupby(_ordered(spark, small, targets), _target):
+            for target, found in groupby(_ordered(spark, small, targets, in_driver), _target):
                 published.written.append(changes.write(self._writer, self._clients, target, found))
             self._writer.flush()
             published.offsets |= _beyond_own_records(admin, published, history)
@@ -343,9 +348,20 @@ def _with_markers(spark: SparkSession, rows: DataFrame, targets: list[TopicParti
     return rows.unionByName(spark.createDataFrame(markers, ROWS_DDL))
 
 
-def _ordered(spark: SparkSession, rows: DataFrame, targets: list[TopicPartition]) -> Iterator[Row]:
-    """Bring rows to the driver in order, packed: Spark's own way to bring them one by one costs several times as much."""
-    ordered = _with_markers(spark, rows, targets).repartition(1).sortWithinPartitions(*_ORDER)
+def _ordered(spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], sizes: list[Size]) -> Iterator[Row]:
+    """Bring rows to the driver in order, a part at a time, each of which is in the driver's memory several times.
+
+    They are packed: Spark's own way to bring them one by one costs several times as much.
+
+    Args:
+        spark: the session.
+        rows: what to bring.
+        targets: partitions that get a marker.
+        sizes: how much that is.
+    """
+    count = 1 + sum(size.bytes + _ROW_BYTES * size.records for size in sizes) // _PART_BYTES
+    parts = _with_markers(spark, rows, targets).repartitionByRange(count, *_ORDER)
+    ordered = parts.sortWithinPartitions(*_ORDER)
     for (packed,) in ordered.mapInArrow(_pack, _PACKED_DDL).toLocalIterator(prefetchPartitions=False):
         with pa.ipc.open_stream(packed) as reader:
             for batch in reader:
@@ -374,11 +390,6 @@ def _target(row: Row) -> TopicPartition:
 
 def _identity(key: bytes | None, timestamp: int) -> bytes:
     return (key or b"") + timestamp.to_bytes(8, "big", signed=True)
-
-
-def _counts(rows: DataFrame) -> dict[str, int]:
-    found = rows.where(F.col("topic") != REPORT).groupBy("topic").count().collect()
-    return {row["topic"]: row["count"] for row in found}
 
 
 def _versioned(plan: TopologyPlan) -> frozenset[str]:

@@ -197,13 +197,11 @@ def run_backfill(
 def _result(plan: TopologyPlan, computed: Computed, ends: Mapping[TopicPartition, int]) -> BackfillResult:
     stores = _stores_by_changelog(plan)
     result = BackfillResult(plan, ends, stores={name: StoreResult() for name in stores.values()})
-    size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
-    found = computed.rows.groupBy("topic").agg(F.count("*").alias("records"), F.sum(size).alias("bytes"))
-    for topic, records, bytes_ in found.collect():
+    for topic, size in computed.sizes().items():
         if topic in stores:
-            result.stores[stores[topic]] = StoreResult(records, bytes_)
-        elif topic != REPORT:
-            result.outputs[topic] = records
+            result.stores[stores[topic]] = StoreResult(size.records, size.bytes)
+        else:
+            result.outputs[topic] = size.records
     for row in computed.rows.where(F.col("topic") == REPORT).select("value").collect():
         report = json.loads(row["value"])
         result.processed += report["processed"]

@@ -277,7 +277,8 @@ def start_session(master: str | None, name: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder
-    builder = builder.appName(name)
+    # Whoever reads rows back from disk has all those in memory that were written since the last reset: 100 batches of 4 MB.
+    builder = builder.appName(name).config("spark.serializer.objectStreamReset", "1")
     if not submitted:
         builder = builder.master(master or "local[*]").config("spark.ui.showConsoleProgress", "false")
         if (master or "local").startswith("local"):
