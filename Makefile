@@ -96,6 +96,10 @@ bench-backfill: $(READY) ## Measure backfills in Spark beside the live engine
 bench-peers: $(READY) ## Measure speed, CPU and memory beside Java Kafka Streams and Quix Streams
 	@$(BIN)/python -m benchmarks.peers $(BENCH)
 
+.PHONY: bench-growth
+bench-growth: $(READY) ## Measure how the cost of a record grows with partitions, keys, bytes and replicas
+	@$(BIN)/python -m benchmarks.growth $(BENCH)
+
 MINUTES ?= 4
 .PHONY: soak
 soak: $(READY) ## Inject faults for MINUTES=4 on real brokers, and check every record (SOAK_ARGS=--help)

@@ -10,7 +10,7 @@ from benchmarks.topics import Digest, read
 
 RESTORATION = "restoration"
 _EXACTLY_ONCE = {"processing.guarantee": "exactly_once_v2", "commit.interval.ms": "100"}
-_NO_CACHE = {"statestore.cache.max.bytes": "0"}
+NO_CACHE = {"statestore.cache.max.bytes": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ CASES = (
     Case("words-exactly-once", "word count, exactly once", "lines", 20, _EXACTLY_ONCE, final=True),
     Case("stateless", "filter and map", "stateless", 5),
     Case("windows", "tumbling window", "tumbling", 6, final=True),
-    Case("count", "count, no cache", "count", 8, _NO_CACHE),
+    Case("count", "count, no cache", "count", 8, NO_CACHE),
     Case("join", "stream-table join", "join", 7),
-    Case("hot", "count, no cache, hot partition", "hot", 8, _NO_CACHE),
+    Case("hot", "count, no cache, hot partition", "hot", 8, NO_CACHE),
     Case(RESTORATION, "restoration", "restoration", 6),
 )
 PEERS = (

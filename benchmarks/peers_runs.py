@@ -136,7 +136,7 @@ def run(
     """
     application = f"{case.name}-{uuid.uuid4().hex[:8]}"
     sink = names.sink(application)
-    create_topics(servers, sink)
+    create_topics(servers, sink, partitions=names.partitions)
     settings = _settings(case, peer, application, servers, (names.source, names.table, sink))
     others = Others()
     with ExitStack() as stack:
@@ -150,7 +150,7 @@ def run(
         peak_mib = _finish(instances, expected.processed, advance)
     began, ended = min(each.last("began") for each in instances), max(each.last("ended") for each in instances)
     inputs = (names.source, names.table) if case.program == "join" else (names.source,)
-    _check_committed(servers, application, inputs, peer)
+    _check_committed(servers, application, inputs, names.partitions, peer)
     found = found_in_output(servers, sink, case, peer)
     if found != expected.digest:
         raise SystemExit(f"{case.title}, {peer.name}: the output is {found} instead of {expected.digest}")
@@ -274,10 +274,10 @@ def _finish(
     return peak_mib
 
 
-def _check_committed(servers: str, application: str, inputs: Sequence[str], peer: Peer) -> None:
+def _check_committed(servers: str, application: str, inputs: Sequence[str], number: int, peer: Peer) -> None:
     """End the benchmark unless the group has committed the end of every input partition."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": application})
-    partitions = [TopicPartition(topic, number) for topic in inputs for number in range(PARTITIONS)]
+    partitions = [TopicPartition(topic, each) for topic in inputs for each in range(number)]
     for partition in consumer.committed(partitions, timeout=60):
         begin, end = consumer.get_watermark_offsets(partition, timeout=60)
         if end not in {partition.offset, begin}:

@@ -1,4 +1,4 @@
-"""Draws output per second over time, by instance, as an SVG that a browser and a Markdown page show."""
+"""Draws figures as SVGs that a browser and a Markdown page show: output per second over time by instance, and bars."""
 
 from __future__ import annotations
 
@@ -59,4 +59,40 @@ def draw(path: Path, title: str, series: Mapping[str, Sequence[int]], marks: Seq
             f'<line x1="{at}" x2="{at}" y1="{_TOP - 10}" y2="{_HEIGHT - _BOTTOM}" stroke="black" stroke-dasharray="4"/>'
         )
         parts.append(f'<text x="{at}" y="{_TOP - 12}">{escape(text)}</text>')
+    path.write_text("\n".join([*parts, "</svg>"]) + "\n")
+
+
+_PANEL_WIDTH, _PANEL_HEIGHT, _BAR_TOP = 220, 190, 50
+
+
+def draw_bars(path: Path, rows: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]]) -> None:
+    """Write bar charts, a panel for each series; those of a row have one scale.
+
+    Args:
+        path: of the SVG.
+        rows: what is measured → series → (name, value) of each bar.
+    """
+    columns = max(len(series) for series in rows.values())
+    width, height = columns * _PANEL_WIDTH + 20, len(rows) * _PANEL_HEIGHT + 10
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+    ]
+    for row, (what, series) in enumerate(rows.items()):
+        top = max(value for bars in series.values() for _, value in bars)
+        ground = (row + 1) * _PANEL_HEIGHT - 25
+        for column, (name, bars) in enumerate(series.items()):
+            left = 10 + column * _PANEL_WIDTH
+            title = f"{what}, by {name.replace('_', ' ')}"
+            parts.append(
+                f'<text x="{left}" y="{ground - _PANEL_HEIGHT + 40}" font-weight="bold">{escape(title)}</text>'
+            )
+            step = (_PANEL_WIDTH - 20) / len(bars)
+            for number, (label, value) in enumerate(bars):
+                x, size = left + number * step, value * (_PANEL_HEIGHT - 25 - _BAR_TOP) / top
+                middle, text = f"{x + step / 2:.1f}", f"{value:,.{0 if top >= 100 else 1}f}"
+                bar = f'width="{step - 6:.1f}" height="{size:.1f}" fill="{_COLOURS[row]}"'
+                parts.append(f'<rect x="{x + 3:.1f}" y="{ground - size:.1f}" {bar}/>')
+                parts.append(f'<text x="{middle}" y="{ground - size - 4:.1f}" text-anchor="middle">{text}</text>')
+                parts.append(f'<text x="{middle}" y="{ground + 14}" text-anchor="middle">{escape(label)}</text>')
     path.write_text("\n".join([*parts, "</svg>"]) + "\n")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from benchmarks.topics import PARTITIONS, Digest, Row, by_key, create_topics, read, write
 
 from millrace.dsl import Consumed, Grouped, Materialized, Produced, StreamsBuilder, TimeWindows
+from millrace.engine.partitioner import partition_for_key
 from millrace.serdes import Serdes
 from millrace.topology import Topology
 
@@ -17,11 +18,11 @@ STORE = "counts"
 WINDOW_MS, GRACE_MS = 10_000, 5_000
 _LATE_MS = 30_000
 """How late a tenth of the records may be, in programs with windows."""
-_VALUE = "the quick brown fox"
+_VALUE = b"the quick brown fox"
 LINE_WORDS = 4
 """How many words a record of the program `lines` has."""
 _HOT_PARTITION = 2
-_STRING, _LONG = Serdes.string(), Serdes.long()
+_STRING, _LONG, _BYTES = Serdes.string(), Serdes.long(), Serdes.byte_array()
 _STRINGS = Produced.with_(_STRING, _STRING)
 
 
@@ -30,6 +31,7 @@ class Names:
     """The topics of one set of records."""
 
     source: str
+    partitions: int = PARTITIONS
 
     @property
     def table(self) -> str:
@@ -107,6 +109,18 @@ def count(builder: StreamsBuilder, names: Names, sink: str) -> None:
     )
 
 
+def latest(builder: StreamsBuilder, names: Names, sink: str) -> None:
+    """Keep the last value of every key, and write each."""
+    values: Materialized[str, bytes] = Materialized.as_(STORE)
+    (
+        builder.stream(names.source, Consumed.with_(_STRING, _BYTES))
+        .group_by_key(Grouped.with_(_STRING, _BYTES))
+        .reduce(lambda _before, value: value, values.with_key_serde(_STRING).with_value_serde(_BYTES))
+        .to_stream()
+        .to(sink, Produced.with_(_STRING, _BYTES))
+    )
+
+
 _PROGRAMS: Mapping[str, Callable[[StreamsBuilder, Names, str], None]] = {
     "words": words,
     "lines": words,
@@ -116,6 +130,7 @@ _PROGRAMS: Mapping[str, Callable[[StreamsBuilder, Names, str], None]] = {
     "stateless": stateless,
     "count": count,
     "hot": count,
+    "latest": latest,
 }
 """`lines` have several words; `tumbling` has no late records; `hot` has all in one partition, and half of them of one key."""
 TITLES = {
@@ -140,25 +155,35 @@ class Expected:
 
 
 def write_input(
-    servers: str, program: str, names: Names, records: int, keys: int, start_ms: int, advance: Callable[[int], None]
+    servers: str,
+    program: str,
+    names: Names,
+    records: int,
+    keys: int,
+    start_ms: int,
+    advance: Callable[[int], None],
+    value: bytes = _VALUE,
 ) -> Expected:
     """Create the topics of a program, write its input, and return what it must compute."""
-    create_topics(servers, names.source, names.table)
+    create_topics(servers, names.source, names.table, partitions=names.partitions)
     per_record = {"words": 2, "lines": 1 + LINE_WORDS}  # every word goes through a repartition topic
     expected = Expected(processed=records * per_record.get(program, 1))
-    rows = _late_rows(records, keys, start_ms) if program == "windows" else _rows(program, records, keys, start_ms)
+    rows = (
+        _late_rows(records, keys, start_ms) if program == "windows" else _rows(program, records, keys, start_ms, value)
+    )
     if program == "join":
         table = ((b"key-%07d" % number, b"value-%07d" % number, start_ms - 1) for number in range(keys))
         write(servers, names.table, table, lambda _count: None)
         expected.processed += keys
-    partition_of = by_key if program != "hot" else lambda _key: _HOT_PARTITION
+    partition_of = (
+        (lambda key: partition_for_key(key, names.partitions)) if program != "hot" else lambda _key: _HOT_PARTITION
+    )
     write(servers, names.source, _counted(program, rows, expected), advance, partition_of)
     return expected
 
 
-def _rows(program: str, records: int, keys: int, start_ms: int) -> Iterator[Row]:
+def _rows(program: str, records: int, keys: int, start_ms: int, value: bytes) -> Iterator[Row]:
     """Return records a millisecond apart, in partitions by turns."""
-    value = _VALUE.encode()
     for number in range(records):
         key, at = b"key-%07d" % (number * 7919 % keys), start_ms + number
         if program == "words":
@@ -175,10 +200,10 @@ def _rows(program: str, records: int, keys: int, start_ms: int) -> Iterator[Row]
 
 def _late_rows(records: int, keys: int, start_ms: int) -> Iterator[Row]:
     """Return records of which a tenth is late."""
-    chance, value = random.Random(1).random, _VALUE.encode()
+    chance = random.Random(1).random
     for number in range(records):
         late = int(chance() * _LATE_MS) if chance() < 0.1 else 0
-        yield b"key-%07d" % (number * 7919 % keys), value, start_ms + max(0, number - late)
+        yield b"key-%07d" % (number * 7919 % keys), _VALUE, start_ms + max(0, number - late)
 
 
 def _counted(program: str, rows: Iterator[Row], expected: Expected) -> Iterator[Row]:
@@ -204,6 +229,8 @@ def _counted(program: str, rows: Iterator[Row], expected: Expected) -> Iterator[
             digest.add(key, so_far[key].to_bytes(8, "big"))
         elif program == "join":
             digest.add(key, value + key.replace(b"key", b"value"))
+        elif program == "latest":
+            digest.add(key, value)
         else:
             digest.add(key, value.upper())
         yield row

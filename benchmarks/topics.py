@@ -35,10 +35,10 @@ class Digest:
         self.checksum += zlib.crc32(value, zlib.crc32(key))
 
 
-def create_topics(servers: str, *topics: str) -> None:
+def create_topics(servers: str, *topics: str, partitions: int = PARTITIONS) -> None:
     """Create topics."""
     admin = AdminClient({"bootstrap.servers": servers, "log_level": _WARNINGS})
-    for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics]).values():
+    for future in admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics]).values():
         future.result(60)
 
 
@@ -101,8 +101,9 @@ def read(servers: str, topic: str) -> Iterator[tuple[bytes, bytes]]:
             "enable.auto.commit": False,
         }
     )
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-    left = PARTITIONS
+    partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+    left = len(partitions)
     while left:
         messages = consumer.consume(10_000, 1.0)
         for message in messages:
