@@ -47,6 +47,7 @@ coordinator gives up, and the transaction never ends (seen with Kafka 4.3.1)."""
 WIPED_DAMAGED = re.compile(r"wiped.*is damaged|is damaged.*wiped|wiped.*(Corruption|corrupt)")
 DIED_FULL = re.compile(r"died .*(is full|File too large|No space|read-only)")
 DIED_DENIED = re.compile(r"died .*([Aa]uthoriz|AUTHORIZ|[Dd]enied|allow READ|Grant)")
+ENDED_DENIED = re.compile(r"AuthorizationError: errors\.dead\.letter\.queue\.topic\.name=.*WRITE")
 """What a fault may lead to in the log of an instance, from the fault to the end of the phase."""
 _WIPED_AT = re.compile(r"(?:is at offset (\d+) of (\S+), which has offsets|(\S+) no longer has offset (\d+):) .*wiped")
 
@@ -418,6 +419,7 @@ class Chaos:
         _log.info("Denied: %s of %s", operation.name, name)
         for replica in (*self._replicas, self._spare):
             replica.excuse(DIED_DENIED.search)
+            replica.excuse(ENDED_DENIED.search)
         return administration.deny(self._kafka, kind, name, operation)
 
     def _truncate(self, fault: Fault, replica: Replica) -> Callable[[], object]:

@@ -158,11 +158,16 @@ class Replica:
             self.kill()
 
     def check(self) -> None:
-        """Record it as a problem if it ended by itself."""
+        """Record it as a problem if it ended by itself; if a fault explains that, start it again, as a kubelet would."""
         code = None if self.process is None else self.process.poll()
-        if code is not None and code not in _OUR_ENDS:
-            self.problems.append(f"{self.name} ended by itself with exit code {code}: {self.tail()}")
-            self.process = None
+        if code is None or code in _OUR_ENDS:
+            return
+        self.process = None
+        tail = self.tail()
+        if any(excused(tail.splitlines()[-1]) for excused in self._excuses):
+            self.start()
+        else:
+            self.problems.append(f"{self.name} ended by itself with exit code {code}: {tail}")
 
     def status(self) -> dict[str, Any]:
         """Return its last status, or an empty one."""

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 import pytest
 from rich.console import Console
 from tests.soak.__main__ import parse, run
-from tests.soak.chaos import _KINDS, ENDS_PROCESS, plan
+from tests.soak.chaos import _KINDS, ENDED_DENIED, ENDS_PROCESS, plan
 from tests.soak.feeding import Feeder
 from tests.soak.model import compare, take_what_is_allowed
 from tests.soak.replica import main
@@ -191,6 +191,31 @@ def test_instance_that_ends_by_itself_is_a_problem(tmp_path):
     replica.check()
     assert len(replica.problems) == 1
     assert "one ended by itself with exit code 3" in replica.problems[0]
+
+
+def test_instance_that_a_fault_keeps_from_starting_is_started_again(tmp_path):
+    """What ended it is in the last line of its log; that an earlier line is excused is not enough."""
+    config = {"application.id": "app", "bootstrap.servers": "127.0.0.1:1", "client.id": "one"}
+    replica = Replica("one", "app", config, tmp_path, static=True)
+    replica.excuse(ENDED_DENIED.search)
+    denied = (
+        "millrace.errors.AuthorizationError: errors.dead.letter.queue.topic.name=dead: grant this application's user WRITE on "
+        "the topic; it may only read it"
+    )
+    replica.log_path.write_text(f"Traceback\n{denied}\n")
+    replica.process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
+    replica.process.wait()
+    replica.check()
+    try:
+        assert replica.alive
+        assert replica.problems == []
+    finally:
+        replica.kill()
+    replica.log_path.write_text(f"{denied}\nSegmentation fault\n")
+    replica.process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
+    replica.process.wait()
+    replica.check()
+    assert len(replica.problems) == 1
 
 
 @pytest.mark.parametrize("error", [None, StreamsError("no")], ids=["without an error", "with an error"])
