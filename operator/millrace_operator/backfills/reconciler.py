@@ -409,7 +409,9 @@ class _Pass:
             f"SparkApplication {name} waits for the Spark operator.",
             self._condition("AppStopped", "True", "NoMembers", "Nobody is in the group.")
             if self.status.holds_app
-            else self._condition("AppStopped", "False", "NotNeeded", "Nothing is written to Kafka, so the application may run."),
+            else self._condition(
+                "AppStopped", "False", "NotNeeded", "Nothing is written to Kafka, so the application may run."
+            ),
         ).model_copy(
             update={
                 "attempt": number,
