@@ -57,7 +57,7 @@ def test_help_lists_the_commands():
     """`--help` names every command."""
     result = millrace("--help")
     assert result.returncode == 0
-    assert all(f" {name} " in result.stdout for name in ("run", "plan", "describe", "reset", "explain", "dev"))
+    assert all(f" {name} " in result.stdout for name in ("init", "run", "plan", "describe", "reset", "explain", "dev"))
 
 
 def test_help_imports_no_engine():
@@ -69,7 +69,11 @@ def test_help_imports_no_engine():
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "plan", "describe", "reset", "explain", "dev kafka", "dev up", "dev down", "dev status"]
+    "command",
+    [
+        *("init", "run", "plan", "describe", "reset", "explain", "dev kafka", "dev up", "dev down", "dev status"),
+        *("dev logs", "dev topics", "dev produce", "dev consume", "dev reset"),
+    ],
 )
 def test_every_command_has_help_with_an_example(command):
     """Each command shows how it is used."""
@@ -164,6 +168,15 @@ def test_describe_as_svg(folder):
         ),
         (("dev", "up", "-f", "none.yaml"), "Error: Cannot read the manifest"),
         (("plan", "--what"), "No such option"),
+        (("dev", "up", "--port", "9092", "--bootstrap", "k:1"), "Error: --port is for the embedded Kafka"),
+        (("dev", "up", "--port", "99999"), "equal to 65535"),
+        (("dev", "kafka", "--port", "99999"), "equal to 65535"),
+        (("dev", "kafka", "--port", "65535", "--brokers", "2"), "Error: 2 brokers from port 65535 on need ports above"),
+        (("dev", "kafka", "--log-level", "LOUD"), "Invalid value for '--log-level'"),
+        (
+            ("describe", "shop.py", "-o", "none/shop.txt"),
+            "Error: Cannot write none/shop.txt: No such file or directory",
+        ),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(folder, arguments, expected):
@@ -182,6 +195,48 @@ def test_verbose_shows_the_traceback(folder):
     assert "ZeroDivisionError: division by zero\n" in result.stderr
     assert "Traceback" in result.stderr
     assert "Error: shop.py: importing `shop` raised ZeroDivisionError: division by zero at" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plan", "shop.py", "--application-id", "a", "-v"),
+        ("dev", "topics", "--bootstrap", "127.0.0.1:1", "-v"),
+        ("dev", "up", "--verbose"),
+    ],
+)
+def test_verbose_may_follow_the_command(folder, arguments):
+    """`-v` after a command is the same as before it."""
+    (folder / "shop.py").write_text("1 / 0")
+    (folder / "streamsapp.yaml").write_text(MANIFEST.replace("image: shop:1", "image: ''"))
+    result = millrace(*arguments, folder=folder)
+    assert result.returncode != 0
+    assert "Traceback" in result.stderr
+    assert "Error: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("dev", "kafka"), ("dev", "up"), ("dev", "up", "--detach"), ("dev", "reset", "--bootstrap", "127.0.0.1:1")],
+)
+def test_folder_that_cannot_be_used(folder, arguments):
+    """A file in the way of the data's folder is an error in one line."""
+    (folder / "file").write_text("")
+    result = millrace(*arguments, "--dir", "file/data", folder=folder)
+    assert result.returncode == 1
+    assert f"{folder}/file/data: Not a directory. Choose another one" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_reset_of_what_has_not_run(folder):
+    """There is nothing to do, and no folder is made for it."""
+    result = millrace("dev", "reset", "--dir", "data", folder=folder)
+    assert (result.returncode, result.stdout) == (0, f"Nothing to do: shop has not run in {folder}/data\n")
+    assert not (folder / "data").exists()
+    (folder / "data" / "shop-0" / "state" / "shop-v1").mkdir(parents=True)
+    result = millrace("dev", "reset", "--dir", "data", folder=folder)
+    assert result.returncode == 2
+    assert "name them with --bootstrap" in result.stderr
 
 
 def test_status_and_down_if_nothing_is_running(folder):

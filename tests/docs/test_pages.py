@@ -17,7 +17,7 @@ from millrace.serdes import Serdes
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [
     *("install.md", "getting-started.md", "brokers.md", "upgrades.md", "gitops.md"),
-    *("operations.md", "conditions.md", "README.md", "migrating.md"),
+    *("operations.md", "conditions.md", "README.md", "migrating.md", "development.md"),
 ]
 CHART = DOCS.parent / "charts/millrace-operator"
 

@@ -128,3 +128,17 @@ def test_active_group_is_refused():
     ):
         plan_reset("app", seen)
     assert plan_reset("app", seen, force=True).remove_members == seen.members
+
+
+def test_members_that_have_ended_are_removed():
+    """A member whose process is known to have ended does not hold up a reset; another one still does, and is named alone."""
+    dead = ActiveMember("m", "pod-0-1", "app-pod-0", "/10.0.0.1")
+    other = ActiveMember("n", None, "app-pod-1", "/10.0.0.2")
+
+    def has_ended(member):
+        return member == dead
+
+    seen = replace(SEEN, members=(dead,))
+    assert plan_reset("app", seen, has_ended=has_ended).remove_members == (dead,)
+    with pytest.raises(ActiveGroupError, match=r"1 active member, app-pod-1 \(10\.0\.0\.2\)\. Stop it"):
+        plan_reset("app", replace(SEEN, members=(dead, other)), has_ended=has_ended)

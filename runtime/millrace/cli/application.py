@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -232,6 +234,24 @@ def application(
         log_level=None if logs is None else LogLevel(logs.level),
         log_format=LogFormat.TEXT if logs is None else LogFormat(logs.format),
     )
+
+
+@contextlib.contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Redirect all that is written to standard output in this block, even by C code and child processes, to standard error.
+
+    Standard output is for the command's result alone, for programs to read.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def setting(text: str) -> tuple[str, str]:

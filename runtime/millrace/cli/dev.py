@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
+from millrace.cli import dev_logs, dev_reset, dev_topics
+from millrace.cli.dev_options import MANIFEST, DirectoryOption, ManifestOption
 from millrace.errors import BrokerStartError, ConfigError
+
+LAST_PORT: Final = 65_535
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,28 +24,42 @@ app = typer.Typer(
     help="Develop without a cluster: run Kafka and applications on this machine.",
 )
 
-ManifestArgument = Annotated[
-    Path, typer.Option("--file", "-f", metavar="FILE", help="The StreamsApp manifest.", show_default=False)
-]
-DirectoryOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--dir", metavar="DIR", help="Where to keep data; by default in the user's data directory.", show_default=False
-    ),
-]
+
+class BrokerLogLevel(StrEnum):
+    """The lowest level that brokers log."""
+
+    ERROR = "ERROR"
+    WARN = "WARN"
+    INFO = "INFO"
+    DEBUG = "DEBUG"
+
+
+class TopologyPolicy(StrEnum):
+    """What happens if the existing state does not fit the program."""
+
+    ENFORCE = "Enforce"
+    WARN = "Warn"
 
 
 @app.command()
 def kafka(
     brokers: Annotated[int, typer.Option("--brokers", min=1, max=9, help="How many brokers.")] = 1,
     port: Annotated[
-        int, typer.Option("--port", help="The port of the first broker, followed by the others; 0 chooses free ports.")
+        int,
+        typer.Option(
+            "--port",
+            min=0,
+            max=LAST_PORT,
+            help="The port of the first broker, followed by the others; 0 chooses free ports.",
+        ),
     ] = 9092,
     directory: Annotated[
         Path | None,
         typer.Option("--dir", metavar="DIR", help="Where to keep data; by default it is not kept.", show_default=False),
     ] = None,
-    log_level: Annotated[str, typer.Option("--log-level", help="The log level of the brokers.")] = "WARN",
+    log_level: Annotated[
+        BrokerLogLevel, typer.Option("--log-level", case_sensitive=False, help="The log level of the brokers.")
+    ] = BrokerLogLevel.WARN,
 ) -> None:
     """Run Apache Kafka on 127.0.0.1 until Ctrl-C.
 
@@ -51,6 +70,8 @@ def kafka(
     """
     from millrace.dev.kafka import EmbeddedKafka
 
+    if port + brokers - 1 > LAST_PORT:
+        raise ConfigError(f"{brokers} brokers from port {port} on need ports above {LAST_PORT}: choose a lower one")
     signals: SimpleQueue[int] = SimpleQueue()  # an Event's lock may be held by the thread that its setter interrupts
     previous = {
         number: signal.signal(number, lambda got, _: signals.put(got)) for number in (signal.SIGINT, signal.SIGTERM)
@@ -73,7 +94,7 @@ def kafka(
 
 @app.command()
 def up(
-    file: ManifestArgument,
+    file: ManifestOption = MANIFEST,
     directory: DirectoryOption = None,
     bootstrap: Annotated[
         str | None,
@@ -98,6 +119,31 @@ def up(
             show_default=False,
         ),
     ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=1,
+            max=LAST_PORT,
+            help="The embedded Kafka's port, kept for the next `dev up`; by default chosen the first time.",
+            show_default=False,
+        ),
+    ] = None,
+    topology_policy: Annotated[
+        TopologyPolicy | None,
+        typer.Option(
+            "--topology-policy",
+            case_sensitive=False,
+            help="Refuse a program that the existing state does not fit, or only warn; by default as in the manifest.",
+            show_default=False,
+        ),
+    ] = None,
+    reload: Annotated[
+        bool,
+        typer.Option(
+            "--reload", help="Restart the replicas when a Python file next to the manifest, or the manifest, changes."
+        ),
+    ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return once the replicas are running; stop them with `dev down`.")
     ] = False,
@@ -105,20 +151,27 @@ def up(
     """Run a manifest on this machine: Kafka, topics, and replicas as processes that are restarted when they die.
 
     The manifest's brokers are not used: an embedded Kafka replaces them, unless `--bootstrap` names others. Ctrl-C or
-    `millrace dev down` stops everything and keeps all data, and the next `dev up` resumes from it. For example:
+    `millrace dev down` stops everything and keeps all data, and the next `dev up` resumes from it, on the same port. If the
+    program has changed so that the state does not fit it any more, `dev up` says why and stops. For example:
 
     - `millrace dev up -f examples/wordcount/streamsapp.yaml`
-    - `millrace dev up -f streamsapp.yaml --topic orders:4 --detach`
+    - `millrace dev up --reload`
+    - `millrace dev up -f streamsapp.yaml --topic orders:4 --port 9092 --detach`
     """
     from millrace.dev.local_host import HostOptions
     from millrace.dev.local_supervisor import detached, supervise
 
+    if port is not None and bootstrap is not None:
+        raise ConfigError("--port is for the embedded Kafka, which --bootstrap replaces: give only one of them")
     options = HostOptions(
         manifest=file.absolute(),
         directory=directory,
         bootstrap=bootstrap,
         topics=dict(map(_topic, topic or ())),
         create_topics=bootstrap is None if create_topics is None else create_topics,
+        port=port,
+        topology_policy=topology_policy,
+        reload=reload,
     )
     if detach:
         detached(options, report=_say)
@@ -127,7 +180,7 @@ def up(
 
 
 @app.command()
-def down(file: ManifestArgument, directory: DirectoryOption = None) -> None:
+def down(file: ManifestOption = MANIFEST, directory: DirectoryOption = None) -> None:
     """Stop what `dev up` is running for a manifest, and keep its data.
 
     Example: `millrace dev down -f streamsapp.yaml`
@@ -139,7 +192,7 @@ def down(file: ManifestArgument, directory: DirectoryOption = None) -> None:
 
 @app.command()
 def status(
-    file: ManifestArgument,
+    file: ManifestOption = MANIFEST,
     directory: DirectoryOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -151,6 +204,13 @@ def status(
 
     if not show(file, directory, as_json=as_json):
         raise typer.Exit(1)
+
+
+app.command()(dev_logs.logs)
+app.command()(dev_topics.topics)
+app.command()(dev_topics.produce)
+app.command()(dev_topics.consume)
+app.command()(dev_reset.reset)
 
 
 def _topic(text: str) -> tuple[str, int | None]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +15,7 @@ from millrace.cli.application import (
     ManifestOption,
     SettingOption,
     application,
+    stdout_to_stderr,
 )
 from millrace.cli.errors import report
 from millrace.errors import ConfigError, StreamsError
@@ -60,7 +59,7 @@ def plan(
     """
     verbose = bool((context.parent or context).params.get("verbose"))
     try:
-        with _stdout_to_stderr():
+        with stdout_to_stderr():
             app = application(entrypoint, file, settings=config or (), options={"application.id": application_id})
             old = None if diff is None else _read(diff)
             app.check_settings()
@@ -152,21 +151,3 @@ def _show(plan: TopologyPlan, group_settings: Mapping[str, str], console: Consol
     for name, value in group_settings.items():
         root.add(f"sets [green]{name}={value}[/] for the group in the brokers")
     console.print(root)
-
-
-@contextlib.contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
-    """Redirect all that is written to standard output in this block, even by C code and child processes, to standard error.
-
-    Standard output is for the command's result alone, for programs to read.
-    """
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 1)
-        os.close(kept)

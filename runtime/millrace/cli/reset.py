@@ -6,6 +6,7 @@ Every action is shown before it is done. Files are deleted only in a directory t
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,7 +106,7 @@ def reset(
     - `millrace reset --application-id wordcount --bootstrap-servers 127.0.0.1:9092 --input-topics lines --yes`
     - `millrace reset -f streamsapp.yaml --to-datetime 2026-01-31T12:00:00 --state-dir /var/lib/millrace`
     """
-    target = _target(
+    target = offset_target(
         {
             "--to-earliest": to_earliest or None,
             "--to-latest": to_latest or None,
@@ -127,12 +128,12 @@ def reset(
 
             named = StateDirectory(settings.model_copy(update={"state_dir": str(state_dir)}))
             directory = named if named.path.is_dir() else None
-        _show(actions, directory)
+        show_actions(actions, [directory] if directory else [])
         idle = not (actions.set_offsets or actions.delete_topics or actions.remove_members or directory)
         if dry_run or idle:
             print("Nothing to do" if idle else "Dry run: nothing was changed")
             return
-        _confirm(actions.application_id, yes=yes)
+        confirm(actions.application_id, yes=yes)
         if directory is not None:
             directory.lock()
         try:
@@ -160,7 +161,12 @@ def _subject(
     return StreamsConfig.of(given), None
 
 
-def _target(given: dict[str, Any]) -> OffsetTarget:
+def offset_target(given: dict[str, Any]) -> OffsetTarget:
+    """Return where to start, from the values of options by their names; None for one that is not given.
+
+    Raises:
+        ConfigError: A value is wrong, or there are several.
+    """
     from millrace.plan.reset import OffsetTarget, Start
 
     chosen = {option: value for option, value in given.items() if value is not None}
@@ -203,7 +209,8 @@ def _milliseconds_before_now(duration: str) -> int:
     return max(0, int(datetime.now(UTC).timestamp() * 1000) - length_ms)
 
 
-def _show(actions: ResetActions, directory: StateDirectory | None) -> None:
+def show_actions(actions: ResetActions, directories: Sequence[StateDirectory]) -> None:
+    """Print what a reset does."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
@@ -214,13 +221,18 @@ def _show(actions: ResetActions, directory: StateDirectory | None) -> None:
         console.print(f"  set offset of {partition} to {offset}", markup=False)
     for topic in actions.delete_topics:
         console.print(f"  delete topic {topic}", style="red", markup=False)
-    if directory is not None:
+    for directory in directories:
         console.print(f"  delete state in {directory.path}", style="red", markup=False)
     for note in actions.notes:
         console.print(f"  {note}", style="yellow", markup=False)
 
 
-def _confirm(application_id: str, *, yes: bool) -> None:
+def confirm(application_id: str, *, yes: bool) -> None:
+    """Ask whether to go ahead, unless that has been answered.
+
+    Raises:
+        ConfigError: There is no terminal to ask on.
+    """
     if yes:
         return
     if not sys.stdin.isatty():

@@ -344,7 +344,11 @@ class EmbeddedKafka:
     def _prepare_directory(self) -> None:
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="millrace-kafka-"))
-        self._directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            message = f"Cannot create the directory {self._directory}: {error.strerror}. Choose another one"
+            raise DevKafkaError(message) from error
         running = ClusterState.of_running(self._directory)
         if running:
             message = (

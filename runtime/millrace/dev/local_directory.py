@@ -1,7 +1,7 @@
 """Where the local host keeps the data of one manifest, and the file with which other commands find the host.
 
-Everything is in one folder: the embedded Kafka's data, a state directory and a log for each replica, and `host.json` while a
-host is running. To forget the application, delete the folder while nothing is running.
+Everything is in one folder: the embedded Kafka's data and port, a state directory and a log for each replica, the plan that made
+the state, and `host.json` while a host is running. To forget the application, delete the folder while nothing is running.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import TextIO
 
 import platformdirs
+from pydantic import ValidationError
 
 from millrace.deadline import Deadline
 from millrace.errors import LocalHostError
+from millrace.plan.model import TopologyPlan
 
 _HOST_FILE = "host.json"
 _LOCK_FILE = "host.lock"
+_PORT_FILE = "port"
 _LOCK_TIMEOUT_S = 2.0
 _POLL_S = 0.02
 
@@ -79,6 +82,48 @@ class LocalDirectory:
         """The log of a detached host."""
         return self.root / "host.log"
 
+    def create(self) -> None:
+        """Create the folder.
+
+        Raises:
+            LocalHostError: It cannot be created.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unusable(self.root, error) from error
+
+    @property
+    def port(self) -> int | None:
+        """The port that the embedded Kafka listens on whenever it is started here, if one was kept."""
+        try:
+            return int((self.root / _PORT_FILE).read_text())
+        except (OSError, ValueError):
+            return None
+
+    def keep_port(self, port: int) -> None:
+        """Keep the embedded Kafka's port for the next time."""
+        (self.root / _PORT_FILE).write_text(f"{port}\n")
+
+    def plan_file(self, application_id: str) -> Path:
+        """Return the file with the plan of the last run of an application id."""
+        return self.root / f"plan-{application_id}.json"
+
+    def plan(self, application_id: str) -> TopologyPlan | None:
+        """Return the plan that made the state of an application id; None if there is none that this version can read."""
+        try:
+            return TopologyPlan.from_json(self.plan_file(application_id).read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def states(self, application_id: str) -> tuple[Path, ...]:
+        """Return the state directories in which replicas have state of an application id."""
+        return tuple(path.parent for path in sorted(self.root.glob(f"*/state/{application_id}")) if path.is_dir())
+
+    def logs(self) -> dict[str, Path]:
+        """Return the logs that exist, by the names of the replicas."""
+        return {path.parent.name: path for path in sorted(self.root.glob("*/replica.log"))}
+
     def state(self, replica: str) -> Path:
         """Return the state directory of a replica."""
         return self.root / replica / "state"
@@ -113,10 +158,14 @@ class LocalDirectory:
             manifest: The manifest, for other commands to see.
 
         Raises:
-            LocalHostError: Another process is the host.
+            LocalHostError: Another process is the host, or the folder cannot be written to.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / _LOCK_FILE).open("w") as lock:
+        self.create()
+        try:
+            file = (self.root / _LOCK_FILE).open("w")
+        except OSError as error:
+            raise _unusable(self.root, error) from error
+        with file as lock:
             deadline = Deadline(_LOCK_TIMEOUT_S)
             while not _locked(lock, fcntl.LOCK_EX):
                 other = self.running_host()
@@ -166,6 +215,10 @@ class HostNote:
         part = self._path.with_suffix(".part")
         part.write_text(json.dumps(asdict(self._record), indent=2))
         part.replace(self._path)
+
+
+def _unusable(folder: Path, error: OSError) -> LocalHostError:
+    return LocalHostError(f"Cannot write to the folder {folder}: {error.strerror}. Choose another one with --dir")
 
 
 def _locked(file: TextIO, how: int) -> bool:

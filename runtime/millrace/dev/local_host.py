@@ -24,11 +24,13 @@ from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
+from millrace.dev._broker_files import HOST
+from millrace.dev._ports import is_free
 from millrace.dev._readiness import quiet_admin
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.dev.local_directory import HostNote, LocalDirectory, ReplicaView
 from millrace.dev.local_replica import Replica, ReplicaState
-from millrace.errors import DevKafkaError, LocalHostError, MissingSourceTopicError
+from millrace.errors import DevKafkaError, LocalHostError, MissingSourceTopicError, StreamsError
 from millrace.instance.activity import RateMeter
 from millrace.kafka.admin import TopicToCreate, create_topics, topic_partitions
 from millrace.kafka.client_settings import ClientSettings
@@ -36,6 +38,7 @@ from millrace.kafka.connection_check import check_connection
 from millrace.kafka.group_settings import correct_group_settings
 from millrace.kafka.internal_topics import provision
 from millrace.manifest import StreamsApp, load, replica_name, to_group_settings, to_streams_config
+from millrace.plan.diff import diff_plans
 from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
 
 STOP_TIMEOUT_S = 60.0
@@ -59,6 +62,12 @@ class HostOptions:
     """Topics to create if missing, with their partition counts."""
     create_topics: bool = True
     """Whether all missing input and output topics are created, not only the named ones."""
+    port: int | None = None
+    """The embedded Kafka's port; by default the one that it has had so far."""
+    topology_policy: str | None = None
+    """`Enforce` or `Warn`, as in the manifest, which it takes precedence over."""
+    reload: bool = False
+    """Whether replicas are restarted when the program or the manifest changes, and failed ones wait for that."""
 
     def arguments(self) -> list[str]:
         """Return the arguments of `millrace dev up` that say the same."""
@@ -67,6 +76,12 @@ class HostOptions:
             result += ["--dir", str(self.directory.absolute())]
         if self.bootstrap:
             result += ["--bootstrap", self.bootstrap]
+        if self.port:
+            result += ["--port", str(self.port)]
+        if self.topology_policy:
+            result += ["--topology-policy", self.topology_policy]
+        if self.reload:
+            result.append("--reload")
         for name, count in self.topics.items():
             result += ["--topic", name if count is None else f"{name}:{count}"]
         return result
@@ -120,26 +135,66 @@ class LocalHost:
         self._plan = ask_for_plan(self._options.manifest)
         return self._plan
 
+    def check_plan(self) -> None:
+        """Compare the plan with the one that made the existing state of this application id, which it may not fit.
+
+        Raises:
+            LocalHostError: It does not fit, and the topology policy is not `Warn`; the differences have been reported.
+        """
+        plan = self._plan or self.ask_for_plan()
+        before = self.directory.plan(plan.application_id)
+        misfits = [] if before is None else [item for item in diff_plans(before, plan).reasons if item.needs_reset]
+        if not misfits:
+            return
+        for item in misfits:
+            self._report(f"✗ {item}")
+        if (self._options.topology_policy or self.app.spec.upgrade.topology_policy) == "Warn":
+            self._report(f"The existing state of {plan.application_id} is used all the same")
+            return
+        changes = "; ".join(f"{item.resource} {item.name} {item.change}" for item in misfits)
+        raise LocalHostError(
+            f"The existing state of {plan.application_id} does not fit the changed program: {changes}. Start from scratch with "
+            "`millrace dev reset`, or keep the state and choose another spec.applicationId; `--topology-policy Warn` starts it "
+            "all the same"
+        )
+
     def start_kafka(self) -> None:
         """Connect to the Kafka that was named, to one that is already running in the folder, or start one on the folder's data.
 
         Raises:
             BrokerUnreachableError: The named one does not respond.
             DevKafkaError: The embedded one cannot be downloaded or started.
+            LocalHostError: The one that is running has another port than was asked for.
         """
         if self._options.bootstrap:
-            check_connection(ClientSettings(StreamsConfig.of(self._settings()), "check"), CHECK_TIMEOUT_S)
+            check_connection(ClientSettings(StreamsConfig.of(self.settings()), "check"), CHECK_TIMEOUT_S)
             self._report(f"Using Kafka at {self.bootstrap_servers}")
         else:
             try:
                 self._kafka = EmbeddedKafka.attach(self.directory.kafka)
             except DevKafkaError:
-                self._kafka = EmbeddedKafka(directory=self.directory.kafka).start()
+                self._kafka = self._embedded_kafka()
                 self._kafka_is_ours = True
             self._bootstrap = self._kafka.bootstrap_servers
+            self._keep_port(int(self._bootstrap.rpartition(":")[2]))
             self._report(f"Kafka serves at {self.bootstrap_servers}")
         if self._note:
             self._note.set_kafka(self.bootstrap_servers)
+
+    def _embedded_kafka(self) -> EmbeddedKafka:
+        port = self._options.port or self.directory.port
+        if port and not self._options.port and not is_free(port, HOST):
+            self._report(f"Port {port}, which Kafka has had here so far, is in use: it gets another one this time")
+            port = None
+        return EmbeddedKafka(directory=self.directory.kafka, ports=[port] if port else "free").start()
+
+    def _keep_port(self, port: int) -> None:
+        if self._options.port not in {None, port}:
+            raise LocalHostError(
+                f"The Kafka that is running in {self.directory.kafka} has port {port}: stop it, or leave out --port"
+            )
+        if self._options.port or self.directory.port is None:
+            self.directory.keep_port(port)
 
     def provide_topics(self) -> None:
         """Create the user's missing topics if the options allow it, and the internal topics of the plan.
@@ -158,31 +213,56 @@ class LocalHost:
             create_missing=self._options.create_topics,
             report=self._report,
         )
-        provisioned = provision(plan, admin, StreamsConfig.of(self._settings()))
+        provisioned = provision(plan, admin, StreamsConfig.of(self.settings()))
         for name, count in sorted(provisioned.created.items()):
             self._report(f"Created internal topic {name}, partitions: {count}")
 
     def start_replicas(self) -> None:
-        """Give the group its settings, and start a process for each replica of the manifest.
+        """Keep the plan, give the group its settings, and start a process for each replica of the manifest.
 
         Raises:
             StreamsError: The brokers do not accept the group's settings.
         """
+        if self._plan:
+            self.directory.plan_file(self._plan.application_id).write_text(self._plan.to_json())
         self._set_up_group()
         self.replicas = tuple(self._replica(number) for number in range(self.app.spec.replicas))
         self.poll()
         self.publish()
 
+    def reload(self) -> None:
+        """Restart the replicas with the program and the manifest as they are now; if these are wrong, only report that."""
+        app, plan = self.app, self._plan
+        try:
+            self.app = load(self._options.manifest)
+            if self.app.metadata.name != app.metadata.name:
+                raise LocalHostError(f"metadata.name was {app.metadata.name}: restart `millrace dev up` to change it")
+            self.ask_for_plan()
+            self.check_plan()
+            self.provide_topics()
+        except StreamsError as error:
+            self.app, self._plan = app, plan
+            self._report(f"Not reloaded: {error}")
+            return
+        self._report("Restarting the replicas with the changed files")
+        self._stop_replicas()
+        self._rates.clear()
+        self.start_replicas()
+
     def poll(self) -> bool:
         """Restart replicas that have died and are due; return whether anything has changed.
 
         Raises:
-            LocalHostError: All replicas have failed permanently, or the embedded Kafka has ended.
+            LocalHostError: All replicas have failed permanently (unless they are reloaded), or the embedded Kafka has ended.
         """
         changed = [replica.poll() for replica in self.replicas]
         if self._kafka and not self._kafka.pids:
             raise LocalHostError(f"The embedded Kafka has ended unexpectedly. {self._kafka.log_tails()}")
-        if self.replicas and all(replica.state is ReplicaState.FAILED for replica in self.replicas):
+        if (
+            self.replicas
+            and not self._options.reload
+            and all(replica.state is ReplicaState.FAILED for replica in self.replicas)
+        ):
             words = self.replicas[0].last_words().removeprefix("Error: ")
             raise LocalHostError(f"No replica can run: {words} (see {self.directory.log(self.replicas[0].name)})")
         return any(changed)
@@ -203,6 +283,13 @@ class LocalHost:
         running = [replica for replica in self.replicas if replica.pid]
         if running:
             self._report(f"Stopping {len(running)} replica{'s' if len(running) > 1 else ''} …")
+        self._stop_replicas()
+        if self._kafka and self._kafka_is_ours:
+            self._kafka.stop()
+        self._kafka = None
+        self._cleanup.close()
+
+    def _stop_replicas(self) -> None:
         for replica in self.replicas:
             replica.stop()
         deadline = Deadline(STOP_TIMEOUT_S)
@@ -212,10 +299,6 @@ class LocalHost:
             for replica in self.replicas:
                 replica.poll()
             time.sleep(_POLL_S)
-        if self._kafka and self._kafka_is_ours:
-            self._kafka.stop()
-        self._kafka = None
-        self._cleanup.close()
 
     def kill(self) -> None:
         """Kill the replicas, without a commit."""
@@ -280,7 +363,8 @@ class LocalHost:
             return f"ended with exit code {replica.exit_code}, starts again in {replica.starts_in_s:.0f} s. {told}"
         return f"restarted. {told}" if replica.last_error else ""
 
-    def _settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, object]:
+        """Return the settings that all replicas share, with the address of Kafka."""
         return to_streams_config(self.app, bootstrap_servers=[self.bootstrap_servers])
 
 

@@ -28,6 +28,7 @@ from millrace.deadline import Deadline
 from millrace.dev._process import is_running
 from millrace.dev.local_directory import HostRecord, LocalDirectory, ReplicaView
 from millrace.dev.local_host import STOP_TIMEOUT_S, HostOptions, LocalHost, command
+from millrace.dev.source_watch import SourceWatch
 from millrace.errors import LocalHostError
 from millrace.manifest import load
 
@@ -55,10 +56,14 @@ def supervise(options: HostOptions, console: Console | None = None) -> None:
         with host:
             try:
                 host.ask_for_plan()
+                host.check_plan()
                 host.start_kafka()
                 host.provide_topics()
                 host.start_replicas()
-                _watch(host, console)
+                watch = None
+                if options.reload:
+                    watch = SourceWatch([options.manifest.absolute().parent, Path.cwd()], [options.manifest])
+                _watch(host, console, watch)
             except _StopRequested:
                 for number in (signal.SIGINT, signal.SIGTERM):  # a second signal kills
                     signal.signal(number, lambda *_: host.kill())
@@ -76,7 +81,7 @@ def detached(options: HostOptions, *, report: Callable[[str], None]) -> None:
         raise LocalHostError(
             f"{app.metadata.name} is already running (pid {running.pid}): stop it with `millrace dev down`"
         )
-    directory.root.mkdir(parents=True, exist_ok=True)
+    directory.create()
     with directory.host_log.open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 (the arguments are ours)
             command("dev", "up", *options.arguments()),
@@ -155,13 +160,20 @@ def table(views: Sequence[ReplicaView]) -> Table:
     return result
 
 
-def _watch(host: LocalHost, console: Console) -> NoReturn:
+def _watch(host: LocalHost, console: Console, sources: SourceWatch | None) -> NoReturn:
     show_views = _live_table if console.is_terminal else _lines
     with show_views(console) as update:
         while True:
             host.poll()
             update(host.publish())
+            if sources and (changes := sources.changes()):
+                console.print(f"Changed: {', '.join(map(_short, changes))}", markup=False, soft_wrap=True)
+                host.reload()
             time.sleep(_REFRESH_S)
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ Uses two admin clients, each for what the other cannot do: see `millrace.kafka.g
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -77,16 +77,17 @@ class Resetter:
         target: OffsetTarget | None = None,
         inputs: Collection[str] = (),
         force: bool = False,
+        has_ended: Callable[[ActiveMember], bool] = lambda _: False,
     ) -> ResetActions:
         """Work out what to do from what the cluster has, without changing anything; takes the arguments of `plan_reset`.
 
         Raises:
-            ActiveGroupError: The group has members, and `force` is False.
+            ActiveGroupError: The group has members that have not ended, and `force` is False.
             AuthorizationError: The principal may not see the group or its topics.
             StreamsTimeoutError: The brokers did not answer in time.
         """
         observed = observe(self._admin, self._group, plan, target, inputs, self._timeout_s)
-        return plan_reset(self._id, observed, plan, target=target, inputs=inputs, force=force)
+        return plan_reset(self._id, observed, plan, target=target, inputs=inputs, force=force, has_ended=has_ended)
 
     def execute(self, actions: ResetActions) -> None:
         """Execute a plan.

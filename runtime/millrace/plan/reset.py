@@ -8,7 +8,7 @@ completes it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -149,6 +149,7 @@ def plan_reset(
     target: OffsetTarget | None = None,
     inputs: Collection[str] = (),
     force: bool = False,
+    has_ended: Callable[[ActiveMember], bool] = lambda _: False,
 ) -> ResetActions:
     """Plan a reset.
 
@@ -159,12 +160,14 @@ def plan_reset(
         target: Where it is to start; at the earliest records if not given.
         inputs: Input topics in addition to those of the plan.
         force: Whether to remove members that are still in the group.
+        has_ended: Tells of a member whether its process is known to have ended; those are removed in any case.
 
     Raises:
-        ActiveGroupError: The group has members, and `force` is False.
+        ActiveGroupError: The group has other members, and `force` is False.
     """
-    if observed.members and not force:
-        shown = sorted(map(str, observed.members))
+    running = [member for member in observed.members if not has_ended(member)]
+    if running and not force:
+        shown = sorted(map(str, running))
         more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
         raise ActiveGroupError(
             f"Application {application_id} is still running: its group has {len(shown)} active "

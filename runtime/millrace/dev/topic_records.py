@@ -1,0 +1,262 @@
+"""Records of a topic as JSON lines: written to it, and read from it.
+
+A line has `key`, `value`, `headers`, `timestamp` (ms since the epoch) and `partition`. That of a record that was read also has an
+`offset`, which is ignored when it is written, so that the output of one command can be the input of another.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
+from confluent_kafka import TopicPartition as ClientTopicPartition
+
+from millrace.dev._readiness import quiet_admin
+from millrace.dev.topic_serdes import TopicSerdes, decode, encode, readable
+from millrace.errors import ConfigError, SerializationError, StreamsError
+from millrace.kafka.admin import all_topic_partitions
+from millrace.kafka.clients import open_consumer, open_producer
+from millrace.kafka.offsets import earliest_offsets, latest_offsets
+from millrace.records import Headers, TopicPartition
+from millrace.serdes import Serdes
+
+__all__ = ["ParsedRecord", "as_json", "parse", "partitions_of", "read", "write"]
+
+_FIELDS: Final = ("key", "value", "headers", "timestamp", "partition", "offset")
+_DELIVERY_S: Final = 60.0
+_QUEUE_PAUSE_S: Final = 0.1
+_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRecord:
+    """A record to write, in bytes; None lets the producer choose the partition, or the timestamp."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int | None
+    partition: int | None
+
+
+def partitions_of(bootstrap_servers: str, topic: str) -> int:
+    """Return how many partitions a topic has; never creates it.
+
+    Raises:
+        ConfigError: There is no such topic; says which name is closest.
+        StreamsTimeoutError: The brokers did not answer in time.
+    """
+    existing = all_topic_partitions(quiet_admin(bootstrap_servers))
+    if topic in existing:
+        return existing[topic]
+    close = difflib.get_close_matches(topic, existing, 1)
+    told = f"did you mean `{close[0]}`?" if close else f"there are {', '.join(sorted(existing)) or 'none'}"
+    raise ConfigError(f"There is no topic {topic}; {told}")
+
+
+# Writing
+
+
+def parse(line: str, topic: str, serdes: TopicSerdes, partitions: int) -> ParsedRecord:
+    """Read a line that describes a record.
+
+    Args:
+        line: The JSON.
+        topic: Where the record is to be written.
+        serdes: How its key and value are written.
+        partitions: How many partitions the topic has.
+
+    Raises:
+        SerializationError: It is not JSON, has an unknown field, or a field does not fit its serde or the topic.
+    """
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise SerializationError(f'not JSON ({error}): write {{"key": "a", "value": "b"}}') from None
+    if not isinstance(fields, dict):
+        raise SerializationError('not a JSON object: write {"key": "a", "value": "b"}')
+    for name in fields.keys() - set(_FIELDS):
+        raise SerializationError(f"there is no field {name!r}: use {', '.join(_FIELDS[:-1])}")
+    headers = _headers(fields.get("headers"))
+    partition = _number("partition", fields)
+    if partition is not None and partition >= partitions:
+        raise SerializationError(f"partition: {topic} has the partitions 0 to {partitions - 1}")
+    return ParsedRecord(
+        _encoded("key", serdes.key, topic, fields, headers),
+        _encoded("value", serdes.value, topic, fields, headers),
+        headers,
+        _number("timestamp", fields),
+        partition,
+    )
+
+
+def _encoded(name: str, serde: Any, topic: str, fields: Mapping[str, object], headers: Headers) -> bytes | None:
+    try:
+        return encode(serde, topic, fields.get(name), headers)
+    except SerializationError as error:
+        raise SerializationError(f"{name}: {error}") from error
+
+
+def _headers(given: object) -> Headers:
+    pairs = list(given.items()) if isinstance(given, dict) else given or []
+    try:
+        named = [(name, value) for name, value in pairs]  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        raise SerializationError('headers: write {"name": "value"}, or [["name", "value"], …]') from None
+    if not all(isinstance(name, str) and isinstance(value, str | dict | None) for name, value in named):
+        raise SerializationError("headers: names and values are text")
+    return Headers((name, encode(Serdes.string(), "", value, Headers())) for name, value in named)
+
+
+def _number(name: str, fields: Mapping[str, object]) -> int | None:
+    number = fields.get(name)
+    if number is not None and (type(number) is not int or number < 0):
+        raise SerializationError(f"{name}: {number!r} is not a whole number from 0")
+    return number
+
+
+def write(bootstrap_servers: str, topic: str, lines: Iterable[str], serdes: TopicSerdes) -> int:
+    """Write records to a topic, with the partitioner of Java's producer, and return how many the brokers have.
+
+    Args:
+        bootstrap_servers: Where.
+        topic: An existing topic.
+        lines: A record each; empty ones are skipped.
+        serdes: How keys and values are written.
+
+    Raises:
+        SerializationError: A line is wrong; says which. All lines before it have been written.
+        StreamsError: The brokers refused a record.
+    """
+    partitions = partitions_of(bootstrap_servers, topic)
+    writer = _Writer(bootstrap_servers, topic)
+    written = 0
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = parse(line, topic, serdes, partitions)
+        except SerializationError as error:
+            writer.flush()
+            raise SerializationError(f"Record {number}: {error}. Records written before it: {written}") from error
+        writer.send(record)
+        written += 1
+    writer.flush()
+    return written
+
+
+class _Writer:
+    """A producer for one topic that remembers what the brokers refused."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self._topic = topic
+        self._refused: list[KafkaError] = []
+        self._producer = open_producer(
+            {"bootstrap.servers": bootstrap_servers, "partitioner": "murmur2_random", "enable.idempotence": True}
+        )
+
+    def send(self, record: ParsedRecord) -> None:
+        """Send a record, once there is room for it in the queue."""
+        options = {"partition": record.partition, "timestamp": record.timestamp}
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        headers: list[Any] = list(record.headers)
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic, record.value, record.key, headers=headers, on_delivery=self._delivered, **given
+                )
+            except BufferError:
+                self._producer.poll(_QUEUE_PAUSE_S)
+            else:
+                self._producer.poll(0)
+                return
+
+    def flush(self) -> None:
+        """Wait until the brokers have everything.
+
+        Raises:
+            StreamsError: They refused a record, or did not answer in time.
+        """
+        if self._producer.flush(_DELIVERY_S) or self._refused:
+            why = self._refused[0].str() if self._refused else f"the brokers did not answer within {_DELIVERY_S:.0f} s"
+            raise StreamsError(f"Not all records could be written to {self._topic}: {why}")
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._refused.append(error)
+
+
+# Reading
+
+
+def read(bootstrap_servers: str, topic: str, *, follow: bool = False, from_beginning: bool = True) -> Iterator[Message]:
+    """Read a topic's committed records, in the order in which they arrive.
+
+    Args:
+        bootstrap_servers: Where.
+        topic: An existing topic.
+        follow: Whether to wait for more at the end; otherwise ends at what is committed now.
+        from_beginning: Whether to start at the first records, or at those that are not committed yet.
+
+    Raises:
+        ConfigError: There is no such topic.
+        StreamsError: It cannot be read any more.
+    """
+    partitions = [TopicPartition(topic, number) for number in range(partitions_of(bootstrap_servers, topic))]
+    admin = quiet_admin(bootstrap_servers)
+    ends = latest_offsets(admin, partitions, committed_only=True)
+    starts = earliest_offsets(admin, partitions) if from_beginning else ends
+    unread = {partition.partition for partition in partitions if starts[partition] < ends[partition]}
+    consumer = open_consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": f"millrace-dev-consume-{uuid.uuid4()}",  # required, but no group is joined
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "allow.auto.create.topics": False,
+        }
+    )
+    try:
+        consumer.assign([ClientTopicPartition(*partition, starts[partition]) for partition in partitions])
+        while follow or unread:
+            for message in consumer.consume(500, _POLL_S):
+                error = message.error()
+                number, offset = message.partition(), message.offset()
+                assert number is not None
+                assert offset is not None
+                if error is None:
+                    if follow or offset < ends[TopicPartition(topic, number)]:
+                        yield message
+                    offset += 1
+                elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 (its only name)
+                    raise StreamsError(f"Cannot read {topic}: {error.str()}")
+                if offset >= ends[TopicPartition(topic, number)]:
+                    unread.discard(number)
+    finally:
+        consumer.close()
+
+
+def as_json(message: Message, serdes: TopicSerdes) -> str:
+    """Return a record as a line of JSON; a key or value that cannot be read has an error next to it."""
+    topic = str(message.topic())
+    received: Any = message.headers() or ()
+    headers = Headers(received)
+    kind, timestamp = message.timestamp()
+    fields: dict[str, object] = {
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
+    }
+    for name, serde, data in (("key", serdes.key, message.key()), ("value", serdes.value, message.value())):
+        fields[name], problem = decode(serde, topic, data, headers)
+        if problem is not None:
+            fields[f"{name}Error"] = problem
+    fields["headers"] = [[name, readable(value)] for name, value in headers]
+    return json.dumps(fields, ensure_ascii=False)
