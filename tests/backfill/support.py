@@ -109,8 +109,16 @@ class Sent:
 class Collector:
     """Keeps what one task sends."""
 
-    def __init__(self, task: TaskId, counts: Mapping[str, int], result: Result, versioned: frozenset[str]) -> None:
+    def __init__(
+        self,
+        task: TaskId,
+        counts: Mapping[str, int],
+        result: Result,
+        versioned: frozenset[str],
+        numbered: frozenset[str],
+    ) -> None:
         self.sent: list[Sent] = []
+        self._numbered = numbered
         self._task = task
         self._counts = counts
         self._result = result
@@ -138,7 +146,7 @@ class Collector:
             change = (value, timestamp, tuple(headers))
             if partition.topic in self._versioned:
                 changes.setdefault(key, []).append(change)
-            elif value is None:
+            elif value is None and partition.topic not in self._numbered:
                 changes.pop(key, None)
             else:
                 changes[key] = change
@@ -164,6 +172,13 @@ class Engine:
         self._history = history
         self._all_counts = {**history.counts, **self._counts.topics}
         self._versioned = versioned_changelogs(self._plan)
+        self._numbered = frozenset(
+            topic
+            for part in self._built.subtopologies
+            for builder in part.store_builders
+            for topic in [part.changelog_topics.get(builder.name)]
+            if builder.retain_duplicates and topic is not None
+        )
         self.result = Result()
 
     def run(self) -> Result:
@@ -209,7 +224,7 @@ class Engine:
         return task.stores
 
     def _task(self, task_id: TaskId, folder: Path, stores: Mapping[str, Any]) -> tuple[StreamTask, Collector]:
-        collector = Collector(task_id, self._all_counts, self.result, self._versioned)
+        collector = Collector(task_id, self._all_counts, self.result, self._versioned, self._numbered)
         partitions = frozenset(
             TopicPartition(topic, task_id.partition)
             for topic in self._counts.sources[task_id.subtopology]

@@ -15,6 +15,7 @@ import pytest
 from tests.backfill.support import SETTINGS, Engine, Partitions, differences, result_of, run_without_spark
 from tests.golden.papi_topologies import KvCounter
 from tests.golden.support import kv, longs, pair
+from tests.state.conftest import Task
 
 from millrace.backfill import job
 from millrace.backfill.collector import Outputs
@@ -26,9 +27,10 @@ from millrace.config import StreamsConfig
 from millrace.dsl import Materialized, Produced, Repartitioned, StreamsBuilder
 from millrace.engine.offset_metadata import decode_metadata
 from millrace.errors import MissingSourceTopicError, StreamsError, TopologyError, UnsupportedFeatureError
+from millrace.processor import Processor
 from millrace.records import Record
 from millrace.serdes import Serdes
-from millrace.state import Stores
+from millrace.state import ChangelogRecord, Stores
 from millrace.topology import Topology
 
 
@@ -85,6 +87,50 @@ def test_state_larger_than_its_memory_goes_to_disk(tmp_path, monkeypatch):
     spilled = run_without_spark(backfill_of(words, LINES, {"in": 2, "out": 1}, limit_bytes=300, config=small))
     assert differences(expected, spilled) == []
     assert list(tmp_path.iterdir()) == []
+
+
+class KeepDuplicates(Processor):
+    """Keeps every value of a key, all at the same time."""
+
+    def process(self, record):
+        """Put it, a null too."""
+        self.context.get_state_store("kept").put(record.key, record.value, 0)
+
+
+def kept() -> Any:
+    """Build the store of `KeepDuplicates`."""
+    supplier = Stores.persistent_window_store("kept", 60_000, 1_000, retain_duplicates=True)
+    return Stores.window_store_builder(supplier, Serdes.string(), Serdes.string())
+
+
+def keeps_duplicates() -> Any:
+    """Build its topology."""
+    topology = Topology().add_source("source", "in").add_processor("keep", KeepDuplicates, "source")
+    return topology.add_state_store(kept(), "keep")
+
+
+def test_an_application_replaces_no_duplicates_of_its_history(tmp_path):
+    """Their numbers go on from the changelog's offset, so that it has a record for each number, even of a null."""
+    inputs = records("in", ("k", None), ("k", None), ("k", None), ("k", "history"))
+    result = run_without_spark(Backfill(keeps_duplicates, SETTINGS, Partitions.of(inputs, {"in": 1})))
+    (changes,) = result.changelogs.values()
+    task = Task(tmp_path)
+    log = task.log("kept")
+    log += [
+        ChangelogRecord(key, value, at, offset, headers)
+        for offset, (key, (value, at, headers)) in enumerate(changes.items())
+    ]
+    store = task.open(kept())
+    store.restore(log)
+    for number in range(3):
+        store.put("k", f"live {number}", 0)
+    task.commit(store)
+    store.close()
+    store = task.open(kept())
+    store.put("k", "after a restart", 0)
+    values = [value for _, value in store.fetch("k", 0, 0)]
+    task.close()
+    assert values == ["history", "live 0", "live 1", "live 2", "after a restart"]
 
 
 def test_only_the_last_record_of_each_key_is_kept_on_request():

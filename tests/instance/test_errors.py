@@ -11,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -59,6 +60,7 @@ from millrace.instance.activity import LoopProgress
 from millrace.instance.membership import ClassicMembership, may_create_topics
 from millrace.instance.restoration import RestoreListener
 from millrace.instance.status import write_status
+from millrace.kafka.client_supplier import KafkaClientSupplier
 from millrace.plan.model import PlannedSubtopology, TopologyPlan
 from millrace.processor.api import Processor
 from millrace.processor.handlers import HandlerResponse
@@ -332,6 +334,40 @@ def test_failed_thread_is_replaced_when_the_handler_says_so(kafka, topic_factory
     assert "bad" in str(errors[0].__cause__)
     if guarantee == "exactly_once_v2":
         assert last_counts(kafka, sink) == expected_counts(lines)
+
+
+class KeepsConsumers(KafkaClientSupplier):
+    """Keeps the consumers of stream threads for the test."""
+
+    opened: ClassVar[list[Consumer]] = []
+
+    def consumer(self, settings):
+        """Open one, and keep it."""
+        self.opened.append(super().consumer(settings))
+        return self.opened[-1]
+
+
+def test_consumer_of_a_thread_that_gets_no_producer_is_closed(kafka, topic_factory, app, tmp_path):
+    """A thread that is replaced again and again because its clients cannot all be opened leaves none of them behind."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    KeepsConsumers.opened.clear()
+    others = {"default.client.supplier": KeepsConsumers, "producer.compression.type": "none such"}
+    deaths = []
+
+    def handler(error):
+        deaths.append(error)
+        last = len(deaths) == 3
+        return UncaughtExceptionResponse.SHUTDOWN_CLIENT if last else UncaughtExceptionResponse.REPLACE_THREAD
+
+    streams = KafkaStreams(word_count(source, sink), settings(kafka, app, tmp_path) | others)
+    streams.set_uncaught_exception_handler(handler)
+    streams.start()
+    with pytest.raises(ConfigError, match="compression"):
+        streams.wait(60)
+    assert len(KeepsConsumers.opened) == len(deaths) == 3
+    for consumer in KeepsConsumers.opened:
+        with pytest.raises(RuntimeError, match="closed"):
+            consumer.assignment()
 
 
 def test_failed_thread_ends_the_client_by_default(kafka, topic_factory, app, tmp_path, caplog):

@@ -320,6 +320,19 @@ def test_consumer_looks_up_new_topics_when_they_are_assigned(kafka, topic_factor
     assert len(found_unknown) <= 1, caplog.text  # the library may be looking at that very moment
 
 
+def test_only_one_of_many_assignments_waits_for_brokers_that_do_not_answer(caplog):
+    """A thread that starts many tasks, one after the other, would otherwise be held up by each of their topics."""
+    consumer = open_consumer(clients(bootstrap_servers="127.0.0.1:1").main_consumer(1))
+    try:
+        with caplog.at_level(logging.INFO, "millrace.kafka.librdkafka"):
+            for number in range(3):
+                consumer.incremental_assign([TopicPartition(f"t{number}", 0, 0)])
+    finally:
+        consumer.close()
+    late = [line.split()[0] for line in caplog.messages if "is looked up later" in line]
+    assert late == ["t0"]
+
+
 def test_producer_is_freed_in_another_thread():
     """Freeing it may take forever, and must not hold up who lets it go: the owner, or whoever collects garbage."""
     freed_in = []

@@ -14,6 +14,7 @@ from millrace.state.value_formats import HEADERS, PLAIN, TIME_ORDERED_TIMESTAMPE
 from millrace.state.window_bytes_store import RocksIndexedWindowStore, RocksTimeOrderedWindowStore, RocksWindowStore
 
 RETENTION, SIZE, SEGMENT = 50, 10, 15
+MINUTE = 60_000
 CHANGELOG = TopicPartition("app-w-changelog", 0)
 KEYS = st.binary(max_size=3).map(lambda raw: bytes(b % 4 * 85 for b in raw))
 BOUND = st.none() | KEYS
@@ -218,6 +219,21 @@ def test_duplicates_of_a_store_that_is_opened_again_take_no_ones_place(task, kin
     restored = task.open(Stores.window_store_builder(make("other", 100, 10, True), StringSerde(), StringSerde()))
     restored.restore(task.log("w"))
     assert list(restored.fetch("k", 0, 50)) == expected
+
+
+def test_duplicates_of_a_store_without_a_changelog_take_no_ones_place_either(task):
+    """What is on the disk says which numbers are taken, of keys and times of any segment."""
+    supplier = Stores.persistent_window_store("w", 10 * MINUTE, 10, True)
+    builder = Stores.window_store_builder(supplier, StringSerde(), StringSerde()).with_logging_disabled()
+    store = task.open(builder)
+    for key, start in (("k", 7), ("k", 7), ("z", 9 * MINUTE), ("k", 7)):
+        store.put(key, f"{key} before", start)
+    task.commit(store)
+    store.close()
+    store = task.open(builder)
+    for _ in range(3):
+        store.put("k", "k after", 7)
+    assert [value for _, value in store.fetch("k", 0, 50)] == ["k before"] * 3 + ["k after"] * 3
 
 
 def test_late_window_is_dropped_and_counted(task):

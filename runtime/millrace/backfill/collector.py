@@ -43,6 +43,8 @@ class Topics(NamedTuple):
     """Those of them that the task's stage both writes and reads."""
     versioned: frozenset[str]
     """Changelogs of versioned stores, of which every change is kept."""
+    numbered: frozenset[str]
+    """Changelogs of window stores that retain duplicates: with fewer records than puts, numbers would be given again."""
     dead_letters: str | None
 
 
@@ -169,7 +171,10 @@ class BackfillCollector:
             stream_time: of the task: the timestamp of changes that have none.
         """
         for (topic, partition), changes in chain(self._last.items(), self._changes.items()):
-            keeps_deletions = topic in self._topics.versioned or TopicPartition(topic, partition) in self._last
+            topics = self._topics
+            keeps_deletions = (
+                topic in topics.versioned | topics.numbered or TopicPartition(topic, partition) in self._last
+            )
             for key, change in changes.rows():
                 if change.value is None and not keeps_deletions:
                     continue

@@ -120,6 +120,7 @@ class TaskFunction:
             shuffled=self.shuffled,
             circular=self.stage.circular,
             versioned=frozenset(versioned),
+            numbered=frozenset(_numbered_changelogs(built)),
             dead_letters=plan.dead_letter_topic,
         )
 
@@ -163,6 +164,13 @@ class TaskFunction:
             task.commit()
             _global_stores = _GlobalStores(self.job, task, directory)
         return _global_stores.task.stores
+
+
+def _numbered_changelogs(built: BuiltTopology) -> Iterator[str]:
+    for part in built.subtopologies:
+        for builder in part.store_builders:
+            if builder.retain_duplicates and builder.name in part.changelog_topics:
+                yield part.changelog_topics[builder.name]
 
 
 def local_directory() -> str | None:

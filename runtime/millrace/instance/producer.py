@@ -358,9 +358,10 @@ class StreamsProducer:
         self._to_be_replaced = False
 
     def close(self) -> None:
-        """Discard what has not been sent, and let the client go; flush or commit first to keep it."""
-        self._discard()
-        del self.client  # a thread that has died, and all that it had, may be collected much later
+        """Discard what has not been sent, and let the client go; flush or commit first to keep it. May be called again."""
+        if hasattr(self, "client"):
+            self._discard()
+            del self.client  # a thread that has died, and all that it had, may be collected much later
 
     def _discard(self) -> None:
         if self._stuck:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from confluent_kafka.admin import AdminClient
@@ -91,28 +92,34 @@ def open_resources(
     config, settings, admin = context.config, context.settings, context.admin
     timeout_s, clients = config.task_timeout_ms / 1000, client_supplier(config)
     starting = StartingOffsets(context.topology, admin, settings.auto_offset_reset(), timeout_s)
-    consumer = InputConsumer(
-        clients.consumer(settings.main_consumer(number)),
-        lambda partition: starting.reset(starting.policy(partition.topic), [partition])[partition],
-    )
-    handler = resolve_handler(
-        config.production_exception_handler or config.default_production_exception_handler,
-        DefaultProductionExceptionHandler,
-        "production.exception.handler",
-        config,
-    )
-    producer = StreamsProducer(lambda: settings.producer(number), config.task_timeout_ms, progress, clients.producer)
-    collector = KafkaRecordCollector(producer, admin, config, handler, context.instrumentation)
-    updater = StateUpdater(
-        settings.thread_name(number).replace("StreamThread", "StateUpdater"),
-        lambda: clients.restore_consumer(settings.restore_consumer(number)),
-        admin,
-        config,
-        context.restore_listener,
-        context.standby_listener,
-        context.paused,
-    )
-    cache = RecordCache(context.cache_max_bytes()) if config.statestore_cache_max_bytes > 0 else None
-    member = context.new_membership(number, offset_sums, progress)
+    with ExitStack() as opened:  # closes what is open if something else cannot be opened
+        consumer = InputConsumer(
+            clients.consumer(settings.main_consumer(number)),
+            lambda partition: starting.reset(starting.policy(partition.topic), [partition])[partition],
+        )
+        opened.callback(consumer.close)
+        handler = resolve_handler(
+            config.production_exception_handler or config.default_production_exception_handler,
+            DefaultProductionExceptionHandler,
+            "production.exception.handler",
+            config,
+        )
+        producer = StreamsProducer(
+            lambda: settings.producer(number), config.task_timeout_ms, progress, clients.producer
+        )
+        opened.callback(producer.close)
+        collector = KafkaRecordCollector(producer, admin, config, handler, context.instrumentation)
+        updater = StateUpdater(
+            settings.thread_name(number).replace("StreamThread", "StateUpdater"),
+            lambda: clients.restore_consumer(settings.restore_consumer(number)),
+            admin,
+            config,
+            context.restore_listener,
+            context.standby_listener,
+            context.paused,
+        )
+        cache = RecordCache(context.cache_max_bytes()) if config.statestore_cache_max_bytes > 0 else None
+        member = context.new_membership(number, offset_sums, progress)
+        opened.pop_all()
     thread = settings.thread_name(number)
     return ThreadResources(thread, context, consumer, starting, producer, collector, updater, member, cache)

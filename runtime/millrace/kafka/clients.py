@@ -35,6 +35,8 @@ _PAUSE_S: Final = 0.01
 _FREE_ATTEMPTS: Final = 1_000
 _LOOK_UP_S: Final = 0.5
 """How long new topics are looked up at most; librdkafka does so by itself once a second, as long as there are any."""
+_LOOK_UP_PAUSE_S: Final = 10.0
+"""How long none is looked up after brokers did not answer in time."""
 
 
 class RepeatFilter(logging.Filter):
@@ -110,16 +112,23 @@ class _Consumer(Consumer):
 
     _renewed: tuple[str, str] | None = None
     _known_topics: frozenset[str] = frozenset()
+    _look_up_again = Deadline(0.0)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
-        """Assign as the library does, and look up the topics that are new to this client now, not within a second."""
+        """Assign as the library does, and look up the topics that are new to this client now, not within a second.
+
+        While brokers are slow only one of many calls waits for them.
+        """
         super().incremental_assign(partitions)
+        if not self._look_up_again.passed:
+            return
         deadline = Deadline(_LOOK_UP_S)
         for topic in sorted({partition.topic for partition in partitions} - self._known_topics):
             try:
                 super().list_topics(topic, deadline.left_s())
             except KafkaException as error:
                 librdkafka_log.info("%s is looked up later: %s", topic, error)
+                self._look_up_again = Deadline(_LOOK_UP_PAUSE_S)
                 return
             self._known_topics |= {topic}
 

@@ -5,7 +5,8 @@ keys are in the order of the bytes store (see `window_bytes_store`), merged with
 
 Where duplicates are retained, a sequence number tells apart the values of one key and time. Java counts from 1 in every new
 task, so that a value may replace another one that was put as early in a former task, and a join loses results. Here the numbers
-go on from the changelog's offset, which is not less than the last number: every put is logged.
+go on from the changelog's offset, which is not less than the last number: every put is logged. A store without a changelog looks
+for its largest number.
 """
 
 from __future__ import annotations
@@ -76,13 +77,16 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         self._log = log
         self._drop_record = context.drop_record
         self._from_disk = self._disk_reader()
-        partition = context.changelog_partition(self.name)
-        offset = None if partition is None else self._bytes_store.committed_offset(partition)
-        self._count_from(-1 if offset is None else offset)
+        if self.retain_duplicates:
+            partition = context.changelog_partition(self.name)
+            if partition is None:
+                self._seq = self._bytes_store.largest_number()
+            else:
+                offset = self._bytes_store.committed_offset(partition)
+                self._count_from(-1 if offset is None else offset)
 
     def _count_from(self, offset: int) -> None:
-        if self.retain_duplicates:
-            self._seq = self._log_seq = (offset + 1) & MAX_INT
+        self._seq = self._log_seq = (offset + 1) & MAX_INT
 
     def _compile(self) -> None:
         self._write = self._window_writer()
@@ -145,7 +149,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
                 self._cache.forget(record.key)
         rows = disk_rows(records, self._format, self._bytes_store)
         self._bytes_store.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
-        if records:
+        if records and self.retain_duplicates:
             self._count_from(records[-1].offset)
 
     def put(self, key: K, value: S | None, window_start: int) -> None:

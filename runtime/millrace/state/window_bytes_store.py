@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from sortedcontainers import SortedDict
 
 from millrace.records import TopicPartition
-from millrace.state.bytes_store import BytesStore
+from millrace.state.bytes_store import BytesStore, Rows
 from millrace.state.keys import (
     BASE,
     INDEX,
@@ -64,6 +64,9 @@ class WindowBytesStore(BytesStore, Protocol):
         self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
     ) -> WindowRows:
         """Iterate windows."""
+
+    def largest_number(self) -> int:
+        """Return the largest sequence number of any row, 0 if there is none; reads them all."""
 
     def order(self, key: bytes, start: int, *, of_keys: bool) -> Any:
         """Return the sort key of a window in a scan, of some keys or of all."""
@@ -110,6 +113,10 @@ class RocksWindowStore(SegmentedDatabase):
             upper = None if key_to is None else upper_range(key_to, pack_window_suffix(time_to, MAX_INT))
         rows = self.scan_segments(time_from, time_to, lower, upper, reverse=reverse)
         return _matching(rows, decode_window_key, key_from, key_to, time_from, time_to)
+
+    def largest_number(self) -> int:
+        """Return the largest sequence number of any row, 0 if there is none."""
+        return _largest_number(self.scan_segments(0, MAX_LONG, None, None))
 
     def order(self, key: bytes, start: int, *, of_keys: bool) -> Any:  # noqa: ARG002 (there is one order)
         """Return segment and row key."""
@@ -182,6 +189,10 @@ class RocksTimeOrderedWindowStore(SegmentedDatabase):
             value = self.get((encode_window_key(key, start), start))
             if value is not None:
                 yield key, start, value
+
+    def largest_number(self) -> int:
+        """Return the largest sequence number of any row, 0 if there is none."""
+        return _largest_number(self.scan_segments(0, MAX_LONG, None, None))
 
     def order(self, key: bytes, start: int, *, of_keys: bool) -> Any:
         """Return start and key, or segment and key of the index row."""
@@ -275,6 +286,10 @@ class MemoryWindowStore(MemoryStore):
                     rows.append((key, start, value))
         return iter(rows)
 
+    def largest_number(self) -> int:
+        """Return 0: it is asked for when the store is opened, and then there are no rows."""
+        return 0
+
     def order(self, key: bytes, start: int, *, of_keys: bool) -> Any:  # noqa: ARG002 (there is one order)
         """Return start and key."""
         return start, key
@@ -290,6 +305,10 @@ class MemoryWindowStore(MemoryStore):
         super().close()
         self._starts.clear()
         self.observed_stream_time = -1
+
+
+def _largest_number(rows: Rows) -> int:
+    return max((decode_window_key(row).seq for row, _ in rows), default=0)  # every layout has it at the end
 
 
 def _matching(
