@@ -89,6 +89,7 @@ def test_methods_and_their_examples_are_in_the_reference(site, inventory):
     assert 'id="millrace.testing.TopologyTestDriver.advance_wall_clock_time"' in page
     assert '<span class="gp">&gt;&gt;&gt; </span>' in page
     assert "<blockquote>" not in page
+    assert "Example::" not in (site / "api" / "instance" / "index.html").read_text()
 
 
 def test_examples_show_their_files(site):
