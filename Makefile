@@ -60,8 +60,10 @@ manifests: $(READY) ## Render charts/kustomize/ from the chart (builds helm if n
 	@$(BIN)/python -m e2e.manifests
 
 .PHONY: docs
-docs: $(READY) ## Generate the pages in docs/ that come from code and data
-	@for page in inventory dsl configuration streamsapp conditions; do $(BIN)/python -m tests.docs.$$page || exit 1; done
+docs: $(READY) ## Generate the pages in docs/ that come from code and data, and build the site into build/site
+	@for page in inventory dsl configuration streamsapp conditions cli; do $(BIN)/python -m tests.docs.$$page || exit 1; done
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml
+	@echo "Open build/site/index.html"
 
 .PHONY: wheel
 wheel: $(READY) ## Build the distribution millrace-streams into dist/

@@ -1,13 +1,18 @@
-"""The pages about Kubernetes: their manifests are valid, their program runs, and what they mention exists."""
+"""The pages that people write: their programs run, their manifests are valid, and what they mention exists."""
 
 from __future__ import annotations
 
+import doctest
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.waiting import wait_until
 
 from millrace import TopologyTestDriver
 from millrace.dsl import StreamsBuilder
@@ -15,16 +20,40 @@ from millrace.manifest import StreamsApp, StreamsBackfill, StreamsReset
 from millrace.serdes import Serdes
 
 DOCS = Path(__file__).parents[2] / "docs"
+GUIDES = [
+    *("serdes.md", "time.md", "processors.md", "errors.md", "testing.md"),
+    *("from-java.md", "from-faust.md", "from-quix.md"),
+]
 PAGES = [
     *("install.md", "getting-started.md", "brokers.md", "upgrades.md", "gitops.md"),
     *("operations.md", "conditions.md", "README.md", "migrating.md", "development.md"),
+    *("tutorial.md", "kafka-streams.md", "cli.md", *GUIDES),
 ]
 CHART = DOCS.parent / "charts/millrace-operator"
+BROKER = "localhost:9092"
+"""What pages call the broker."""
 
 
-def blocks(page: str, language: str) -> list[str]:
-    """Return a page's code blocks in a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+def blocks(page: str, language: str, title: str = "") -> list[str]:
+    """Return a page's code blocks in a language that have this title."""
+    first = f'{language} title="{title}"' if title else language
+    return re.findall(rf"^```{re.escape(first)}\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def run(page: str, broker: str = BROKER) -> dict[str, Any]:
+    """Run a page's Python as one program, examples with `>>>` as doctests, and return its names."""
+    scope: dict[str, Any] = {"__name__": page}
+    for block in blocks(page, "python"):
+        code = block.replace(BROKER, broker)
+        if code.startswith(">>>"):
+            test = doctest.DocTestParser().get_doctest(code, scope, page, page, 0)
+            failed, tried = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, clear_globs=False)
+            assert tried > 0
+            assert failed == 0
+            scope.update(test.globs)
+        else:
+            exec(compile(code, page, "exec", dont_inherit=True), scope)
+    return scope
 
 
 def documents(page: str) -> list[dict[str, Any]]:
@@ -60,17 +89,78 @@ def test_every_way_to_brokers_is_valid(number: int) -> None:
 
 def test_program_of_the_first_application_counts_words() -> None:
     """The program runs unchanged, with the settings of the manifest below it."""
-    scope: dict[str, Any] = {}
-    program = "".join(blocks("getting-started.md", "python"))
-    exec(compile(program, "wordcount.py", "exec"), scope)
     builder = StreamsBuilder()
-    scope["topology"](builder)
+    run("getting-started.md")["topology"](builder)
     config = documents("getting-started.md")[0]["spec"]["kafka"]["config"]
     with TopologyTestDriver(builder.build(), config) as driver:
         text = Serdes.string()
         driver.create_input_topic("lines", text, text).pipe_input(None, "to be or not to be")
         counts = driver.create_output_topic("word-counts", text, Serdes.long()).read_key_values_to_map()
     assert counts == {"to": 2, "be": 2, "or": 1, "not": 1}
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_programs_of_a_guide_run(page: str) -> None:
+    """Every block of Python works as shown, and what looks like a test passes."""
+    tests = [value for name, value in run(page).items() if name.startswith("test_")]
+    for test in tests:
+        test()
+    assert tests or any(">>> " in block for block in blocks(page, "python"))
+
+
+def test_only_programs_of_other_libraries_do_not_run() -> None:
+    """A block with a title is a file of the tutorial, or valid Python for a library that is not installed here."""
+    for page in DOCS.glob("*.md"):
+        titles = set(re.findall(r"^```python (.+)$", page.read_text(), re.MULTILINE))
+        others = {"from-faust.md": {'title="Faust"'}, "from-quix.md": {'title="Quix Streams"'}}.get(page.name, set())
+        assert titles == (FILES if page.name == "tutorial.md" else others), page.name
+    for page, title in (("from-faust.md", "Faust"), ("from-quix.md", "Quix Streams")):
+        for block in blocks(page, "python", title):
+            compile(block, page, "exec")
+
+
+FILES = {f'title="{name}"' for name in ("totals.py", "test_totals.py", "topics.py", "send.py", "show.py")}
+
+
+@pytest.mark.broker
+def test_tutorial_works_as_written(own_kafka: Any, tmp_path: Path) -> None:
+    """The tutorial's files, run in its order against a real broker, print what the page shows."""
+    broker = own_kafka().bootstrap_servers
+    for title in FILES:
+        name = title.split('"')[1]
+        (code,) = blocks("tutorial.md", "python", name)
+        (tmp_path / name).write_text(code.replace(BROKER, broker))
+
+    def python(*arguments: str) -> str:
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "2 passed" in python("-m", "pytest", "-q")
+    python("topics.py")
+    log, shown = tmp_path / "log", tmp_path / "shown"
+    with log.open("w") as to_log, shown.open("w") as to_shown:
+        running = subprocess.Popen([sys.executable, "totals.py"], cwd=tmp_path, stderr=to_log)
+        showing = subprocess.Popen([sys.executable, "-u", "show.py"], cwd=tmp_path, stdout=to_shown)
+        try:
+            python("send.py")
+            (expected,) = blocks("tutorial.md", "text", "show.py prints")
+            wait_until(lambda: shown.read_text() == expected, lambda: shown.read_text() + log.read_text(), timeout_s=90)
+            running.send_signal(signal.SIGINT)
+            assert running.wait(60) == 0, log.read_text()
+        finally:
+            for process in (running, showing):
+                process.kill()
+                process.wait()
+
+
+@pytest.mark.broker
+def test_programs_of_the_page_about_kafka_streams_run(own_kafka: Any) -> None:
+    """The page's program starts, looks at itself, pauses and closes, on a real broker."""
+    kafka = own_kafka()
+    kafka.create_topics("lines", "shouts", partitions=2)
+    run("kafka-streams.md", kafka.bootstrap_servers)
 
 
 @pytest.mark.parametrize("page", PAGES)
