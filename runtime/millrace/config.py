@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from millrace.errors import ConfigError
+from millrace.checks import located, shown
+from millrace.durations import to_millis
+from millrace.errors import ConfigError, TopologyError
 
 CLIENT_PREFIXES = ("main.consumer.", "restore.consumer.", "global.consumer.", "consumer.", "producer.", "admin.")
 """More specific prefixes first."""
 
 INTERNAL_PREFIX = "__"
+_CLIENTS_OWN = frozenset({"retry.backoff.max.ms"})
+"""Settings of clients that look like misspelt ones of Kafka Streams."""
 
 FINAL_RESULTS_INTERVAL = "__emit.interval.ms.kstreams.windowed.aggregation__"
 """Internal setting: how often (ms of wall clock) to check for windows whose final results are due; 1000 if absent."""
@@ -52,6 +57,16 @@ def _listener(value: str) -> str:
     return value
 
 
+def _millis(value: object) -> object:
+    """Return a timedelta, or a text such as `10s`, in milliseconds, and other values unchanged."""
+    if isinstance(value, timedelta) or (isinstance(value, str) and value[-1:].isalpha()):
+        try:
+            return to_millis(value, "it")
+        except TopologyError:
+            raise ValueError('must be whole milliseconds, a timedelta, or a text such as "10s"') from None
+    return value
+
+
 _T = TypeVar("_T", int, float, str)
 
 ClientConfig: TypeAlias = Mapping[str, Any]
@@ -64,7 +79,7 @@ CommaList = Annotated[
 LOWER = BeforeValidator(lambda v: v.lower() if isinstance(v, str) else v)
 UPPER = BeforeValidator(lambda v: v.upper() if isinstance(v, str) else v)
 Bytes = Annotated[int, Field(ge=0)]
-Millis = Annotated[int, Field(ge=0)]
+Millis = Annotated[int, BeforeValidator(_millis), Field(ge=0)]
 
 
 class StreamsConfig(BaseModel):
@@ -212,19 +227,26 @@ class StreamsConfig(BaseModel):
         """Validate settings, given by Kafka's dotted names or by field names.
 
         Raises:
-            ConfigError: a setting is invalid; names the key, its value and the rule it breaks.
+            ConfigError: a setting is invalid; names the key, its value and the rule it breaks. Or its key is misspelt.
         """
         if isinstance(settings, StreamsConfig):
             return settings
+        if not isinstance(settings, Mapping):
+            raise ConfigError(located(f"The configuration must be a mapping of settings, not {shown(settings)}"))
         try:
-            return cls.model_validate(dict(settings))
+            config = cls.model_validate(dict(settings))
         except ValidationError as error:
             problems = "; ".join(
                 f"{'.'.join(map(str, item['loc'])) or 'configuration'}: {item['msg']}"
                 + (f" (got {item['input']!r})" if item["type"] != "missing" else "")
                 for item in error.errors()
             )
-            raise ConfigError(f"Invalid configuration: {problems}") from None
+            raise ConfigError(located(f"Invalid configuration: {problems}")) from None
+        unknown = config.unknown_keys()
+        if unknown:
+            problems = "; ".join(f"{key} is not a setting; did you mean {near}?" for key, near in unknown.items())
+            raise ConfigError(located(f"Invalid configuration: {problems}"))
+        return config
 
     @property
     def exactly_once(self) -> bool:
@@ -255,5 +277,6 @@ class StreamsConfig(BaseModel):
     def unknown_keys(self) -> dict[str, str | None]:
         """Return the client settings that look like misspelt Kafka Streams keys, each with the nearest known key."""
         known = [str(info.alias) for info in type(self).model_fields.values()]
-        guesses = {key: difflib.get_close_matches(key, known, 1, 0.88) for key in self.common_client_settings()}
+        ours = self.common_client_settings().keys() - _CLIENTS_OWN
+        guesses = {key: difflib.get_close_matches(key.replace("_", "."), known, 1, 0.88) for key in sorted(ours)}
         return {key: near[0] for key, near in guesses.items() if near}

@@ -29,6 +29,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, Protocol, TypeGuard, TypeVar
 
+from millrace.checks import did_you_mean
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 
@@ -89,7 +90,8 @@ def load(value: object, setting: str, known: Mapping[str, object] | None = None)
         if ":" in name or isinstance(error.__cause__, Exception):
             raise ConfigError(f"{setting}: {value!r} cannot be imported: {error}") from error.__cause__
     names = f", or one of {', '.join(known)}" if known else ""
-    raise ConfigError(f"{setting}: {value!r} is not known here: give module:attribute{names}")
+    meant = did_you_mean(java_name(name), list(known or ()))
+    raise ConfigError(f"{setting}: {value!r} is not known here: give module:attribute{names}{meant}")
 
 
 def load_instance(
@@ -228,4 +230,6 @@ def _import(name: str, folder: str | None) -> ModuleType:
     except SyntaxError as error:
         raise LoadError(f"{error.filename}:{error.lineno}: {error.msg}") from error
     except (Exception, SystemExit) as error:
-        raise LoadError(f"importing `{name}` raised {summary(error)} at {where_raised(error)}") from error
+        place = where_raised(error)
+        told = summary(error)
+        raise LoadError(f"importing `{name}` raised {told}" + ("" if place in told else f" at {place}")) from error

@@ -92,6 +92,25 @@ keeps it up to date, and the examples run as tests. The names are Kafka Streams'
 
 In the examples `run(build, …)` applies `build` to an input stream, sends it strings or (key, value) pairs one millisecond apart,
 and returns the keys and values that come out.
+
+**The order of arguments** is the same everywhere:
+
+1. what is read or joined: topics, streams, tables;
+2. functions and windows, in the order in which they are needed: `initializer`, `aggregator`, `merger`; `joiner`, `windows`;
+3. the operator's option: `Consumed`, `Produced`, `Grouped`, `Joined`, …; where a table is made, a `Materialized` or just the
+   store's name;
+4. everything else by name: `named=`, `consumed=`, `joined=`, `foreign_key=`, `key_selector=`. Where `named` is the only option,
+   it may also come last.
+
+Java's order is accepted too where types tell the arguments apart: `table(topic, consumed, materialized)`, a foreign key or a
+key selector before the joiner, a `Joined` after it, `Named` before the names of a processor's stores.
+
+**Mistakes** are reported by the call that makes them: a `TopologyError` or `ConfigError` says what to write and ends with its
+file and line. That covers options and serdes of the wrong kind, functions of other arguments, windows of another kind, operators
+after `build()` and misspelt settings. A wrong name, such as Java's, is an `AttributeError` that names the right one.
+
+**Durations** are a `timedelta`, a text such as `"500ms"`, `"10s"` or `"1h30m"` (`ms`, `s`, `m`, `h`, `d`), or milliseconds.
+A fraction of a millisecond is an error.
 """
 _SECTION = re.compile(r"^(Args|Raises|Returns|Example):$", re.MULTILINE)
 

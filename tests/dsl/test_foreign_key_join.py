@@ -430,9 +430,9 @@ def test_result_is_a_table_like_any_other():
     left, right = builder.table("left"), builder.table("right")
     result = left.join(right, pair, foreign_key=foreign_key)
     result.join(left, pair).to_stream().to("out")
-    assert "KTABLE-FK-JOIN-OUTPUT-STATE-STORE" in builder.build().describe()
     named = left.join(right, pair, "kept", foreign_key=foreign_key)
     assert named.queryable_store_name == "kept"
+    assert "KTABLE-FK-JOIN-OUTPUT-STATE-STORE" in builder.build().describe()
 
 
 def test_subscription_serde_shows_what_it_is_made_of():

@@ -7,6 +7,7 @@ import pytest
 from millrace import (
     Materialized,
     Printed,
+    Processor,
     Produced,
     Repartitioned,
     Serdes,
@@ -59,7 +60,8 @@ def test_operators_on_values_keep_the_key(operator, function, expected):
 def test_operators_that_may_change_the_key_are_followed_by_a_repartition(operator):
     """Whether they actually change it is not checked."""
     builder = StreamsBuilder()
-    getattr(builder.stream("in"), operator)(lambda key, value: None).group_by_key().count("c")
+    function = Processor if operator == "process" else lambda key, value: None
+    getattr(builder.stream("in"), operator)(function).group_by_key().count("c")
     assert "(topic: c-repartition)" in builder.build().describe()
 
 

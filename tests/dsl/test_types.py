@@ -51,6 +51,64 @@ totals.to_stream().to("totals", Produced.with_(text, number))
 """
 
 
+REVEALED = """
+from millrace import *
+from millrace.dsl import JoinWindows, StreamJoined, TableJoined
+
+text, number = Serdes.string(), Serdes.long()
+builder = StreamsBuilder()
+words = builder.stream("words", Consumed.with_(text, text))
+numbers = builder.stream("numbers", Consumed.with_(text, number))
+table = builder.table("table", Consumed.with_(text, number), Materialized.with_(text, number))
+names_by_id = builder.table("names-by-id", consumed=Consumed.with_(number, text))
+names = builder.global_table("names", Consumed.with_(number, text))
+within = JoinWindows.of_time_difference_with_no_grace("5s")
+
+
+class Length(Processor[str, str, str, int]):
+    def process(self, record: Record[str, str]) -> None:
+        self.context.forward(record.with_value(len(record.value)))
+
+
+class Half(FixedKeyProcessor[str, int, float]):
+    def process(self, record: Record[str, int]) -> None:
+        self.context.forward(record.with_value(record.value / 2))
+
+
+reveal_type(Consumed.with_(text, number))  # Consumed[str, int]
+reveal_type(Consumed.with_(text, number).with_name("n"))  # Consumed[str, int]
+reveal_type(Produced.with_(text, number))  # Produced[str, int]
+reveal_type(Grouped.with_(text, number, name="n"))  # Grouped[str, int]
+reveal_type(Repartitioned.with_(text, number))  # Repartitioned[str, int]
+reveal_type(Materialized.with_(text, number))  # Materialized[str, int]
+reveal_type(Joined.with_(text, text, number))  # Joined[str, str, int]
+reveal_type(StreamJoined.with_(text, text, number))  # StreamJoined[str, str, int]
+reveal_type(words)  # KStream[str, str]
+reveal_type(table)  # KTable[str, int]
+reveal_type(names)  # GlobalKTable[int, str]
+reveal_type(words.map_values(len))  # KStream[str, int]
+reveal_type(words.map(lambda key, word: (len(word), key)))  # KStream[int, str]
+reveal_type(words.flat_map_values(str.split))  # KStream[str, str]
+reveal_type(words.select_key(lambda key, word: len(word)))  # KStream[int, str]
+reveal_type(words.process(Length))  # KStream[str, int]
+reveal_type(numbers.process_values(Half))  # KStream[str, float]
+reveal_type(words.group_by_key().count("counts"))  # KTable[str, int]
+reveal_type(words.group_by(lambda key, word: len(word)))  # KGroupedStream[int, str]
+reveal_type(words.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace("10s")))  # TimeWindowedKStream[str, str]
+sessions = SessionWindows.of_inactivity_gap_with_no_grace(5)
+reveal_type(words.group_by_key().windowed_by(sessions))  # SessionWindowedKStream[str, str]
+reveal_type(numbers.group_by_key().aggregate(float, lambda key, each, total: total + each))  # KTable[str, float]
+reveal_type(words.join(numbers, lambda word, count: word * count, within))  # KStream[str, str]
+reveal_type(words.join(table, lambda word, count: (word, count)))  # KStream[str, tuple[str, int]]
+reveal_type(words.join(table, lambda word, each: (word, each), Joined.with_(text, text, number)))  # KStream[str, tuple[str, int]]
+reveal_type(numbers.join(names, lambda key, each: each, lambda each, name: name))  # KStream[str, str]
+reveal_type(table.join(names_by_id, lambda each: each, lambda each, name: name))  # KTable[str, str]
+reveal_type(table.join(names_by_id, lambda each, name: name, foreign_key=lambda each: each))  # KTable[str, str]
+reveal_type(table.to_stream())  # KStream[str, int]
+reveal_type(words.split().branch(lambda key, word: True))  # BranchedKStream[str, str]
+"""
+
+
 def mypy(tmp_path_factory, program, *options):
     """Check a program as a user would, and return mypy's lines; the runs share a cache."""
     folder = tmp_path_factory.getbasetemp() / "mypy"
@@ -82,3 +140,13 @@ def test_types_flow_through_operators(tmp_path_factory):
     ]
     errors = [line for line in output if ": error:" in line]
     assert [line.rpartition("[")[2] for line in errors] == ["attr-defined]", "arg-type]"], output
+
+
+@pytest.mark.slow
+def test_options_and_operators_have_the_types_of_their_serdes(tmp_path_factory):
+    """What the factories of options are given flows through sources, operators, joins, processors and tables."""
+    expected = re.findall(r"^reveal_type\(.*\)  # (.*)$", REVEALED, re.MULTILINE)
+    output = mypy(tmp_path_factory, REVEALED, "--strict")
+    assert [line for line in output if ": error:" in line] == []
+    revealed = [line.partition("Revealed type is ")[2].strip('"') for line in output if "Revealed" in line]
+    assert [re.sub(r"\w+\.", "", text) for text in revealed] == expected

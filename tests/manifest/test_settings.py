@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from tests.manifest import wrong
 
 from millrace.config import StreamsConfig
+from millrace.durations import duration_ms
 from millrace.errors import ConfigError
 from millrace.instance.preflight import check_supported
 from millrace.kafka.client_settings import ClientSettings
 from millrace.manifest import StreamsApp, check, replica_name, to_group_settings, to_streams_config
-from millrace.manifest.fields import duration_ms, quantity_value
+from millrace.manifest.fields import quantity_value
 
 SMALL = wrong.good("minimal")["StreamsApp"]
 

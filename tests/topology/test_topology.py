@@ -102,5 +102,5 @@ def test_mistakes_are_named(mistake, message):
 def test_offset_reset_by_duration_cannot_be_negative():
     """A duration reaches only into the past."""
     assert AutoOffsetReset.by_duration(5).policy == "by_duration:5"
-    with pytest.raises(TopologyError, match="positive duration"):
+    with pytest.raises(TopologyError, match="at least 0 ms, not -1 ms"):
         AutoOffsetReset.by_duration(-1)

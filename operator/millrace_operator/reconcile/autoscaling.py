@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.manifest.fields import duration_ms
+from millrace.durations import duration_ms
 from millrace.manifest.status import AutoscalingStatus
 from millrace.manifest.upgrade import Autoscaling
 from millrace_operator.model import ReportedStatus

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from millrace.manifest.fields import duration_ms
+from millrace.durations import duration_ms
 from millrace_operator.model import ReportedTask
 from millrace_operator.reconcile.children_view import Pod, seconds
 from millrace_operator.reconcile.context import ReconcileContext

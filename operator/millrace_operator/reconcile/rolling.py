@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.manifest.fields import duration_ms
+from millrace.durations import duration_ms
 from millrace_operator.model import Delete, Key, Renewal
 from millrace_operator.reconcile import copies
 from millrace_operator.reconcile.children_view import Pod, seconds

@@ -110,9 +110,11 @@ def _call(
         if isinstance(result, StreamsBuilder):
             result = result.build(streams_config)
     except StreamsError as error:
-        raise EntrypointError(f"{entrypoint}: {error} (at {where_raised(error)})") from error
+        place = where_raised(error)
+        raise EntrypointError(f"{entrypoint}: {error}" + ("" if place in str(error) else f" (at {place})")) from error
     except (Exception, SystemExit) as error:
-        raise EntrypointError(f"{entrypoint} raised {summary(error)} at {where_raised(error)}") from error
+        place, told = where_raised(error), summary(error)
+        raise EntrypointError(f"{entrypoint} raised {told}" + ("" if place in told else f" at {place}")) from error
     if not isinstance(result, Topology):
         wanted = "a Topology or a StreamsBuilder" + (
             ", or nothing if it fills the one it is given" if arguments else ""

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Generic, Self, TypeVar
 
+from millrace.checks import Suggesting, mistake
 from millrace.dsl.graph.builder import GraphBuilder
 from millrace.dsl.graph.nodes import GraphNode
 from millrace.dsl.graph.repartition import Repartition
 from millrace.dsl.processors.tables import TableProcessor
 from millrace.dsl.stores import TableOptions
-from millrace.errors import TopologyError
 from millrace.serdes.base import Serde
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class AbstractStream(Generic[K, V]):
+class AbstractStream(Suggesting, Generic[K, V]):
     """A stream, a table, or a grouping of either."""
 
     def __init__(
@@ -48,9 +48,7 @@ class AbstractStream(Generic[K, V]):
             TopologyError: it does not.
         """
         if self._graph is not other._graph:
-            raise TopologyError(
-                f"{self!r} and {other!r} belong to different StreamsBuilders; build both with the same one"
-            )
+            raise mistake(f"{self!r} and {other!r} belong to different StreamsBuilders; build both with the same one")
 
     def _copartition_with(self, other: AbstractStream[Any, Any]) -> frozenset[str]:
         """Require equal partition counts, and return the sources of both."""

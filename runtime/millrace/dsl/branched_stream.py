@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from millrace.checks import Suggesting, callback, hint_for, mistake, wrong
 from millrace.dsl.graph.nodes import ProcessorStep
 from millrace.dsl.processors import stateless
 
@@ -19,7 +20,7 @@ BRANCH = "KSTREAM-BRANCH-"
 
 
 @dataclass(frozen=True, slots=True)
-class Branched(Generic[K, V]):
+class Branched(Suggesting, Generic[K, V]):
     """What happens to one branch: a name, a function that turns it into another stream, or one that consumes it."""
 
     name: str | None = None
@@ -27,6 +28,11 @@ class Branched(Generic[K, V]):
     """Its return value is added to the result of the split under the branch's name; with None the branch is left out."""
     consumer: Callable[[KStream[K, V]], object] | None = None
     """Consumes the branch, which is then left out of the result of the split."""
+
+    def __post_init__(self) -> None:
+        for parameter, given in (("function", self.function), ("consumer", self.consumer)):
+            if given is not None:
+                callback(given, parameter, "stream")
 
     @classmethod
     def as_(cls, name: str) -> Branched[Any, Any]:
@@ -50,7 +56,7 @@ class Branched(Generic[K, V]):
         return replace(self, name=name)
 
 
-class BranchedKStream(Generic[K, V]):
+class BranchedKStream(Suggesting, Generic[K, V]):
     """Made by `KStream.split`; finish it with `default_branch` or `no_default_branch`, which return the branches by name.
 
     A branch is called `<name of the split><name of the branch>`. Branches without a name are numbered from 1; the default
@@ -64,6 +70,7 @@ class BranchedKStream(Generic[K, V]):
         self._predicates: list[Callable[[K, V], Any]] = []
         self._children: list[str] = []
         self._branches: dict[str, KStream[Any, Any]] = {}
+        self._has_default = False
         self._node = ProcessorStep(self._name, stateless.branching(self._predicates, self._children))
         self._graph.add(stream._node, self._node)  # noqa: SLF001
 
@@ -84,8 +91,9 @@ class BranchedKStream(Generic[K, V]):
             >>> run(build, "to", "stream")
             [(None, 'TO'), (None, 'stream')]
         """
+        callback(predicate, "predicate", "key, value")
+        self._add(branched, len(self._predicates) + 1)
         self._predicates.append(predicate)
-        self._add(branched, len(self._predicates))
         return self
 
     def default_branch(self, branched: Branched[K, V] | str | None = None) -> dict[str, KStream[Any, Any]]:
@@ -99,6 +107,7 @@ class BranchedKStream(Generic[K, V]):
             [(None, 'stream')]
         """
         self._add(branched, 0)
+        self._has_default = True
         return self._branches
 
     def no_default_branch(self) -> dict[str, KStream[Any, Any]]:
@@ -114,6 +123,12 @@ class BranchedKStream(Generic[K, V]):
         return self._branches
 
     def _add(self, branched: Branched[K, V] | str | None, number: int) -> None:
+        if self._has_default:
+            raise mistake(
+                f"Split {self._name} already has its default branch, which takes all other records; add it last"
+            )
+        if branched is not None and not isinstance(branched, Branched | str):
+            raise wrong("branched", "a Branched or the branch's name", branched, hint_for(branched, Branched))
         options: Branched[K, V] = Branched(branched) if isinstance(branched, str) else branched or Branched()
         suffix = options.name if options.name is not None else str(number)
         name = self._graph.names.processor(BRANCH, self._name, suffix)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from millrace.checks import Suggesting, callback, instance
 from millrace.dsl.graph.nodes import ProcessorStep
 from millrace.dsl.ktable import KTable
 from millrace.dsl.options.materialized import AnyMaterialized, Materialized
@@ -13,7 +14,7 @@ from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import CogroupMerge, StreamAggregate
 from millrace.dsl.processors.session_aggregate import SessionAggregate
 from millrace.dsl.stores import TableOptions, table_options
-from millrace.dsl.windowed_stream import WindowedTable, windowed_aggregate
+from millrace.dsl.windowed_stream import WindowedTable, check_windows, windowed_aggregate
 from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.records import Windowed
 
@@ -29,7 +30,7 @@ AGGREGATE = "COGROUPKSTREAM-AGGREGATE-"
 Aggregator = Callable[[Any, Any, Any], object]
 
 
-class CogroupedKStream(Generic[K, A]):
+class CogroupedKStream(Suggesting, Generic[K, A]):
     """Made by `KGroupedStream.cogroup`. All inputs must have keys of the same type and be partitioned in the same way."""
 
     def __init__(self, aggregators: dict[KGroupedStream[K, Any], Aggregator]) -> None:
@@ -62,7 +63,10 @@ class CogroupedKStream(Generic[K, A]):
             >>> run(build, ("k", "a"), ("k", "B"))
             [('k', 'a'), ('k', 'a(B)')]
         """
-        next(iter(self._aggregators))._require_same_builder(grouped)
+        first = next(iter(self._aggregators))
+        instance(grouped, "grouped", type(first), "a KGroupedStream", "group the stream first: group_by_key()")
+        callback(aggregator, "aggregator", "key, value, aggregate")
+        first._require_same_builder(grouped)
         return CogroupedKStream({**self._aggregators, grouped: aggregator})
 
     def aggregate(
@@ -89,6 +93,7 @@ class CogroupedKStream(Generic[K, A]):
             >>> run(build, ("ann", "click"), ("ann", "buy"))
             [('ann', 'c'), ('ann', 'cB')]
         """
+        callback(initializer, "initializer", "")
         options = self._options(materialized)
         return self._aggregated(
             options, named, lambda aggregator: StreamAggregate(options.store_name, initializer, aggregator)
@@ -113,6 +118,7 @@ class CogroupedKStream(Generic[K, A]):
             >>> run(build, ("k", "a"), ("k", "b"), ("k", "c"))
             [('k@0', 'a'), ('k@0', 'ab'), ('k@2', 'c')]
         """
+        check_windows(windows)
         if isinstance(windows, SessionWindows):
             return SessionWindowedCogroupedKStream(self, windows)
         return TimeWindowedCogroupedKStream(self, windows)
@@ -160,7 +166,7 @@ class CogroupedKStream(Generic[K, A]):
         )
 
 
-class TimeWindowedCogroupedKStream(Generic[K, A]):
+class TimeWindowedCogroupedKStream(Suggesting, Generic[K, A]):
     """Made by `CogroupedKStream.windowed_by` with time, sliding or unlimited windows."""
 
     def __init__(
@@ -193,6 +199,7 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
             >>> run(build, ("k", "a"), ("k", "b"))
             [('k@0', 'a'), ('k@0', 'ab'), ('k@1', 'b')]
         """
+        callback(initializer, "initializer", "")
         windows, update = self._windows, EmitStrategy.ON_WINDOW_UPDATE
         options = self._cogrouped._options(materialized)
         return self._cogrouped._aggregated(
@@ -203,7 +210,7 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
         )
 
 
-class SessionWindowedCogroupedKStream(Generic[K, A]):
+class SessionWindowedCogroupedKStream(Suggesting, Generic[K, A]):
     """Made by `CogroupedKStream.windowed_by` with session windows."""
 
     def __init__(self, cogrouped: CogroupedKStream[K, A], windows: SessionWindows) -> None:
@@ -237,6 +244,8 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
             >>> run(build, ("k", "a"), ("k", "b"))
             [('0-0', 'a'), ('0-0', None), ('0-1', 'ab')]
         """
+        callback(initializer, "initializer", "")
+        callback(merger, "merger", "key, one, other")
         windows, update = self._windows, EmitStrategy.ON_WINDOW_UPDATE
         options = self._cogrouped._options(materialized)
         return self._cogrouped._aggregated(

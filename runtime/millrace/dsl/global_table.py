@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from millrace.checks import Suggesting
 from millrace.dsl.processors.tables import View
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class GlobalKTable(Generic[K, V]):
+class GlobalKTable(Suggesting, Generic[K, V]):
     """Made by `StreamsBuilder.global_table`; streams can be joined with it by any key."""
 
     def __init__(self, view: View, queryable_store_name: str | None) -> None:

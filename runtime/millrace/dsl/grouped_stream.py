@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
 
+from millrace.checks import callback
 from millrace.dsl.abstract_stream import AbstractStream
 from millrace.dsl.cogrouped_stream import CogroupedKStream
 from millrace.dsl.graph.builder import GraphBuilder
@@ -16,7 +17,7 @@ from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import StreamAggregate, StreamReduce, count_aggregator
 from millrace.dsl.processors.tables import TableProcessor
 from millrace.dsl.stores import TableOptions, table_options
-from millrace.dsl.windowed_stream import SessionWindowedKStream, TimeWindowedKStream, WindowedTable
+from millrace.dsl.windowed_stream import SessionWindowedKStream, TimeWindowedKStream, WindowedTable, check_windows
 from millrace.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.serdes import Serdes
 from millrace.serdes.base import Serde
@@ -84,6 +85,7 @@ class KGroupedStream(AbstractStream[K, V]):
             >>> run(lambda words: words.group_by_key().reduce(lambda old, new: old + new).to_stream(), ("k", "a"), ("k", "b"))
             [('k', 'a'), ('k', 'ab')]
         """
+        callback(reducer, "reducer", "old, new")
         options = table_options(materialized, self._graph.names, REDUCE)
         options = options.with_defaults(self._key_serde, self._value_serde)
         name = self._graph.names.processor(REDUCE, name_of(named))
@@ -112,6 +114,8 @@ class KGroupedStream(AbstractStream[K, V]):
             >>> run(build, ("k", "a"), ("k", "b"))
             [('k', 'a'), ('k', 'ab')]
         """
+        callback(initializer, "initializer", "")
+        callback(aggregator, "aggregator", "key, value, aggregate")
         options = table_options(materialized, self._graph.names, AGGREGATE).with_defaults(self._key_serde)
         name = self._graph.names.processor(AGGREGATE, name_of(named))
         return self._aggregated(name, options, StreamAggregate(options.store_name, initializer, aggregator))
@@ -133,6 +137,7 @@ class KGroupedStream(AbstractStream[K, V]):
             >>> run(build, ("k", "a"), ("k", "b"))
             [('k', '0: 1'), ('k', '0: 2')]
         """
+        check_windows(windows)
         if isinstance(windows, SessionWindows):
             return SessionWindowedKStream(self, windows)
         return TimeWindowedKStream(self, windows)
@@ -147,6 +152,7 @@ class KGroupedStream(AbstractStream[K, V]):
             >>> run(build, ("k", "a"), ("k", "b"))
             [('k', 'a'), ('k', 'ab')]
         """
+        callback(aggregator, "aggregator", "key, value, aggregate")
         return CogroupedKStream.beginning_with(self, aggregator)
 
     # Building blocks.

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from millrace.checks import callback
 from millrace.config import StreamsConfig
 from millrace.dsl.abstract_stream import AbstractStream
 from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
@@ -96,6 +97,8 @@ class KGroupedTable(AbstractStream[K, V]):
             >>> run(build, ("a", "1"), ("b", "5"), ("a", "2"))
             [('sum', '1'), ('sum', '6'), ('sum', '7')]
         """
+        callback(adder, "adder", "old, new")
+        callback(subtractor, "subtractor", "old, new")
         options = table_options(materialized, self._graph.names, AGGREGATE)  # not REDUCE: Kafka Streams names it so
         options = options.with_defaults(self._grouped.key_serde, self._grouped.value_serde)
         processor = TableAggregate(
@@ -134,6 +137,9 @@ class KGroupedTable(AbstractStream[K, V]):
             >>> run(build, ("1", "ant"), ("2", "asp"), ("1", "ape"))
             [('a', 'ant'), ('a', 'antasp'), ('a', 'aspape')]
         """
+        callback(initializer, "initializer", "")
+        callback(adder, "adder", "key, value, aggregate")
+        callback(subtractor, "subtractor", "key, value, aggregate")
         options = table_options(materialized, self._graph.names, AGGREGATE).with_defaults(self._grouped.key_serde)
         processor = TableAggregate(
             options.store_name,

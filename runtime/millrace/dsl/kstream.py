@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from millrace.checks import callback, instance, option, processor_supplier
 from millrace.dsl.branched_stream import BranchedKStream
+from millrace.dsl.graph.names import topic_name
 from millrace.dsl.graph.nodes import GraphNode, ProcessorStep, SinkStep
 from millrace.dsl.graph.repartition import Repartition
 from millrace.dsl.graph.sources import TableStep
@@ -18,7 +20,7 @@ from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.options.produced import Printed, Produced
 from millrace.dsl.processors import stateless
-from millrace.dsl.stores import table_options
+from millrace.dsl.stores import names_of_stores, table_options
 from millrace.dsl.stream_joins import StreamJoins
 from millrace.processor.adapter import FixedKeyProcessorFactory, ProcessorFactory, stores_of
 from millrace.processor.api import FixedKeyProcessorSupplier, ProcessorSupplier, TopicNameExtractor
@@ -48,6 +50,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.filter(lambda key, value: len(value) > 3), "to", "stream")
             [(None, 'stream')]
         """
+        callback(predicate, "predicate", "key, value")
         return self._filtered(stateless.filtering(predicate), named)
 
     def filter_not(self, predicate: Callable[[K, V], object], named: Named | str | None = None) -> KStream[K, V]:
@@ -58,6 +61,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.filter_not(lambda key, value: len(value) > 3), "to", "stream")
             [(None, 'to')]
         """
+        callback(predicate, "predicate", "key, value")
         return self._filtered(stateless.filtering(predicate, negate=True), named)
 
     def _filtered(self, factory: NodeFactory, named: Named | str | None) -> KStream[K, V]:
@@ -71,6 +75,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.map(lambda key, value: (value[0], value.upper())), "stream")
             [('s', 'STREAM')]
         """
+        callback(mapper, "mapper", "key, value")
         node = self._processor("KSTREAM-MAP-", stateless.mapping(mapper), named, key_changing=True)
         return KStream(self._graph, node.name, node, sources=self._sources, repartition_required=True)
 
@@ -93,6 +98,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.map_values(str.upper), "stream")
             [(None, 'STREAM')]
         """
+        callback(mapper, "mapper", "value", {"key, value": "use map_values_with_key"})
         node = self._processor("KSTREAM-MAPVALUES-", stateless.mapping_values(mapper), named, value_changing=True)
         return self._with_values(node, value_serde)
 
@@ -104,6 +110,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.map_values_with_key(lambda key, value: f"{key}={value}"), ("k", "v"))
             [('k', 'k=v')]
         """
+        callback(mapper, "mapper", "key, value", {"value": "use map_values"})
         node = self._processor(
             "KSTREAM-MAPVALUES-", stateless.mapping_values_with_key(mapper), named, value_changing=True
         )
@@ -119,6 +126,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.flat_map(lambda key, value: [(letter, value) for letter in value]), "ab")
             [('a', 'ab'), ('b', 'ab')]
         """
+        callback(mapper, "mapper", "key, value")
         node = self._processor("KSTREAM-FLATMAP-", stateless.flat_mapping(mapper), named, key_changing=True)
         return KStream(self._graph, node.name, node, sources=self._sources, repartition_required=True)
 
@@ -130,6 +138,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda lines: lines.flat_map_values(str.split), "all streams flow")
             [(None, 'all'), (None, 'streams'), (None, 'flow')]
         """
+        callback(mapper, "mapper", "value", {"key, value": "use flat_map_values_with_key"})
         node = self._processor(
             "KSTREAM-FLATMAPVALUES-", stateless.flat_mapping_values(mapper), named, value_changing=True
         )
@@ -145,6 +154,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.flat_map_values_with_key(lambda key, value: [key, value]), ("k", "v"))
             [('k', 'k'), ('k', 'v')]
         """
+        callback(mapper, "mapper", "key, value", {"value": "use flat_map_values"})
         factory = stateless.flat_mapping_values_with_key(mapper)
         return self._with_values(self._processor("KSTREAM-FLATMAPVALUES-", factory, named, value_changing=True))
 
@@ -156,6 +166,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.select_key(lambda key, value: value[0]), "stream")
             [('s', 'stream')]
         """
+        callback(selector, "selector", "key, value")
         return self._selected(selector, name_of(named))
 
     def _selected(self, selector: Callable[[K, V], K2], name: str | None) -> KStream[K2, V]:
@@ -178,6 +189,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.peek(lambda key, value: seen.append(value)), "stream"), seen
             ([(None, 'stream')], ['stream'])
         """
+        callback(action, "action", "key, value")
         return self._same_types(self._processor("KSTREAM-PEEK-", stateless.peeking(action), named))
 
     def foreach(self, action: Callable[[K, V], object], named: Named | str | None = None) -> None:
@@ -192,6 +204,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(build, "stream"), seen
             ([(None, 'stream')], ['stream'])
         """
+        callback(action, "action", "key, value")
         self._processor("KSTREAM-FOREACH-", stateless.peeking(action), named)
 
     def print(self, printed: Printed[K, V] | None = None) -> None:
@@ -207,7 +220,7 @@ class KStream(StreamJoins[K, V]):
             [words]: k, stream
             []
         """
-        printed = printed if printed is not None else Printed()
+        printed = option(printed, "printed", Printed)
         factory = stateless.printing(
             printed.label if printed.label is not None else self._name, printed.mapper, printed.path
         )
@@ -221,6 +234,8 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.merge(words.map_values(str.upper)), "a")
             [(None, 'A'), (None, 'a')]
         """
+        instance(other, "other", KStream, "a KStream")
+        self._require_same_builder(other)
         name = self._graph.names.processor("KSTREAM-MERGE-", name_of(named))
         node = ProcessorStep(name, stateless.pass_through(), is_merge=True)
         self._graph.add((self._node, other._node), node)
@@ -262,7 +277,11 @@ class KStream(StreamJoins[K, V]):
             >>> print(builder.build().describe().splitlines()[4].strip())
             Sink: KSTREAM-SINK-0000000001 (topic: out)
         """
-        options = produced if produced is not None else Produced()
+        if not callable(topic):
+            topic_name(topic)
+        else:
+            callback(topic, "topic", "key, value, context")
+        options = option(produced, "produced", Produced)
         node = SinkStep(
             self._graph.names.processor("KSTREAM-SINK-", options.name),
             topic,
@@ -281,7 +300,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.repartition(Repartitioned.as_("by-key")), ("k", "v"))
             [('k', 'v')]
         """
-        options = repartitioned if repartitioned is not None else Repartitioned()
+        options = option(repartitioned, "repartitioned", Repartitioned)
         names = self._graph.names
         key_serde = options.key_serde if options.key_serde is not None else self._key_serde
         value_serde = options.value_serde if options.value_serde is not None else self._value_serde
@@ -337,7 +356,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.group_by_key().count().to_stream().map_values(str), ("a", "x"), ("a", "y"))
             [('a', '1'), ('a', '2')]
         """
-        options = grouped if grouped is not None else Grouped()
+        options = option(grouped, "grouped", Grouped)
         return KGroupedStream(
             self._graph,
             self._name,
@@ -357,22 +376,23 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.group_by(lambda key, value: value).count().to_stream().map_values(str), "a", "a")
             [('a', '1'), ('a', '2')]
         """
-        name = None if grouped is None else grouped.name
-        return self._selected(selector, name).group_by_key(grouped)
+        callback(selector, "selector", "key, value")
+        options = option(grouped, "grouped", Grouped)
+        return self._selected(selector, options.name).group_by_key(options)
 
     # User code.
 
     def process(
         self,
         supplier: ProcessorSupplier[K, V, K2, V2],
-        *store_names: str,
+        *store_names: Named | str,
         named: Named | str | None = None,
     ) -> KStream[K2, V2]:
         """Run a processor on the stream; it may change keys, so grouping the result goes through a repartition topic.
 
         Args:
             supplier: returns a new processor for each task; the stores of its `stores()` method, if any, are added too.
-            store_names: stores of the builder that the processor uses.
+            store_names: stores of the builder that the processor uses. The first may be a `Named`, as in Java.
             named: the node's name.
 
         Example:
@@ -384,6 +404,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.process(Swap), ("k", "v"))
             [('v', 'k')]
         """
+        processor_supplier(supplier, "process", instead={"FixedKeyProcessor": "use process_values"})
         node = self._user_code(
             "KSTREAM-PROCESSOR-", ProcessorFactory(supplier), supplier, store_names, named, key_changing=True
         )
@@ -392,14 +413,14 @@ class KStream(StreamJoins[K, V]):
     def process_values(
         self,
         supplier: FixedKeyProcessorSupplier[K, V, V2],
-        *store_names: str,
+        *store_names: Named | str,
         named: Named | str | None = None,
     ) -> KStream[K, V2]:
         """Run a processor that cannot change the records' keys.
 
         Args:
             supplier: returns a new processor for each task; the stores of its `stores()` method, if any, are added too.
-            store_names: stores of the builder that the processor uses.
+            store_names: stores of the builder that the processor uses. The first may be a `Named`, as in Java.
             named: the node's name.
 
         Example:
@@ -412,6 +433,7 @@ class KStream(StreamJoins[K, V]):
             >>> run(lambda words: words.process_values(Twice), ("k", "v"))
             [('k', 'v'), ('k', 'V')]
         """
+        processor_supplier(supplier, "process", instead={"Processor": "use process"})
         factory = FixedKeyProcessorFactory(supplier)
         node = self._user_code("KSTREAM-PROCESSVALUES-", factory, supplier, store_names, named, key_changing=False)
         return self._with_values(node)
@@ -421,16 +443,18 @@ class KStream(StreamJoins[K, V]):
         prefix: str,
         factory: NodeFactory,
         supplier: object,
-        store_names: Iterable[str],
+        store_names: Sequence[Named | str],
         named: Named | str | None,
         *,
         key_changing: bool,
     ) -> ProcessorStep:
+        if named is None and store_names and isinstance(store_names[0], Named):  # Java's order
+            named, *store_names = store_names
         node = ProcessorStep(
             name_of(named) or self._graph.names.processor(prefix),  # unlike elsewhere, a given name uses up no index
             factory,
             stores=stores_of(supplier),
-            store_names=tuple(store_names),
+            store_names=names_of_stores(store_names),
             key_changing=key_changing,
             value_changing=not key_changing,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from millrace.checks import callback, instance, mistake, option, processor_supplier, wrong
 from millrace.dsl import table_joins
 from millrace.dsl.abstract_stream import AbstractKTable
 from millrace.dsl.graph.nodes import ProcessorStep
@@ -31,8 +32,7 @@ from millrace.dsl.processors.table_operators import (
     table_to_stream,
 )
 from millrace.dsl.processors.tables import TableProcessor
-from millrace.dsl.stores import TableOptions, table_options
-from millrace.errors import TopologyError
+from millrace.dsl.stores import TableOptions, names_of_stores, table_options
 from millrace.state.suppression_buffer import SuppressionBufferBuilder
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class KTable(AbstractKTable[K, V]):
             >>> run(build, ("k", "stream"), ("k", "to"))
             [('k', 'stream'), ('k', None)]
         """
+        callback(predicate, "predicate", "key, value")
         return self._filtered(predicate, materialized, named, negate=False)
 
     def filter_not(
@@ -89,6 +90,7 @@ class KTable(AbstractKTable[K, V]):
             >>> run(build, ("k", "to"), ("k", "stream"))
             [('k', 'to'), ('k', None)]
         """
+        callback(predicate, "predicate", "key, value")
         return self._filtered(predicate, materialized, named, negate=True)
 
     def _filtered(
@@ -118,6 +120,7 @@ class KTable(AbstractKTable[K, V]):
             >>> run(lambda words: words.to_table().map_values(str.upper).to_stream(), ("k", "a"), ("k", None))
             [('k', 'A'), ('k', None)]
         """
+        callback(mapper, "mapper", "value", {"key, value": "use map_values_with_key"})
         return self.map_values_with_key(lambda _key, value: mapper(value), materialized, named=named)
 
     def map_values_with_key(
@@ -134,6 +137,7 @@ class KTable(AbstractKTable[K, V]):
             >>> run(lambda words: words.to_table().map_values_with_key(lambda key, word: key + word).to_stream(), ("k", "a"))
             [('k', 'ka')]
         """
+        callback(mapper, "mapper", "key, value", {"value": "use map_values"})
         options = table_options(materialized).with_defaults(self._key_serde)
         name = self._graph.names.processor("KTABLE-MAPVALUES-", name_of(named))
         processor = TableMapValues(self._processor, mapper, queryable_name=options.queryable_name)
@@ -169,10 +173,11 @@ class KTable(AbstractKTable[K, V]):
             >>> run(build, ("1", "ant"), ("2", "bee"), ("3", "hornet"))
             [('1', 'ant'), ('2', 'ant'), ('3', 'hornet')]
         """
+        processor_supplier(supplier, "transform")
         options = table_options(materialized).with_defaults(self._key_serde)
         name = self._graph.names.processor("KTABLE-TRANSFORMVALUES-", name_of(named))
         processor = TableTransformValues(self._processor, supplier, queryable_name=options.queryable_name)
-        return self._derived(name, options, processor, store_names)
+        return self._derived(name, options, processor, names_of_stores(store_names))
 
     @overload
     def to_stream(self, *, named: Named | str | None = None) -> KStream[K, V]: ...
@@ -192,6 +197,8 @@ class KTable(AbstractKTable[K, V]):
             >>> run(lambda words: words.to_table().to_stream(), ("k", "a"), ("k", "b"))
             [('k', 'a'), ('k', 'b')]
         """
+        if key_selector is not None:
+            callback(key_selector, "key_selector", "key, value")
         node = ProcessorStep(self._graph.names.processor("KTABLE-TOSTREAM-", name_of(named)), table_to_stream)
         self._graph.add(self._node, node)
         stream: KStream[K, V] = self._graph.new_stream(
@@ -220,8 +227,9 @@ class KTable(AbstractKTable[K, V]):
             >>> run(build, ("k", "first"), ("k", "last"))
             [('k', 'last')]
         """
+        instance(suppressed, "suppressed", Suppressed, "a Suppressed")
         if self._node.output_versioned:
-            raise TopologyError(
+            raise mistake(
                 f"Table {self._name} is kept in a versioned store, whose updates cannot be suppressed; keep it in another one"
             )
         names, wait_ms = self._graph.names, suppressed.wait_ms
@@ -230,7 +238,7 @@ class KTable(AbstractKTable[K, V]):
         if wait_ms is None:
             wait_ms = self._node.longest_grace_ms()
         if wait_ms is None:
-            raise TopologyError(
+            raise mistake(
                 f"Table {self._name} has no windows that could close: suppress it with "
                 "Suppressed.until_time_limit(…), or aggregate by windows first"
             )
@@ -276,7 +284,8 @@ class KTable(AbstractKTable[K, V]):
             >>> run(build, ("1", "ant"), ("2", "asp"))
             [('3', '1'), ('3', '2')]
         """
-        options: Grouped[K2, V2] = Grouped() if grouped is None else grouped
+        callback(selector, "selector", "key, value")
+        options = option(grouped, "grouped", Grouped)
         name = self._graph.names.processor("KTABLE-SELECT-", options.name)
         node = ProcessorStep(name, TableGroupBy(selector))
         self._graph.add(self._node, node)
@@ -303,12 +312,22 @@ class KTable(AbstractKTable[K, V]):
         joined: TableJoined[K, FK] | None = None,
         named: Named | str | None = None,
     ) -> KTable[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: KTable[FK, VO],
+        foreign_key: Callable[[V], FK | None] | ForeignKeyWithKey[K, V, FK],
+        joiner: Callable[[V, VO], R] | ValueJoinerWithKey[K, V, VO, R],
+        /,
+        *options: TableJoined[K, FK] | Materialized[K, R] | str,
+        named: Named | str | None = None,
+    ) -> KTable[K, R]: ...
     def join(
         self,
         other: KTable[Any, Any],
-        joiner: AnyJoiner,
-        materialized: Materialized[K, R] | str | None = None,
-        *,
+        joiner: AnyJoiner | AnyForeignKey,
+        materialized: Materialized[K, R] | AnyJoiner | str | None = None,
+        *options: TableJoined[Any, Any] | Materialized[K, R] | str,
         foreign_key: AnyForeignKey | None = None,
         joined: AnyTableJoined | None = None,
         named: Named | str | None = None,
@@ -319,6 +338,7 @@ class KTable(AbstractKTable[K, V]):
             other: the other table, partitioned like this one; with a foreign key, partitioned in any way.
             joiner: gets both values and returns the result's value; wrap it in `ValueJoinerWithKey` to get the key first.
             materialized: how the result is kept; None means not at all.
+            options: only if the foreign key comes before the joiner, as in Java: `joined` and `materialized`.
             foreign_key: returns the other table's key for a value; None means no match. Wrap it in `ForeignKeyWithKey` to get
                 the key first.
             joined: name and partitioners of a foreign-key join.
@@ -332,7 +352,7 @@ class KTable(AbstractKTable[K, V]):
             >>> run(build, ("k", "ant"))[-1]
             ('k', 'ant has 3')
         """
-        return self._joined("inner", other, joiner, materialized, foreign_key, joined, named)
+        return self._joined("inner", other, joiner, materialized, options, foreign_key, joined, named)
 
     @overload
     def left_join(
@@ -354,12 +374,22 @@ class KTable(AbstractKTable[K, V]):
         joined: TableJoined[K, FK] | None = None,
         named: Named | str | None = None,
     ) -> KTable[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: KTable[FK, VO],
+        foreign_key: Callable[[V], FK | None] | ForeignKeyWithKey[K, V, FK],
+        joiner: Callable[[V, VO | None], R] | ValueJoinerWithKey[K, V, VO | None, R],
+        /,
+        *options: TableJoined[K, FK] | Materialized[K, R] | str,
+        named: Named | str | None = None,
+    ) -> KTable[K, R]: ...
     def left_join(
         self,
         other: KTable[Any, Any],
-        joiner: AnyJoiner,
-        materialized: Materialized[K, R] | str | None = None,
-        *,
+        joiner: AnyJoiner | AnyForeignKey,
+        materialized: Materialized[K, R] | AnyJoiner | str | None = None,
+        *options: TableJoined[Any, Any] | Materialized[K, R] | str,
         foreign_key: AnyForeignKey | None = None,
         joined: AnyTableJoined | None = None,
         named: Named | str | None = None,
@@ -375,7 +405,7 @@ class KTable(AbstractKTable[K, V]):
             >>> run(build, ("k", "ant"))[-1]
             ('k', 'ant, None')
         """
-        return self._joined("left", other, joiner, materialized, foreign_key, joined, named)
+        return self._joined("left", other, joiner, materialized, options, foreign_key, joined, named)
 
     def outer_join(
         self,
@@ -396,19 +426,33 @@ class KTable(AbstractKTable[K, V]):
             >>> run(build, ("k", "ant"))[-1], run(build, ("k", "hornet"))[-1]
             (('k', 'ant, None'), ('k', 'None, hornet'))
         """
-        return self._joined("outer", other, joiner, materialized, None, None, named)
+        return self._joined("outer", other, joiner, materialized, (), None, None, named)
 
     def _joined(
         self,
         kind: table_joins.JoinKind,
         other: KTable[Any, Any],
-        joiner: AnyJoiner,
-        materialized: Materialized[K, Any] | str | None,
+        joiner: Any,
+        materialized: Any,
+        options: Sequence[object],
         foreign_key: AnyForeignKey | None,
         joined: AnyTableJoined | None,
         named: Named | str | None,
     ) -> KTable[K, Any]:
+        if foreign_key is None and (callable(materialized) or isinstance(materialized, ValueJoinerWithKey)):
+            foreign_key, joiner, materialized = joiner, materialized, None  # Java's order
+            for each in options:
+                if isinstance(each, TableJoined) and joined is None:
+                    joined = each
+                elif isinstance(each, Materialized | str) and materialized is None:
+                    materialized = each
+                else:
+                    raise wrong("options", "one TableJoined and one Materialized", each)
+        elif options:
+            raise wrong("materialized", "the last positional argument", options[0], "give all others by name")
         if foreign_key is None:
+            if joined is not None:
+                raise wrong("joined", "given with foreign_key only", joined, "name a join by key with named=")
             return table_joins.primary_key_join(self, other, joiner, materialized, named, kind)
         return table_joins.foreign_key_join(
             self,

@@ -6,14 +6,16 @@ implementation (`dsl.store.suppliers.class`, `default.dsl.store`) and the value 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from millrace.checks import hint_for, instance, mistake
 from millrace.config import StreamsConfig
 from millrace.dsl.graph.names import Names
 from millrace.dsl.options.joined import AnyStreamJoined
 from millrace.dsl.options.materialized import AnyMaterialized, Materialized
+from millrace.dsl.options.named import Named
 from millrace.dsl.store_suppliers import (
     DslKeyValueParams,
     DslSessionParams,
@@ -24,7 +26,6 @@ from millrace.dsl.store_suppliers import (
     dsl_suppliers,
 )
 from millrace.dsl.windows import JoinWindows
-from millrace.errors import TopologyError
 from millrace.loading import implements
 from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
@@ -155,13 +156,38 @@ def table_options(
     """Return the options with a store name, generated from the prefix if none was given.
 
     Without `names` nothing is generated: the table is stored only if the user named a store.
+
+    Raises:
+        TopologyError: `materialized` is something else.
     """
+    if materialized is not None:
+        kinds, expected = (Materialized, str), "a Materialized or the store's name"
+        instance(materialized, "materialized", kinds, expected, _instead_of(materialized))
     option: AnyMaterialized = (
         Materialized(materialized) if isinstance(materialized, str) else materialized or Materialized()
     )
     if option.store_name is not None:
         return TableOptions(option, option.store_name, queryable=True)
     return TableOptions(option, "" if names is None else names.store(prefix), queryable=False)
+
+
+def _instead_of(materialized: object) -> str:
+    if isinstance(materialized, Named):
+        return f"write named={materialized.name!r}"
+    return hint_for(materialized, Materialized)
+
+
+def names_of_stores(names: Iterable[object]) -> tuple[str, ...]:
+    """Return the names of the stores that a processor uses.
+
+    Raises:
+        TopologyError: one is not a text.
+    """
+    found = []
+    for name in names:
+        instance(name, "store_names", str, "names of stores", "add the store to the builder, and give its name")
+        found.append(str(name))
+    return tuple(found)
 
 
 def join_window_store(
@@ -179,11 +205,9 @@ def join_window_store(
     retention = windows.size_ms + windows.grace_ms
     if supplier is not None:
         if not supplier.retain_duplicates:
-            raise TopologyError(
-                f"Store {supplier.name} of a stream-stream join must be made with retain_duplicates=True"
-            )
+            raise mistake(f"Store {supplier.name} of a stream-stream join must be made with retain_duplicates=True")
         if supplier.window_size_ms != windows.size_ms or supplier.retention_ms != retention:
-            raise TopologyError(
+            raise mistake(
                 f"Store {supplier.name} has windows of {supplier.window_size_ms} ms kept for {supplier.retention_ms} ms; the "
                 f"join needs its size, {windows.size_ms} ms, kept for size and grace, {retention} ms"
             )

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
+from millrace.checks import callback, mistake, option, shown
 from millrace.dsl.abstract_stream import AbstractKStream, AbstractKTable
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.graph.joins import StreamStreamJoin, WindowedStore
@@ -20,7 +21,6 @@ from millrace.dsl.processors.stream_table_join import StreamGlobalTableJoin, Str
 from millrace.dsl.processors.tables import Joiner
 from millrace.dsl.stores import JoinSharedStoreSpec, join_window_store
 from millrace.dsl.windows import JoinWindows
-from millrace.errors import TopologyError
 from millrace.state.grace_buffer import GraceBufferBuilder
 from millrace.topology.model import DeclaredStore
 
@@ -59,11 +59,28 @@ class StreamJoins(AbstractKStream[K, V]):
     @overload
     def join(
         self,
+        other: KTable[K, VO],
+        joiner: Callable[[V, VO], R] | ValueJoinerWithKey[K, V, VO, R],
+        joined: Joined[K, V, VO],
+        /,
+    ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
         other: GlobalKTable[GK, GV],
         joiner: Callable[[V, GV], R] | ValueJoinerWithKey[K, V, GV, R],
         *,
         key_selector: Callable[[K, V], GK | None],
         named: Named | str | None = None,
+    ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: GlobalKTable[GK, GV],
+        key_selector: Callable[[K, V], GK | None],
+        joiner: Callable[[V, GV], R] | ValueJoinerWithKey[K, V, GV, R],
+        named: Named | None = None,
+        /,
     ) -> KStream[K, R]: ...
     def join(
         self,
@@ -86,7 +103,8 @@ class StreamJoins(AbstractKStream[K, V]):
             joiner: returns the value of the result.
             windows: for a stream: how far apart in time records may be.
             joined: names, serdes and stores.
-            key_selector: for a global table: returns the key to look up; None means no match.
+            key_selector: for a global table: returns the key to look up; None means no match. As in Java, it may also come before
+                the joiner.
             named: for a global table: the node's name.
 
         Example:
@@ -117,11 +135,28 @@ class StreamJoins(AbstractKStream[K, V]):
     @overload
     def left_join(
         self,
+        other: KTable[K, VO],
+        joiner: Callable[[V, VO | None], R] | ValueJoinerWithKey[K, V, VO | None, R],
+        joined: Joined[K, V, VO],
+        /,
+    ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
         other: GlobalKTable[GK, GV],
         joiner: Callable[[V, GV | None], R] | ValueJoinerWithKey[K, V, GV | None, R],
         *,
         key_selector: Callable[[K, V], GK | None],
         named: Named | str | None = None,
+    ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: GlobalKTable[GK, GV],
+        key_selector: Callable[[K, V], GK | None],
+        joiner: Callable[[V, GV | None], R] | ValueJoinerWithKey[K, V, GV | None, R],
+        named: Named | None = None,
+        /,
     ) -> KStream[K, R]: ...
     def left_join(
         self,
@@ -187,23 +222,44 @@ class StreamJoins(AbstractKStream[K, V]):
         stream: Any = self
         if isinstance(other, AbstractKStream):
             if not isinstance(windows, JoinWindows):
-                raise TopologyError(
+                raise mistake(
                     f"A join of two streams needs JoinWindows as its third argument, not {windows!r}: "
                     "records are joined within a time"
                 )
-            return _with_stream(stream, other, with_key(joiner), windows, joined or StreamJoined(), kind)
-        if windows is not None:
-            raise TopologyError(f"A join with {other!r} takes no windows; the current value of the table is looked up")
-        if isinstance(other, AbstractKTable):
-            return _with_table(stream, other, with_key(joiner), joined or Joined(), left=kind == "left")
+            _refuse("a stream", key_selector=key_selector, named=named)
+            return _with_stream(stream, other, with_key(joiner), windows, option(joined, "joined", StreamJoined), kind)
+        if isinstance(windows, Joined):  # Java's order
+            windows, joined = None, windows
         if isinstance(other, GlobalKTable):
+            if callable(windows) or isinstance(windows, ValueJoinerWithKey):  # Java's order
+                key_selector, joiner, windows = cast("KeyValueMapper", joiner), windows, None
+                named, joined = (joined, None) if named is None else (named, joined)
             if key_selector is None:
-                raise TopologyError(
+                raise mistake(
                     "A join with a global table needs key_selector, which maps a record to a key of the table"
                 )
+            callback(key_selector, "key_selector", "key, value")
+            _refuse("a global table", windows=windows, joined=joined)
             name = name_of(named)
             return _with_global_table(stream, other, with_key(joiner), key_selector, name, left=kind == "left")
-        raise TopologyError(f"A stream can be joined with a KStream, KTable or GlobalKTable, not with {other!r}")
+        if not isinstance(other, AbstractKTable):
+            raise mistake(f"A stream can be joined with a KStream, KTable or GlobalKTable, not with {other!r}")
+        if windows is not None:
+            raise mistake(f"A join with {other!r} takes no windows; the current value of the table is looked up")
+        _refuse("a table", key_selector=key_selector, named=named)
+        return _with_table(stream, other, with_key(joiner), option(joined, "joined", Joined), left=kind == "left")
+
+
+def _refuse(other: str, **options: object) -> None:
+    """Check that options which this kind of join does not have are not given.
+
+    Raises:
+        TopologyError: one is.
+    """
+    for parameter, value in options.items():
+        if value is not None:
+            hint = f"; name the join in joined=: {shown(value)}" if parameter == "named" else ""
+            raise mistake(f"A join with {other} takes no {parameter}{hint}")
 
 
 # With a table.
@@ -229,7 +285,7 @@ def _with_table(
     buffer_name = None
     if joined.grace_period_ms is not None:
         if table._node.output_versioned is False:
-            raise TopologyError(
+            raise mistake(
                 f"Join {name} has a grace period, for which the table must be kept in a versioned store: "
                 "Materialized.as_(Stores.persistent_versioned_key_value_store(…))"
             )
@@ -350,9 +406,7 @@ def _with_stream(
         names.other_store, joined.other_value_serde, joined.other_store_supplier, windows, joined
     )
     if this_store.name == other_store.name:
-        raise TopologyError(
-            f"Both sides of join {names.merge} have a store named {this_store.name}; give them two names"
-        )
+        raise mistake(f"Both sides of join {names.merge} have a store named {this_store.name}; give them two names")
     shared_store = None if kind == "inner" else JoinSharedStoreSpec.of(names.shared_store, joined)
     factories = stream_join(
         windows=windows,

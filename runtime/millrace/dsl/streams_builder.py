@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
+from millrace.checks import Suggesting, mistake, option, placed, processor_supplier, store_builder, users_call, wrong
 from millrace.config import StreamsConfig
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.graph.builder import GraphBuilder
+from millrace.dsl.graph.names import topic_name
 from millrace.dsl.graph.nodes import GlobalStoreStep, StoreStep
 from millrace.dsl.graph.sources import StreamSource, TableSource
 from millrace.dsl.kstream import KStream
@@ -19,7 +21,6 @@ from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.processors.tables import store_view
 from millrace.dsl.stores import table_options
-from millrace.errors import TopologyError
 from millrace.processor.adapter import ProcessorFactory
 from millrace.processor.api import ProcessorSupplier
 from millrace.serdes.base import AnySerde
@@ -35,7 +36,7 @@ STREAM_SOURCE = "KSTREAM-SOURCE-"
 TABLE_SOURCE = "KTABLE-SOURCE-"
 
 
-class StreamsBuilder:
+class StreamsBuilder(Suggesting):
     """Collects the operators, and builds the topology."""
 
     def __init__(self) -> None:
@@ -62,10 +63,12 @@ class StreamsBuilder:
             >>> [line[line.index("(") :] for line in builder.build().describe().splitlines() if "Source" in line]
             ['(topics: [orders, returns])', '(topics: clicks-.*)']
         """
-        options: Consumed[Any, Any] = consumed or Consumed()
+        options: Consumed[Any, Any] = option(consumed, "consumed", Consumed)
+        if not isinstance(topics, re.Pattern):
+            topics = _topics(topics)
         name = self._graph.names.processor(STREAM_SOURCE, options.name)
         pattern = topics if isinstance(topics, re.Pattern) else None
-        listed = () if isinstance(topics, re.Pattern) else (topics,) if isinstance(topics, str) else tuple(topics)
+        listed = () if isinstance(topics, re.Pattern) else tuple(topics)
         node = StreamSource(
             name,
             listed,
@@ -95,19 +98,22 @@ class StreamsBuilder:
         *,
         consumed: Consumed[K, V] | None = None,
     ) -> KTable[K, V]: ...
+    @overload
+    def table(
+        self, topic: str, consumed: Consumed[K, V], materialized: Materialized[K, V] | str | None = None, /
+    ) -> KTable[K, V]: ...
     def table(
         self,
         topic: str,
-        materialized: Materialized[Any, Any] | str | None = None,
-        *,
-        consumed: Consumed[Any, Any] | None = None,
+        materialized: Materialized[Any, Any] | Consumed[Any, Any] | str | None = None,
+        consumed: Materialized[Any, Any] | Consumed[Any, Any] | str | None = None,
     ) -> KTable[Any, Any]:
         """Read a topic as a table: each record is the new value of its key, and one without a value deletes it.
 
         Args:
             topic: its keys are the table's.
             materialized: how the table is kept; a name makes it queryable. Without it the table is kept only if needed.
-            consumed: how the topic is read.
+            consumed: how the topic is read. As in Java, it may also come first.
 
         Example:
             >>> builder = StreamsBuilder()
@@ -115,8 +121,9 @@ class StreamsBuilder:
             >>> "(stores: [prices-by-item])" in builder.build().describe()
             True
         """
-        consume: Consumed[Any, Any] = consumed or Consumed()
-        options = table_options(materialized, self._graph.names, f"{topic}-")
+        kept, read = _in_order(materialized, consumed)
+        consume: Consumed[Any, Any] = option(read, "consumed", Consumed)
+        options = table_options(kept, self._graph.names, f"{topic}-")
         options = options.with_defaults(consume.key_serde, consume.value_serde)
         source, name = self._source(topic, consume, options.option.key_serde, options.option.value_serde)
         node = TableSource(name, source, options.store())
@@ -135,34 +142,37 @@ class StreamsBuilder:
         *,
         consumed: Consumed[K, V] | None = None,
     ) -> GlobalKTable[K, V]: ...
+    @overload
+    def global_table(
+        self, topic: str, consumed: Consumed[K, V], materialized: Materialized[K, V] | str | None = None, /
+    ) -> GlobalKTable[K, V]: ...
     def global_table(
         self,
         topic: str,
-        materialized: Materialized[Any, Any] | str | None = None,
-        *,
-        consumed: Consumed[Any, Any] | None = None,
+        materialized: Materialized[Any, Any] | Consumed[Any, Any] | str | None = None,
+        consumed: Materialized[Any, Any] | Consumed[Any, Any] | str | None = None,
     ) -> GlobalKTable[Any, Any]:
         """Read all partitions of a topic as a table in every instance; streams can be joined with it by any key.
 
         Args:
             topic: its keys are the table's; it is also the table's changelog.
             materialized: how the table is kept; a name makes it queryable.
-            consumed: how the topic is read.
+            consumed: how the topic is read. As in Java, it may also come first.
 
         Example:
-            >>> from millrace.testing.examples import run
             >>> builder = StreamsBuilder()
             >>> names = builder.global_table("names", "names-by-id")
             >>> names.queryable_store_name
             'names-by-id'
         """
-        consume: Consumed[Any, Any] = consumed or Consumed()
-        options = table_options(materialized, self._graph.names, f"{topic}-")
+        kept, read = _in_order(materialized, consumed)
+        consume: Consumed[Any, Any] = option(read, "consumed", Consumed)
+        options = table_options(kept, self._graph.names, f"{topic}-")
         options = options.with_defaults(consume.key_serde, consume.value_serde)
         source, name = self._source(topic, consume, options.option.key_serde, options.option.value_serde)
         store = replace(options, option=options.option.with_logging_disabled()).store()
         if store.versioned:
-            raise TopologyError(f"Global table {options.store_name} cannot be versioned; use a key-value store")
+            raise mistake(f"Global table {options.store_name} cannot be versioned; use a key-value store")
         processor = TableSourceProcessor(options.store_name, materialized=True, on_materialize=lambda: None)
         self._graph.add(self._graph.root, GlobalStoreStep(store, source, name, processor))
         return GlobalKTable(store_view(options.store_name), options.queryable_name)
@@ -171,8 +181,8 @@ class StreamsBuilder:
         self,
         store: StoreBuilder,
         topic: str,
-        supplier: ProcessorSupplier[Any, Any, Any, Any],
-        consumed: Consumed[Any, Any] | None = None,
+        supplier: ProcessorSupplier[Any, Any, Any, Any] | Consumed[Any, Any],
+        consumed: Consumed[Any, Any] | ProcessorSupplier[Any, Any, Any, Any] | None = None,
     ) -> StreamsBuilder:
         """Add a store that every instance fills with a whole topic, through a processor that you supply.
 
@@ -180,7 +190,7 @@ class StreamsBuilder:
             store: its logging must be disabled: the topic is its changelog.
             topic: the topic to fill it from.
             supplier: returns the processor, which must put each record into the store unchanged, or drop it.
-            consumed: how the topic is read.
+            consumed: how the topic is read. As in Java, it may also come before the supplier.
 
         Example:
             >>> from millrace.processor import Processor
@@ -196,9 +206,15 @@ class StreamsBuilder:
             >>> "for global store (will not generate tasks)" in builder.build().describe()
             True
         """
-        consume: Consumed[Any, Any] = consumed or Consumed()
+        make: Any = supplier
+        given: Any = consumed
+        if isinstance(supplier, Consumed):
+            make, given = consumed, supplier
+        store_builder(store)
+        processor_supplier(make, "process", instead={"FixedKeyProcessor": "it must be a Processor"})
+        consume: Consumed[Any, Any] = option(given, "consumed", Consumed)
         source, name = self._source(topic, consume, consume.key_serde, consume.value_serde)
-        self._graph.add(self._graph.root, GlobalStoreStep(store, source, name, ProcessorFactory(supplier)))
+        self._graph.add(self._graph.root, GlobalStoreStep(store, source, name, ProcessorFactory(make)))
         return self
 
     def add_state_store(self, store: StoreBuilder) -> StreamsBuilder:
@@ -218,6 +234,7 @@ class StreamsBuilder:
             >>> "(stores: [last])" in builder.build().describe()
             True
         """
+        store_builder(store)
         self._graph.add(self._graph.root, StoreStep(store))
         return self
 
@@ -227,6 +244,9 @@ class StreamsBuilder:
         Args:
             config: the application's settings, or None; `topology.optimization` is read only here.
 
+        Raises:
+            TopologyError: nothing is read, a name is used twice, or a store is unknown. Operators are not added after it.
+
         Example:
             >>> builder = StreamsBuilder()
             >>> builder.stream("in").to("out")
@@ -234,14 +254,40 @@ class StreamsBuilder:
             Source: KSTREAM-SOURCE-0000000000 (topics: [in])
         """
         settings = None if config is None else StreamsConfig.of(config)
-        return Topology(self._graph.compile(settings))
+        with placed(users_call().place):
+            return Topology(self._graph.compile(settings))
 
     def _source(
         self, topic: str, consumed: Consumed[Any, Any], key_serde: AnySerde | None, value_serde: AnySerde | None
     ) -> tuple[SourceNode, str]:
         """Return the source of a table's topic, and the name of the node that fills the table."""
+        topic_name(topic)
         source_name = self._graph.names.processor(STREAM_SOURCE, consumed.name, "-source")
         name = self._graph.names.processor(TABLE_SOURCE, consumed.name)
         reset = AutoOffsetReset.policy_of(consumed.offset_reset)
         extractor = consumed.timestamp_extractor
         return SourceNode(source_name, (topic,), None, key_serde, value_serde, extractor, reset), name
+
+
+def _topics(topics: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the topics to read.
+
+    Raises:
+        TopologyError: there are none, or one cannot be a topic.
+    """
+    if not isinstance(topics, Iterable):
+        raise wrong("topics", "a text, several, or a pattern", topics)
+    found = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not found:
+        raise wrong("topics", "at least one topic", topics)
+    return tuple(map(topic_name, found))
+
+
+def _in_order(
+    materialized: Materialized[Any, Any] | Consumed[Any, Any] | str | None,
+    consumed: Materialized[Any, Any] | Consumed[Any, Any] | str | None,
+) -> tuple[Any, Any]:
+    """Return the two options in this order, in whichever order they were given: their types differ."""
+    if isinstance(materialized, Consumed) or isinstance(consumed, Materialized | str):
+        return consumed, materialized
+    return materialized, consumed

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from millrace.checks import callback, instance, mistake, option
 from millrace.config import StreamsConfig
 from millrace.dsl.abstract_stream import AbstractKTable
 from millrace.dsl.graph.builder import GraphBuilder
@@ -40,7 +41,6 @@ from millrace.dsl.processors.foreign_key_join import (
 from millrace.dsl.processors.table_join import JoinSide, TableJoinMerge, TableJoinSide
 from millrace.dsl.store_suppliers import DslKeyValueParams, dsl_suppliers
 from millrace.dsl.stores import table_options
-from millrace.errors import TopologyError
 from millrace.processor.api import StreamPartitioner
 from millrace.serdes import Serdes
 from millrace.state.api import StoreBuilder
@@ -70,7 +70,9 @@ def primary_key_join(
     kind: JoinKind,
 ) -> T:
     """Join two tables by their key."""
+    _require_table(right)
     left._require_same_builder(right)
+    join = with_key(joiner)
     graph, given = left._graph, name_of(named)
     options = table_options(materialized).with_defaults(left._key_serde)
     name = graph.names.processor("KTABLE-MERGE-", given)
@@ -79,7 +81,6 @@ def primary_key_join(
         left._processor.send_old_values(force=True)
     if kind == "outer":
         right._processor.send_old_values(force=True)
-    join = with_key(joiner)
     left_side, right_side = _SIDES[kind]
     this = TableJoinSide(this=left._processor, other=right._processor, joiner=join, side=left_side)
     other = TableJoinSide(
@@ -104,6 +105,12 @@ def primary_key_join(
     )
     graph.add((left._node, right._node), node)
     return type(left)._from_node(graph, node, merge, options, sources=sources)
+
+
+def _require_table(other: object) -> None:
+    instance(
+        other, "other", AbstractKTable, "a KTable", "a stream has to be the left side, or becomes a table by to_table()"
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -185,14 +192,18 @@ def foreign_key_join(
     Raises:
         TopologyError: the tables come from different builders, or the join has been given two names.
     """
+    _require_table(right)
     left._require_same_builder(right)
+    if not isinstance(foreign_key, ForeignKeyWithKey):
+        callback(foreign_key, "foreign_key", "value", {"key, value": "wrap it in ForeignKeyWithKey(…)"})
+    join = with_key(joiner)
     graph: GraphBuilder = left._graph
-    options = table_joined or TableJoined()
+    options: AnyTableJoined = option(table_joined, "joined", TableJoined)
     left._processor.send_old_values(force=True)
     right._processor.send_old_values(force=True)
     given = name_of(named)
     if given is not None and options.name is not None:
-        raise TopologyError(
+        raise mistake(
             f"A foreign-key join is named both {options.name} (TableJoined) and {given} (named); give it one name"
         )
     names = _JoinNames.take(graph, options.name if given is None else given)
@@ -210,7 +221,7 @@ def foreign_key_join(
     left_view = left._processor.view()
     resolver = ProcessorStep(
         names.resolver,
-        ResponseJoin(left_view, serdes, with_key(joiner), left_join=left_join),
+        ResponseJoin(left_view, serdes, join, left_join=left_join),
         store_names=left_view.store_names,
     )
     graph.add(response_source, resolver)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from millrace.checks import Suggesting, callback, instance, mistake, wrong
 from millrace.dsl.options.materialized import AnyMaterialized, Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import Aggregator, Initializer, count_aggregator
@@ -16,8 +17,14 @@ from millrace.dsl.processors.tables import TableProcessor
 from millrace.dsl.processors.window_aggregate import WindowAggregate, Windows
 from millrace.dsl.store_suppliers import DslSessionParams, DslWindowParams
 from millrace.dsl.stores import TableOptions, table_options
-from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
-from millrace.errors import TopologyError
+from millrace.dsl.windows import (
+    EmitStrategy,
+    JoinWindows,
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    UnlimitedWindows,
+)
 from millrace.records import Windowed
 from millrace.serdes import Serdes
 from millrace.serdes.base import AnySerde
@@ -79,7 +86,7 @@ def _retention(options: TableOptions, needed_ms: int, kind: str, reason: str) ->
     if retention_ms is None:
         return needed_ms
     if retention_ms < needed_ms:
-        raise TopologyError(
+        raise mistake(
             f"The retention of {kind} store {options.store_name} must be at least {needed_ms} ms, {reason}, not {retention_ms} ms"
         )
     return retention_ms
@@ -102,7 +109,19 @@ def windowed_aggregate(
     return WindowAggregate(store_name, windows, emit_strategy, initializer, aggregator)
 
 
-class _WindowedKStream(Generic[K, V, W]):
+def check_windows(windows: object) -> None:
+    """Check windows to aggregate by.
+
+    Raises:
+        TopologyError: they are windows of joins, or none.
+    """
+    if not isinstance(windows, AnyWindows):
+        joins = isinstance(windows, JoinWindows)
+        hint = "JoinWindows are for joins" if joins else "write TimeWindows.of_size_with_no_grace(…) for example"
+        raise wrong("windows", "TimeWindows, SlidingWindows, SessionWindows or UnlimitedWindows", windows, hint)
+
+
+class _WindowedKStream(Suggesting, Generic[K, V, W]):
     """A grouped stream with the windows to aggregate by."""
 
     def __init__(
@@ -148,8 +167,9 @@ class TimeWindowedKStream(_WindowedKStream[K, V, TimeWindows | UnlimitedWindows 
             >>> run(build, ("k", "a"), ("k", "b"), ("k", "c"))
             [('k', '0: 2')]
         """
+        instance(strategy, "strategy", EmitStrategy, "an EmitStrategy", "EmitStrategy.on_window_close() for example")
         if strategy is EmitStrategy.ON_WINDOW_CLOSE and isinstance(self._windows, UnlimitedWindows):
-            raise TopologyError("Unlimited windows never close; emit their results on update")
+            raise mistake("Unlimited windows never close; emit their results on update")
         return TimeWindowedKStream(self._grouped, self._windows, strategy)
 
     def count(
@@ -195,6 +215,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, TimeWindows | UnlimitedWindows 
             >>> run(build, ("k", "a"), ("k", "b"))
             [('k@0', 'a'), ('k@0', 'ab'), ('k@1', 'b')]
         """
+        callback(reducer, "reducer", "old, new")
         return self._aggregated(
             "KSTREAM-REDUCE-",
             materialized,
@@ -230,6 +251,8 @@ class TimeWindowedKStream(_WindowedKStream[K, V, TimeWindows | UnlimitedWindows 
             >>> run(build, ("k", "a"), ("k", "b"))
             [('k', 'a'), ('k', 'ab')]
         """
+        callback(initializer, "initializer", "")
+        callback(aggregator, "aggregator", "key, value, aggregate")
         return self._aggregated(
             "KSTREAM-AGGREGATE-", materialized, named, None, initializer=initializer, aggregator=aggregator
         )
@@ -269,6 +292,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
             >>> run(build, ("k", "a"), ("k", "b"), ("x", "c"), ("x", "d"))
             [('k', '2')]
         """
+        instance(strategy, "strategy", EmitStrategy, "an EmitStrategy", "EmitStrategy.on_window_close() for example")
         return SessionWindowedKStream(self._grouped, self._windows, strategy)
 
     def count(
@@ -320,6 +344,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
             >>> run(build, ("k", "a"), ("k", "b"))
             [('0-0', 'a'), ('0-0', None), ('0-1', 'ab')]
         """
+        callback(reducer, "reducer", "old, new")
 
         def combine(_key: Any, one: Any, other: Any) -> Any:
             return other if one is None else reducer(one, other)
@@ -363,6 +388,9 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
             >>> run(build, ("k", "a"), ("k", "b"))
             [('0-0', 'a'), ('0-0', None), ('0-1', 'ab')]
         """
+        callback(initializer, "initializer", "")
+        callback(aggregator, "aggregator", "key, value, aggregate")
+        callback(merger, "merger", "key, one, other")
         return self._aggregated(
             "KSTREAM-AGGREGATE-",
             materialized,

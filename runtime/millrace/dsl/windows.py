@@ -14,15 +14,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from millrace.dsl.durations import Duration, to_millis
-from millrace.errors import TopologyError
+from millrace.checks import Suggesting, mistake
+from millrace.durations import Duration, to_millis
 from millrace.records import Window
 
 _LONG_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class TimeWindows:
+class TimeWindows(Suggesting):
     """Windows of a fixed size: tumbling, or hopping if they advance by less than their size.
 
     >>> hopping = TimeWindows.of_size_with_no_grace(10).advance_by(5)
@@ -57,9 +57,7 @@ class TimeWindows:
         """
         advance_ms = to_millis(advance, "The advance of a window", minimum=1)
         if advance_ms > self.size_ms:
-            raise TopologyError(
-                f"Windows of {self.size_ms} ms cannot advance by {advance_ms} ms: records would be lost"
-            )
+            raise mistake(f"Windows of {self.size_ms} ms cannot advance by {advance_ms} ms: records would be lost")
         return replace(self, advance_ms=advance_ms)
 
     def windows_for(self, timestamp: int) -> list[Window]:
@@ -70,7 +68,7 @@ class TimeWindows:
 
 
 @dataclass(frozen=True, slots=True)
-class SlidingWindows:
+class SlidingWindows(Suggesting):
     """Windows of records that are at most a time difference apart; both ends are inclusive."""
 
     time_difference_ms: int
@@ -92,7 +90,7 @@ class SlidingWindows:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionWindows:
+class SessionWindows(Suggesting):
     """Windows that last until no record arrives for the inactivity gap."""
 
     inactivity_gap_ms: int
@@ -115,7 +113,7 @@ class SessionWindows:
 
 
 @dataclass(frozen=True, slots=True)
-class UnlimitedWindows:
+class UnlimitedWindows(Suggesting):
     """One window per key, without an end."""
 
     start_ms: int = 0
@@ -125,15 +123,13 @@ class UnlimitedWindows:
         """Return windows that start at the epoch."""
         return cls()
 
-    def start_on(self, start_ms: int) -> UnlimitedWindows:
-        """Return windows that start at this time (ms since the epoch); earlier records are in no window.
+    def start_on(self, start: Duration) -> UnlimitedWindows:
+        """Return windows that start at this time since the epoch; earlier records are in no window.
 
         Raises:
             TopologyError: it is negative.
         """
-        if start_ms < 0:
-            raise TopologyError(f"Unlimited windows cannot start at {start_ms}, before the epoch")
-        return replace(self, start_ms=start_ms)
+        return replace(self, start_ms=to_millis(start, "The start of unlimited windows, since the epoch,"))
 
     @property
     def size_ms(self) -> int:
@@ -151,7 +147,7 @@ class UnlimitedWindows:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinWindows:
+class JoinWindows(Suggesting):
     """Which records of the other stream a record is joined with: those from `before_ms` before it to `after_ms` after."""
 
     before_ms: int
@@ -197,7 +193,7 @@ class JoinWindows:
     @staticmethod
     def _checked(windows: JoinWindows) -> JoinWindows:
         if windows.size_ms < 0:
-            raise TopologyError(
+            raise mistake(
                 f"A join window from {windows.before_ms} ms before to {windows.after_ms} ms after ends before it begins"
             )
         return windows
@@ -221,4 +217,4 @@ class EmitStrategy(Enum):
 
 
 def _signed(difference: Duration) -> int:
-    return to_millis(difference, "The bound of a join window", minimum=-_LONG_MAX)
+    return to_millis(difference, "The bound of a join window", minimum=None)

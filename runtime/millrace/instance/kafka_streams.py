@@ -17,6 +17,7 @@ from typing import Self
 from confluent_kafka.admin import AdminClient
 
 from millrace.assignment import AssignedTasks
+from millrace.checks import instance
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
 from millrace.instance.activity import Activity
@@ -88,6 +89,7 @@ class KafkaStreams:
         instrumentation: Instrumentation | None = None,
         metrics_page: Callable[[], Page] | None = None,
     ) -> None:
+        instance(topology, "topology", Topology, "a Topology", "call build() of the StreamsBuilder")
         self.config = StreamsConfig.of(config)
         self.topology = topology.build(self.config)
         check_supported(self.config, ClientSettings(self.config, "check", resolve_references=False))

@@ -60,8 +60,6 @@ def check_supported(config: StreamsConfig, settings: ClientSettings) -> None:
                 f"commit.interval.ms={config.commit_interval_ms} is longer than producer.transaction.timeout.ms={timeout_ms}: "
                 "every transaction would time out. Make the interval shorter or the time-out longer"
             )
-    for key, near in config.unknown_keys().items():
-        _log.warning("%s is not a Kafka Streams setting; did you mean %s? It is passed to the clients", key, near)
 
 
 def _check_streams_protocol(config: StreamsConfig, settings: ClientSettings) -> None:

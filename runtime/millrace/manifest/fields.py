@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, Field, GetCoreSchemaHandler, Ge
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from millrace.durations import duration_ms
 from millrace.manifest.model import ManifestModel, Rule, rule_error
 
 ENTRYPOINT_PATTERN = (
@@ -38,23 +39,12 @@ LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 RESOURCE_NAME_LENGTH = 52
 """A StatefulSet's pods carry its name and a revision hash in a label, which may have 63 characters."""
 
-_DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h)")
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _SUFFIXES = {
     "": Decimal(1),
     **{f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", 1)},
     **{letter: Decimal(1000) ** power for power, letter in enumerate("kMGTPE", 1)},
     **{letter: Decimal(1000) ** -power for power, letter in enumerate("mun", 1)},
 }
-
-
-def duration_ms(text: str) -> int:
-    """Return a duration in milliseconds.
-
-    >>> duration_ms("1m30s"), duration_ms("100ms")
-    (90000, 100)
-    """
-    return sum(int(number) * _UNIT_MS[unit] for number, unit in _DURATION_PART.findall(text))
 
 
 def quantity_value(text: str) -> int:

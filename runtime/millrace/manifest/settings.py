@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from millrace.config import GroupProtocol
+from millrace.durations import duration_ms
 from millrace.errors import ConfigError
 from millrace.kafka.security import CLOUD_IDENTITIES
-from millrace.manifest.fields import duration_ms
 from millrace.manifest.kafka import Kafka, is_security_setting
 from millrace.manifest.secrets import (
     BINDING,

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, WithJsonSchema
 
 from millrace.config import GroupProtocol, ProcessingGuarantee
+from millrace.durations import duration_ms
 from millrace.manifest.fields import (
     ENTRYPOINT_PATTERN,
     LABEL_KEY_PATTERN,
@@ -26,7 +27,6 @@ from millrace.manifest.fields import (
     PositiveQuantity,
     TopicName,
     atomic_list,
-    duration_ms,
     int_or_string,
     map_list,
     text,

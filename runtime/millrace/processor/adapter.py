@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
 
 from millrace.config import StreamsConfig
+from millrace.durations import Duration, to_millis
 from millrace.errors import (
     ConfigError,
     FailedProcessingError,
@@ -129,10 +130,16 @@ class NodeProcessorContext:
         return self._node.state_store(name)
 
     def schedule(
-        self, interval_ms: int, punctuation_type: PunctuationType, callback: Punctuator, *, start_ms: int | None = None
+        self,
+        interval_ms: Duration,
+        punctuation_type: PunctuationType,
+        callback: Punctuator,
+        *,
+        start_ms: int | None = None,
     ) -> Cancellable:
         """Call `callback` every `interval_ms`; with `start_ms`, at start, start + interval … (KIP-1146)."""
-        return self._node.schedule(interval_ms, punctuation_type, callback, start_ms=start_ms)
+        millis = to_millis(interval_ms, f"The interval of a punctuator of node {self._node.name}", minimum=None)
+        return self._node.schedule(millis, punctuation_type, callback, start_ms=start_ms)
 
     def commit(self) -> None:
         """Ask for a commit as soon as the current record is done."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from millrace.config import StreamsConfig
+from millrace.durations import Duration
 from millrace.records import ConsumedRecord, Headers, Record, TaskId, TopicPartition
 from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
@@ -88,9 +89,14 @@ class ProcessingContext(Protocol):
         """
 
     def schedule(
-        self, interval_ms: int, punctuation_type: PunctuationType, callback: Punctuator, *, start_ms: int | None = None
+        self,
+        interval_ms: Duration,
+        punctuation_type: PunctuationType,
+        callback: Punctuator,
+        *,
+        start_ms: int | None = None,
     ) -> Cancellable:
-        """Call `callback` every `interval_ms`; with `start_ms`, at start, start + interval … (KIP-1146)."""
+        """Call `callback` at this interval, a duration of any form; with `start_ms`, at start, start + interval … (KIP-1146)."""
 
     def commit(self) -> None:
         """Ask for a commit as soon as the current record is done."""

@@ -8,6 +8,7 @@ from typing import Final, TypeVar, cast
 
 from pydantic import BaseModel
 
+from millrace.checks import Suggesting
 from millrace.errors import ConfigError
 from millrace.records import Windowed
 from millrace.serdes import resolve as _resolve
@@ -47,7 +48,7 @@ _BY_TYPE: Final[Mapping[type, AnySerde]] = {
 }
 
 
-class Serdes:
+class Serdes(Suggesting):
     """The serdes that come with Millrace. Those with the same name as in Java's `Serdes` write the same bytes.
 
     >>> Serdes.long().serialize("t", 1).hex()

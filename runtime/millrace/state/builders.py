@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
-from millrace.errors import TopologyError
+from millrace.checks import mistake, serdes, wrong
 from millrace.serdes.base import AnySerde
 from millrace.state.api import StateStore
 from millrace.state.key_value import (
@@ -92,6 +92,22 @@ class StoreBuilderBase:
         return f"{type(self).__name__}({self.name!r})"
 
 
+_OF_KIND: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "key-value": ("name", ("retention_ms", "history_retention_ms")),
+    "window": ("window_size_ms", ()),
+    "session": ("retention_ms", ("window_size_ms",)),
+    "versioned": ("history_retention_ms", ()),
+}
+"""What a supplier of a kind of store has, and what only suppliers of other kinds have."""
+
+
+def _check_supplier(supplier: object, kind: str) -> None:
+    needed, of_others = _OF_KIND[kind]
+    fits = hasattr(supplier, needed) and not any(hasattr(supplier, name) for name in of_others)
+    if isinstance(supplier, type) or not fits or not callable(getattr(supplier, "get", None)):
+        raise wrong("supplier", f"a supplier of a {kind} store", supplier, "Stores makes them")
+
+
 S = TypeVar("S", bound=StoreSupplier)
 
 _FORMATS: dict[Callable[..., StateStore], ValueFormat] = {
@@ -125,6 +141,8 @@ class LayeredStoreBuilder(StoreBuilderBase, Generic[S]):
         value_serde: AnySerde | None,
         store_type: Callable[..., StateStore],
     ) -> None:
+        _check_supplier(supplier, self.kind)
+        serdes(key_serde=key_serde, value_serde=value_serde)
         super().__init__(supplier.name)
         self.supplier = supplier
         self.key_serde = key_serde
@@ -182,6 +200,7 @@ class WindowStoreBuilder(LayeredStoreBuilder[WindowBytesStoreSupplier]):
         value_serde: AnySerde | None,
         store_type: Callable[..., StateStore],
     ) -> None:
+        _check_supplier(supplier, self.kind)
         options = {"window_size_ms": supplier.window_size_ms, "retain_duplicates": supplier.retain_duplicates}
         super().__init__(supplier, key_serde, value_serde, store_type)
         self._store_type = partial(store_type, **options)
@@ -206,6 +225,8 @@ class VersionedKeyValueStoreBuilder(StoreBuilderBase):
     def __init__(
         self, supplier: VersionedBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
     ) -> None:
+        _check_supplier(supplier, self.kind)
+        serdes(key_serde=key_serde, value_serde=value_serde)
         super().__init__(supplier.name)
         self.supplier = supplier
         self.key_serde = key_serde
@@ -218,7 +239,7 @@ class VersionedKeyValueStoreBuilder(StoreBuilderBase):
         Raises:
             TopologyError: always.
         """
-        raise TopologyError(f"Store {self.name!r}: versioned stores cannot be cached; call with_caching_disabled()")
+        raise mistake(f"Store {self.name!r}: versioned stores cannot be cached; call with_caching_disabled()")
 
     @property
     def persistent(self) -> bool:

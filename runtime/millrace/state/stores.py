@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from millrace.checks import Suggesting, instance
+from millrace.durations import Duration, to_millis
 from millrace.serdes.base import AnySerde
 from millrace.state.builders import (
     LayeredStoreBuilder,
@@ -15,15 +17,17 @@ from millrace.state.key_value import KeyValueStore, TimestampedKeyValueStore, Ti
 from millrace.state.memory import LruKeyValueStore, MemoryKeyValueStore
 from millrace.state.rocksdb import RocksKeyValueStore
 from millrace.state.session import SessionStore, SessionStoreWithHeaders
-from millrace.state.session_bytes_store import RocksTimeOrderedSessionStore
+from millrace.state.session_bytes_store import RocksSessionStore, RocksTimeOrderedSessionStore
 from millrace.state.suppliers import (
     KeyValueBytesStoreSupplier,
     KeyValueSupplier,
     SessionBytesStoreSupplier,
+    SessionLayout,
     SessionSupplier,
     VersionedBytesStoreSupplier,
     VersionedSupplier,
     WindowBytesStoreSupplier,
+    WindowLayout,
     WindowSupplier,
 )
 from millrace.state.value_formats import (
@@ -34,6 +38,7 @@ from millrace.state.value_formats import (
     TIME_ORDERED_SESSION_HEADERS,
     TIME_ORDERED_TIMESTAMPED,
     TIMESTAMPED,
+    ValueFormat,
 )
 from millrace.state.window import (
     JoinWindowStore,
@@ -41,11 +46,41 @@ from millrace.state.window import (
     TimestampedWindowStoreWithHeaders,
     WindowStore,
 )
-from millrace.state.window_bytes_store import RocksIndexedWindowStore, RocksTimeOrderedWindowStore
+from millrace.state.window_bytes_store import RocksIndexedWindowStore, RocksTimeOrderedWindowStore, RocksWindowStore
 
 
-class Stores:
-    """Makes store suppliers and store builders.
+def _named(name: str) -> str:
+    instance(name, "name", str, "a text")
+    return name
+
+
+def _millis(name: str, what: str, duration: Duration) -> int:
+    return to_millis(duration, f"The {what} of store {name!r}", minimum=None)
+
+
+def _windows(
+    name: str,
+    retention: Duration,
+    size: Duration,
+    retain_duplicates: bool = False,  # noqa: FBT001, FBT002 (Kafka's order)
+    value_format: ValueFormat | None = PLAIN,
+    layout: WindowLayout | None = RocksWindowStore,
+) -> WindowSupplier:
+    retention_ms, size_ms = _millis(name, "retention", retention), _millis(name, "window size", size)
+    return WindowSupplier(_named(name), retention_ms, size_ms, retain_duplicates, value_format, layout)
+
+
+def _sessions(
+    name: str,
+    retention: Duration,
+    value_format: ValueFormat | None = PLAIN,
+    layout: SessionLayout | None = RocksSessionStore,
+) -> SessionSupplier:
+    return SessionSupplier(_named(name), _millis(name, "retention", retention), value_format, layout)
+
+
+class Stores(Suggesting):
+    """Makes store suppliers and store builders. Durations may be given in milliseconds or as elsewhere: a timedelta, or "10s".
 
     >>> Stores.key_value_store_builder(Stores.persistent_key_value_store("totals"), None, None).with_caching_enabled()
     LayeredStoreBuilder('totals')
@@ -56,61 +91,70 @@ class Stores:
     @staticmethod
     def persistent_key_value_store(name: str) -> KeyValueSupplier:
         """Return a supplier of plain values in RocksDB."""
-        return KeyValueSupplier(name, PLAIN, persistent=True, get=partial(RocksKeyValueStore, name, PLAIN))
+        return KeyValueSupplier(_named(name), PLAIN, persistent=True, get=partial(RocksKeyValueStore, name, PLAIN))
 
     @staticmethod
     def persistent_timestamped_key_value_store(name: str) -> KeyValueSupplier:
         """Return a supplier of timestamped values in RocksDB."""
-        return KeyValueSupplier(name, TIMESTAMPED, persistent=True, get=partial(RocksKeyValueStore, name, TIMESTAMPED))
+        return KeyValueSupplier(
+            _named(name), TIMESTAMPED, persistent=True, get=partial(RocksKeyValueStore, name, TIMESTAMPED)
+        )
 
     @staticmethod
     def persistent_timestamped_key_value_store_with_headers(name: str) -> KeyValueSupplier:
         """Return a supplier of values with timestamp and headers in RocksDB (KIP-1271)."""
-        return KeyValueSupplier(name, HEADERS, persistent=True, get=partial(RocksKeyValueStore, name, HEADERS))
+        return KeyValueSupplier(_named(name), HEADERS, persistent=True, get=partial(RocksKeyValueStore, name, HEADERS))
 
     @staticmethod
     def in_memory_key_value_store(name: str) -> KeyValueSupplier:
         """Return a supplier of a store in memory."""
-        return KeyValueSupplier(name, None, persistent=False, get=partial(MemoryKeyValueStore, name))
+        return KeyValueSupplier(_named(name), None, persistent=False, get=partial(MemoryKeyValueStore, name))
 
     @staticmethod
     def lru_map(name: str, max_cache_size: int) -> KeyValueSupplier:
         """Return a supplier of a store in memory that keeps only the `max_cache_size` most recently used keys."""
-        return KeyValueSupplier(name, None, persistent=False, get=partial(LruKeyValueStore, name, max_cache_size))
+        return KeyValueSupplier(
+            _named(name), None, persistent=False, get=partial(LruKeyValueStore, name, max_cache_size)
+        )
 
     @staticmethod
     def persistent_window_store(
         name: str,
-        retention_ms: int,
-        window_size_ms: int,
+        retention_ms: Duration,
+        window_size_ms: Duration,
         retain_duplicates: bool = False,  # noqa: FBT001, FBT002 (Kafka's order)
     ) -> WindowSupplier:
         """Return a supplier of plain windowed values in RocksDB segments."""
-        return WindowSupplier(name, retention_ms, window_size_ms, retain_duplicates)
+        return _windows(name, retention_ms, window_size_ms, retain_duplicates)
 
     @staticmethod
     def persistent_timestamped_window_store(
         name: str,
-        retention_ms: int,
-        window_size_ms: int,
+        retention_ms: Duration,
+        window_size_ms: Duration,
         retain_duplicates: bool = False,  # noqa: FBT001, FBT002
     ) -> WindowSupplier:
         """Return a supplier of timestamped windowed values in RocksDB segments."""
-        return WindowSupplier(name, retention_ms, window_size_ms, retain_duplicates, TIMESTAMPED)
+        return _windows(name, retention_ms, window_size_ms, retain_duplicates, TIMESTAMPED)
 
     @staticmethod
     def persistent_timestamped_window_store_with_headers(
         name: str,
-        retention_ms: int,
-        window_size_ms: int,
+        retention_ms: Duration,
+        window_size_ms: Duration,
         retain_duplicates: bool = False,  # noqa: FBT001, FBT002
     ) -> WindowSupplier:
         """Return a supplier of windowed values with timestamp and headers in RocksDB segments (KIP-1271)."""
-        return WindowSupplier(name, retention_ms, window_size_ms, retain_duplicates, HEADERS)
+        return _windows(name, retention_ms, window_size_ms, retain_duplicates, HEADERS)
 
     @staticmethod
     def persistent_time_ordered_window_store(
-        name: str, retention_ms: int, window_size_ms: int, *, has_index: bool = False, with_headers: bool = False
+        name: str,
+        retention_ms: Duration,
+        window_size_ms: Duration,
+        *,
+        has_index: bool = False,
+        with_headers: bool = False,
     ) -> WindowSupplier:
         """Return a supplier of windows in order of time, for results emitted on close.
 
@@ -121,7 +165,7 @@ class Stores:
             has_index: whether windows can also be found by key without reading all windows of that time (for sliding windows).
             with_headers: the header-aware format, which always has the index.
         """
-        return WindowSupplier(
+        return _windows(
             name,
             retention_ms,
             window_size_ms,
@@ -132,42 +176,43 @@ class Stores:
     @staticmethod
     def in_memory_window_store(
         name: str,
-        retention_ms: int,
-        window_size_ms: int,
+        retention_ms: Duration,
+        window_size_ms: Duration,
         retain_duplicates: bool = False,  # noqa: FBT001, FBT002
     ) -> WindowSupplier:
         """Return a supplier of a window store in memory."""
-        return WindowSupplier(name, retention_ms, window_size_ms, retain_duplicates, None, None)
+        return _windows(name, retention_ms, window_size_ms, retain_duplicates, None, None)
 
     @staticmethod
-    def persistent_session_store(name: str, retention_ms: int) -> SessionSupplier:
+    def persistent_session_store(name: str, retention_ms: Duration) -> SessionSupplier:
         """Return a supplier of sessions in RocksDB segments."""
-        return SessionSupplier(name, retention_ms)
+        return _sessions(name, retention_ms)
 
     @staticmethod
-    def persistent_session_store_with_headers(name: str, retention_ms: int) -> SessionSupplier:
+    def persistent_session_store_with_headers(name: str, retention_ms: Duration) -> SessionSupplier:
         """Return a supplier of sessions in the header-aware format (KIP-1271)."""
-        return SessionSupplier(name, retention_ms, SESSION_HEADERS)
+        return _sessions(name, retention_ms, SESSION_HEADERS)
 
     @staticmethod
     def persistent_time_ordered_session_store(
-        name: str, retention_ms: int, *, with_headers: bool = False
+        name: str, retention_ms: Duration, *, with_headers: bool = False
     ) -> SessionSupplier:
         """Return a supplier of sessions in order of their ends, for results emitted on close."""
         value_format = TIME_ORDERED_SESSION_HEADERS if with_headers else PLAIN
-        return SessionSupplier(name, retention_ms, value_format, RocksTimeOrderedSessionStore)
+        return _sessions(name, retention_ms, value_format, RocksTimeOrderedSessionStore)
 
     @staticmethod
-    def in_memory_session_store(name: str, retention_ms: int) -> SessionSupplier:
+    def in_memory_session_store(name: str, retention_ms: Duration) -> SessionSupplier:
         """Return a supplier of a session store in memory."""
-        return SessionSupplier(name, retention_ms, None, None)
+        return _sessions(name, retention_ms, None, None)
 
     @staticmethod
     def persistent_versioned_key_value_store(
-        name: str, history_retention_ms: int, segment_interval_ms: int | None = None
+        name: str, history_retention_ms: Duration, segment_interval_ms: Duration | None = None
     ) -> VersionedSupplier:
         """Return a supplier of versioned values in RocksDB (KIP-889)."""
-        return VersionedSupplier(name, history_retention_ms, segment_interval_ms)
+        interval = None if segment_interval_ms is None else _millis(name, "segment interval", segment_interval_ms)
+        return VersionedSupplier(_named(name), _millis(name, "history retention", history_retention_ms), interval)
 
     # Builders.
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from millrace.checks import located
 from millrace.errors import ConfigError
 from millrace.state.bytes_store import BytesStore, KeyValueBytesStore
 from millrace.state.segments import default_segment_interval_ms
@@ -143,12 +144,16 @@ class WindowSupplier:
         """
         if self.retention_ms < 0 or self.window_size_ms < 0:
             raise ConfigError(
-                f"Window store {self.name!r}: retention {self.retention_ms} ms and size {self.window_size_ms} ms must be >= 0"
+                located(
+                    f"Window store {self.name!r}: retention {self.retention_ms} ms and size {self.window_size_ms} ms must be >= 0"
+                )
             )
         if self.window_size_ms > self.retention_ms:
             raise ConfigError(
-                f"Window store {self.name!r}: its retention of {self.retention_ms} ms must be at least the window size, "
-                f"{self.window_size_ms} ms"
+                located(
+                    f"Window store {self.name!r}: its retention of {self.retention_ms} ms must be at least the window size, "
+                    f"{self.window_size_ms} ms"
+                )
             )
 
     @property
@@ -199,9 +204,9 @@ class VersionedSupplier:
 
     def __post_init__(self) -> None:
         if self.history_retention_ms < 0:
-            raise ConfigError(f"Versioned store {self.name!r}: history retention must be >= 0 ms")
+            raise ConfigError(located(f"Versioned store {self.name!r}: history retention must be >= 0 ms"))
         if self.segment_interval_ms is not None and self.segment_interval_ms < 1:
-            raise ConfigError(f"Versioned store {self.name!r}: segment interval must be >= 1 ms")
+            raise ConfigError(located(f"Versioned store {self.name!r}: segment interval must be >= 1 ms"))
 
     def get(self) -> RocksVersionedStore:
         """Return a new store."""

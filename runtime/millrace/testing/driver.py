@@ -15,7 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from millrace.checks import Suggesting, did_you_mean, instance, located, mistake, placed, serdes, users_call
 from millrace.config import FINAL_RESULTS_INTERVAL, OUTER_JOIN_INTERVAL, StreamsConfig
+from millrace.durations import Duration, to_millis
 from millrace.engine.global_task import GlobalStateTask
 from millrace.engine.task import StreamTask
 from millrace.engine.task_metrics import TASK_GROUP, MetricName, task_metrics
@@ -42,7 +44,7 @@ _NO_THROTTLE = {FINAL_RESULTS_INTERVAL: 0, OUTER_JOIN_INTERVAL: 0}
 """Results are sent as soon as they are due, unless the settings say otherwise: the wall clock stands still in tests."""
 
 
-class TopologyTestDriver:
+class TopologyTestDriver(Suggesting):
     """Runs a topology record by record.
 
     Args:
@@ -73,6 +75,8 @@ class TopologyTestDriver:
         initial_wall_clock_ms: int = 0,
         auto_commit: bool = True,
     ) -> None:
+        instance(topology, "topology", Topology, "a Topology", "call build() of the StreamsBuilder")
+        instance(config or {}, "config", (Mapping, StreamsConfig), "a mapping of settings or a StreamsConfig")
         settings = config if isinstance(config, StreamsConfig) else {"application.id": "test", **(config or {})}
         given = StreamsConfig.of(settings)
         self.config = given.model_copy(update={"client_settings": {**_NO_THROTTLE, **given.client_settings}})
@@ -86,7 +90,8 @@ class TopologyTestDriver:
         self._global: GlobalStateTask | None = None
         self._task: StreamTask | None = None
         try:
-            self._start(topology)
+            with placed(users_call().place):
+                self._start(topology)
         except BaseException:
             self.abandon()
             raise
@@ -134,7 +139,7 @@ class TopologyTestDriver:
         value_serde: Serde[V] | None = None,
         *,
         start_timestamp_ms: int | None = None,
-        auto_advance_ms: int = 0,
+        auto_advance_ms: Duration = 0,
     ) -> TestInputTopic[K, V]:
         """Return an input topic.
 
@@ -144,7 +149,12 @@ class TopologyTestDriver:
             value_serde: None for `default.value.serde`.
             start_timestamp_ms: of the first record piped without a timestamp; None for the driver's wall clock.
             auto_advance_ms: how far each such record advances the timestamp of the next one.
+
+        Raises:
+            TopologyError: the topology does not read that topic.
         """
+        if name not in self._input_topics | self._global_topics and not any(p.fullmatch(name) for p in self._patterns):
+            raise self._not_read(name)
         return TestInputTopic(
             name,
             self._serde(key_serde, "key"),
@@ -204,8 +214,7 @@ class TopologyTestDriver:
         if topic in self._global_topics:
             self._update_global(record)
         elif not buffered:
-            known = ", ".join(sorted(self._input_topics | self._global_topics)) or "none"
-            raise TopologyError(f"The topology does not read topic {topic!r}; its input topics: {known}")
+            raise self._not_read(topic)
         return buffered
 
     def drain(self) -> None:
@@ -237,9 +246,9 @@ class TopologyTestDriver:
         """The driver's wall clock."""
         return self._now_ms
 
-    def advance_wall_clock_time(self, by_ms: int) -> None:
+    def advance_wall_clock_time(self, by_ms: Duration) -> None:
         """Move the wall clock and call the punctuators that become due."""
-        self._now_ms += by_ms
+        self._now_ms += to_millis(by_ms, "What the wall clock is advanced by", minimum=None)
         task = self._running_task()
         try:
             task.punctuate_wall_clock(self._now_ms)
@@ -382,12 +391,18 @@ class TopologyTestDriver:
         return self._now_ms
 
     def _serde(self, serde: AnySerde | None, which: str) -> AnySerde:
+        serdes(**{f"{which}_serde": serde})
         if serde is not None:
             return serde
         default = default_key_serde(self.config) if which == "key" else default_value_serde(self.config)
         if default is None:
-            raise ConfigError(f"Give the topic a {which} serde, or set default.{which}.serde")
+            raise ConfigError(located(f"Give the topic a {which} serde, or set default.{which}.serde"))
         return default
+
+    def _not_read(self, topic: str) -> TopologyError:
+        known = sorted(self._input_topics | self._global_topics)
+        told = f"The topology does not read topic {topic!r}; its input topics: {', '.join(known) or 'none'}"
+        return mistake(told + did_you_mean(topic, known))
 
     def _reads(self, topic: str) -> bool:
         if topic in self._input_topics:
@@ -437,16 +452,15 @@ class TopologyTestDriver:
     def _store_with(self, name: str, kind: str, is_of_kind: Callable[[StateStore], bool]) -> Any:
         store = self.get_state_store(name)
         if store is None:
-            raise InvalidStateStoreError(
-                f"There is no store {name!r}; the topology's stores: {', '.join(self.get_all_state_stores()) or 'none'}"
-            )
+            stores = ", ".join(self.get_all_state_stores()) or "none"
+            raise InvalidStateStoreError(located(f"There is no store {name!r}; the topology's stores: {stores}"))
         if not is_of_kind(store):
-            raise InvalidStateStoreError(f"Store {name!r} is a {type(store).__name__}, not a {kind} store")
+            raise InvalidStateStoreError(located(f"Store {name!r} is a {type(store).__name__}, not a {kind} store"))
         return store
 
     def _running_task(self) -> StreamTask:
         if self._task is None:
-            raise TopologyError("This test driver is closed")
+            raise mistake("This test driver is closed")
         return self._task
 
 

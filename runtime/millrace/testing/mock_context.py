@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.config import StreamsConfig
+from millrace.durations import Duration, to_millis
 from millrace.errors import ConfigError, TopologyError
 from millrace.processor.api import PunctuationType, Punctuator, RecordMetadata
 from millrace.records import Record, RecordContext, TaskId
@@ -154,10 +155,16 @@ class MockProcessorContext:
             ) from None
 
     def schedule(
-        self, interval_ms: int, punctuation_type: PunctuationType, callback: Punctuator, *, start_ms: int | None = None
+        self,
+        interval_ms: Duration,
+        punctuation_type: PunctuationType,
+        callback: Punctuator,
+        *,
+        start_ms: int | None = None,
     ) -> CapturedPunctuator:
         """Record a schedule; only the test calls the punctuator."""
-        captured = CapturedPunctuator(interval_ms, punctuation_type, callback, start_ms)
+        millis = to_millis(interval_ms, "The interval of a punctuator", minimum=None)
+        captured = CapturedPunctuator(millis, punctuation_type, callback, start_ms)
         self.scheduled_punctuators.append(captured)
         return captured
 

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
+from millrace.checks import Suggesting
+from millrace.durations import Duration, to_millis
 from millrace.records import NO_HEADERS, Headers, KeyValue, Record
 from millrace.serdes.base import Serde
 from millrace.testing.collector import ProducedRecord
@@ -17,7 +19,7 @@ PipeFn = Callable[[str, "bytes | None", "bytes | None", int, Headers], None]
 _SHOWN = 5
 
 
-class TestInputTopic(Generic[K, V]):
+class TestInputTopic(Suggesting, Generic[K, V]):
     """An input topic: serialises records and has the driver process them immediately.
 
     Timestamps that are not given start at `start_ms` and increase by `auto_advance_ms` with each record.
@@ -33,16 +35,14 @@ class TestInputTopic(Generic[K, V]):
         pipe: PipeFn,
         *,
         start_ms: int,
-        auto_advance_ms: int = 0,
+        auto_advance_ms: Duration = 0,
     ) -> None:
-        if auto_advance_ms < 0:
-            raise ValueError(f"auto_advance_ms must not be negative, not {auto_advance_ms}")
         self.name = name
         self._key_serde = key_serde
         self._value_serde = value_serde
         self._pipe = pipe
         self._next_ms = start_ms
-        self._auto_advance_ms = auto_advance_ms
+        self._auto_advance_ms = to_millis(auto_advance_ms, "auto_advance_ms")
 
     def pipe_input(
         self,
@@ -94,17 +94,19 @@ class TestInputTopic(Generic[K, V]):
         for record in records:
             self.pipe_record(record)
 
-    def advance_time(self, by_ms: int) -> None:
-        """Advance the topic's own time, for records without a timestamp."""
-        if by_ms < 0:
-            raise ValueError(f"the topic's time cannot go back (by {by_ms} ms); give records timestamps instead")
-        self._next_ms += by_ms
+    def advance_time(self, by_ms: Duration) -> None:
+        """Advance the topic's own time, for records without a timestamp.
+
+        Raises:
+            TopologyError: it would go back; give records timestamps instead.
+        """
+        self._next_ms += to_millis(by_ms, "What the topic's time is advanced by")
 
     def __repr__(self) -> str:
         return f"<input topic {self.name}: next timestamp {self._next_ms}, {self._key_serde!r} → {self._value_serde!r}>"
 
 
-class TestOutputTopic(Generic[K, V]):
+class TestOutputTopic(Suggesting, Generic[K, V]):
     """An output topic: reads, in order, what the topology has sent to it."""
 
     __test__ = False

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import ClassVar
 
-from millrace.errors import TopologyError
+from millrace.checks import Suggesting, mistake, wrong
+from millrace.durations import Duration, to_millis
 
 
 @dataclass(frozen=True, slots=True)
-class AutoOffsetReset:
+class AutoOffsetReset(Suggesting):
     """A reset policy: `EARLIEST`, `LATEST`, `NONE`, or `by_duration`.
 
     >>> AutoOffsetReset.by_duration(60_000)
@@ -23,16 +23,13 @@ class AutoOffsetReset:
     NONE: ClassVar[AutoOffsetReset]
 
     @classmethod
-    def by_duration(cls, duration: timedelta | int) -> AutoOffsetReset:
-        """Start with records that are at most this old (ms, or a timedelta).
+    def by_duration(cls, duration: Duration) -> AutoOffsetReset:
+        """Start with records that are at most this old.
 
         Raises:
             TopologyError: the duration is negative.
         """
-        milliseconds = int(duration / timedelta(milliseconds=1)) if isinstance(duration, timedelta) else duration
-        if milliseconds < 0:
-            raise TopologyError(f"An offset reset by duration needs a positive duration, not {milliseconds} ms")
-        return cls(f"by_duration:{milliseconds}")
+        return cls(f"by_duration:{to_millis(duration, 'The duration of an offset reset')}")
 
     @classmethod
     def policy_of(cls, reset: AutoOffsetReset | str | None) -> str | None:
@@ -43,9 +40,11 @@ class AutoOffsetReset:
         """
         if reset is None or isinstance(reset, AutoOffsetReset):
             return None if reset is None else reset.policy
+        if not isinstance(reset, str):
+            raise wrong("offset_reset", "an AutoOffsetReset or its name", reset)
         if reset in ("earliest", "latest", "none") or reset.startswith("by_duration:"):
             return reset
-        raise TopologyError(f"Unknown offset reset policy {reset!r}; it is earliest, latest, none or by_duration:<ms>")
+        raise mistake(f"Unknown offset reset policy {reset!r}; it is earliest, latest, none or by_duration:<ms>")
 
 
 AutoOffsetReset.EARLIEST = AutoOffsetReset("earliest")

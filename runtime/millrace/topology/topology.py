@@ -5,8 +5,18 @@ from __future__ import annotations
 import re
 from typing import Any, Self
 
+from millrace.checks import (
+    Suggesting,
+    callback,
+    instance,
+    mistake,
+    placed,
+    processor_supplier,
+    serdes,
+    store_builder,
+    users_call,
+)
 from millrace.config import StreamsConfig
-from millrace.errors import TopologyError
 from millrace.processor.adapter import ProcessorFactory, stores_of
 from millrace.processor.api import (
     ProcessorSupplier,
@@ -22,7 +32,7 @@ from millrace.topology.model import BuiltTopology, SinkNode, SourceNode
 from millrace.topology.offset_reset import AutoOffsetReset
 
 
-class Topology:
+class Topology(Suggesting):
     """The processing graph of an application.
 
     Every `add_*` returns the topology, so that calls can be chained. Add parents before their children: the order
@@ -69,18 +79,23 @@ class Topology:
             TopologyError: the name is taken, nothing is read, or a topic is already read.
         """
         if topics and pattern is not None:
-            raise TopologyError(f"Source {name} has both topics and a pattern; give one of them")
-        self._builder.add_source(
-            SourceNode(
-                name,
-                topics,
-                re.compile(pattern) if isinstance(pattern, str) else pattern,
-                key_serde,
-                value_serde,
-                timestamp_extractor,
-                AutoOffsetReset.policy_of(offset_reset),
-            )
+            raise mistake(f"Source {name} has both topics and a pattern; give one of them")
+        serdes(key_serde=key_serde, value_serde=value_serde)
+        for topic in topics:
+            instance(topic, "topics", str, "names of topics", "give several as further arguments")
+        if timestamp_extractor is not None:
+            callback(timestamp_extractor, "timestamp_extractor", "record, partition_time")
+        node = SourceNode(
+            name,
+            topics,
+            re.compile(pattern) if isinstance(pattern, str) else pattern,
+            key_serde,
+            value_serde,
+            timestamp_extractor,
+            AutoOffsetReset.policy_of(offset_reset),
         )
+        with placed(users_call().place):
+            self._builder.add_source(node)
         return self
 
     def add_processor(self, name: str, supplier: ProcessorSupplier[Any, Any, Any, Any], *parents: str) -> Self:
@@ -91,9 +106,11 @@ class Topology:
         Raises:
             TopologyError: the name is taken, or a parent is unknown.
         """
-        self._builder.add_processor(name, ProcessorFactory(supplier), parents)
-        for store in stores_of(supplier):
-            self._builder.add_state_store(store, (name,))
+        processor_supplier(supplier, "process")
+        with placed(users_call().place):
+            self._builder.add_processor(name, ProcessorFactory(supplier), parents)
+            for store in stores_of(supplier):
+                self._builder.add_state_store(store, (name,))
         return self
 
     def add_sink(
@@ -110,17 +127,24 @@ class Topology:
         Raises:
             TopologyError: the name is taken, or a parent is unknown.
         """
-        self._builder.add_sink(
-            SinkNode(
-                name,
-                parents,
-                topic if isinstance(topic, str) else None,
-                None if isinstance(topic, str) else topic,
-                key_serde,
-                value_serde,
-                partitioner,
-            )
+        serdes(key_serde=key_serde, value_serde=value_serde)
+        if callable(topic):
+            callback(topic, "topic", "key, value, context")
+        else:
+            instance(topic, "topic", str, "the name of a topic, or a function of key, value and context")
+        if partitioner is not None:
+            callback(partitioner, "partitioner", "topic, key, value, number_of_partitions")
+        node = SinkNode(
+            name,
+            parents,
+            topic if isinstance(topic, str) else None,
+            None if isinstance(topic, str) else topic,
+            key_serde,
+            value_serde,
+            partitioner,
         )
+        with placed(users_call().place):
+            self._builder.add_sink(node)
         return self
 
     def add_state_store(self, builder: StoreBuilder, *processors: str) -> Self:
@@ -129,7 +153,9 @@ class Topology:
         Raises:
             TopologyError: another store has that name, or a processor is unknown.
         """
-        self._builder.add_state_store(builder, processors)
+        store_builder(builder)
+        with placed(users_call().place):
+            self._builder.add_state_store(builder, processors)
         return self
 
     def connect_processor_and_state_stores(self, processor: str, *stores: str) -> Self:
@@ -139,8 +165,9 @@ class Topology:
             TopologyError: the processor or a store is unknown, or the store is global.
         """
         if not stores:
-            raise TopologyError(f"No stores are given to connect to processor {processor}")
-        self._builder.connect_processor_and_state_stores(processor, stores)
+            raise mistake(f"No stores are given to connect to processor {processor}")
+        with placed(users_call().place):
+            self._builder.connect_processor_and_state_stores(processor, stores)
         return self
 
     def add_global_store(
@@ -170,10 +197,14 @@ class Topology:
         Raises:
             TopologyError: a name is taken, or the store logs its changes.
         """
+        store_builder(builder)
+        processor_supplier(supplier, "process")
+        serdes(key_serde=key_serde, value_serde=value_serde)
         source = SourceNode(source_name, (topic,), None, key_serde, value_serde, timestamp_extractor)
-        self._builder.add_global_store(
-            builder, source=source, processor_name=processor_name, factory=ProcessorFactory(supplier)
-        )
+        with placed(users_call().place):
+            self._builder.add_global_store(
+                builder, source=source, processor_name=processor_name, factory=ProcessorFactory(supplier)
+            )
         return self
 
     def add_read_only_state_store(
@@ -214,6 +245,8 @@ class Topology:
         """Resolve the topology for an application: full topic names, their configuration, sub-topologies.
 
         Raises:
-            TopologyError: internal resources have generated names although the configuration forbids it.
+            TopologyError: it is empty, or internal resources have generated names although the configuration forbids it.
         """
+        if not self._builder.nodes:
+            raise mistake("The topology is empty: it reads nothing. Add a source first")
         return self._builder.build(config)

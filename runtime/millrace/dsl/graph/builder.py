@@ -10,11 +10,13 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from millrace.checks import at, placed, users_call
 from millrace.config import StreamsConfig
 from millrace.dsl.graph.names import Names
-from millrace.dsl.graph.nodes import GraphNode, Root
+from millrace.dsl.graph.nodes import GraphNode, Root, StoreStep
 from millrace.dsl.graph.optimizer import optimize
 from millrace.dsl.graph.sources import merge_duplicate_sources
+from millrace.errors import TopologyError
 from millrace.topology.builder import TopologyBuilder
 
 
@@ -30,9 +32,20 @@ class GraphBuilder:
         self.nodes: list[GraphNode] = []
         """All nodes in the order in which they were added, each once."""
         self._priority = 0
+        self._built = ""
 
     def add(self, parents: GraphNode | Iterable[GraphNode], node: GraphNode) -> None:
-        """Add a node below its parents."""
+        """Add a node below its parents.
+
+        Raises:
+            TopologyError: the topology has been built already.
+        """
+        call = users_call()
+        if self._built:
+            raise TopologyError(
+                f"{call.function} is called after {self._built}, so the topology would lack it: call build() last{at(call.place)}"
+            )
+        node.place = call.place
         for parent in (parents,) if isinstance(parents, GraphNode) else tuple(parents):
             parent.add_child(node)
             self._priority += 1
@@ -41,7 +54,17 @@ class GraphBuilder:
             self.nodes.append(node)
 
     def compile(self, config: StreamsConfig | None) -> TopologyBuilder:
-        """Write the graph into the topology; optimise it only if the configuration says so."""
+        """Write the graph into the topology; optimise it only if the configuration says so.
+
+        Raises:
+            TopologyError: nothing is read, or what a node needs does not fit the others.
+        """
+        call = users_call()
+        if all(isinstance(node, StoreStep) for node in self.root.children):
+            raise TopologyError(
+                f"The topology is empty: it reads nothing. Call stream() or table() first{at(call.place)}"
+            )
+        self._built = f"build(){at(call.place)}"
         merge_duplicate_sources(self.root)
         optimize(self.nodes, self.names, self.topology, config)
         for node in self.nodes:
@@ -53,7 +76,8 @@ class GraphBuilder:
         while queue:
             _, _, node = heapq.heappop(queue)
             if not node.written and all(parent.written for parent in node.parents):
-                node.write(self.topology)
+                with placed(node.place):
+                    node.write(self.topology)
                 node.written = True
             for child in node.children:
                 if not child.written:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from millrace.errors import TopologyError
+from millrace.checks import mistake, wrong
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 _MAX_LENGTH = 249
@@ -20,17 +20,33 @@ def checked_name(name: str) -> str:
         TopologyError: it is empty, `.`, `..`, longer than 249 characters, or has characters other than ASCII letters, digits,
             `.`, `_` and `-`.
     """
+    if not isinstance(name, str):
+        raise wrong("the name", "a text", name)
     if not name:
-        raise TopologyError("A name must not be empty")
+        raise mistake("A name must not be empty")
     if name in (".", ".."):
-        raise TopologyError(f"{name!r} cannot be a name")
+        raise mistake(f"{name!r} cannot be a name")
     if len(name) > _MAX_LENGTH:
-        raise TopologyError(
-            f"Name {name!r} has {len(name)} characters; {_MAX_LENGTH} is the most a topic name can have"
-        )
+        raise mistake(f"Name {name!r} has {len(name)} characters; {_MAX_LENGTH} is the most a topic name can have")
     if not _LEGAL.fullmatch(name):
-        raise TopologyError(f"Name {name!r} is illegal: only ASCII letters and digits, '.', '_' and '-' are allowed")
+        raise mistake(f"Name {name!r} is illegal: only ASCII letters and digits, '.', '_' and '-' are allowed")
     return name
+
+
+def topic_name(topic: str) -> str:
+    """Return the name of a topic if Kafka allows it.
+
+    Raises:
+        TopologyError: it does not, or the value is not a text.
+    """
+    if not isinstance(topic, str):
+        raise wrong("the topic", "a text", topic)
+    if not _LEGAL.fullmatch(topic) or topic in (".", "..") or len(topic) > _MAX_LENGTH:
+        raise mistake(
+            f"{topic!r} is not the name of a topic: it may have up to {_MAX_LENGTH} ASCII letters and digits, '.', '_' and '-'. "
+            "For a pattern, give re.compile(…)"
+        )
+    return topic
 
 
 class Names:

@@ -30,6 +30,8 @@ class GraphNode:
         self.name = name
         self.build_priority = 0
         self.written = False
+        self.place = ""
+        """File and line of the user's call that added it."""
         self._parents: dict[GraphNode, None] = {}
         self._children: dict[GraphNode, None] = {}
 

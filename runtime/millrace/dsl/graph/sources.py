@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from millrace.checks import at
 from millrace.dsl.graph.nodes import GraphNode
 from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.stores import TableStoreSpec
@@ -46,7 +47,7 @@ class StreamSource(GraphNode):
         if other.offset_reset is not None and other.offset_reset != self.offset_reset:
             raise TopologyError(
                 f"Sources {self.name} and {other.name} read the same topics with different offset resets "
-                f"({self.offset_reset}, {other.offset_reset}); give both the same"
+                f"({self.offset_reset}, {other.offset_reset}); give both the same{at(other.place)}"
             )
         for child in other.children:
             self.add_child(child)

@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from millrace.checks import Suggesting, callback, serdes
+from millrace.dsl.options.named import name_of
 from millrace.processor.api import TimestampExtractor
 from millrace.serdes.base import Serde
 from millrace.topology.offset_reset import AutoOffsetReset
 
 K = TypeVar("K")
 V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
 
 
 @dataclass(frozen=True, slots=True)
-class Consumed(Generic[K, V]):
+class Consumed(Suggesting, Generic[K, V]):
     """How an input topic is read.
 
     >>> from millrace.serdes import Serdes
@@ -28,10 +32,17 @@ class Consumed(Generic[K, V]):
     offset_reset: AutoOffsetReset | str | None = None
     name: str | None = None
 
+    def __post_init__(self) -> None:
+        serdes(key_serde=self.key_serde, value_serde=self.value_serde)
+        if self.timestamp_extractor is not None:
+            callback(self.timestamp_extractor, "timestamp_extractor", "record, partition_time")
+        AutoOffsetReset.policy_of(self.offset_reset)
+        name_of(self.name)
+
     @classmethod
-    def with_(cls, key_serde: Serde[K] | None = None, value_serde: Serde[V] | None = None) -> Consumed[K, V]:
+    def with_(cls, key_serde: Serde[K2] | None = None, value_serde: Serde[V2] | None = None) -> Consumed[K2, V2]:
         """Read with these serdes; None means the application's default."""
-        return cls(key_serde, value_serde)
+        return Consumed(key_serde, value_serde)
 
     @classmethod
     def as_(cls, name: str) -> Consumed[Any, Any]:

@@ -5,21 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from millrace.checks import Suggesting, callback, serdes, wrong
+from millrace.dsl.options.named import name_of
 from millrace.processor.api import StreamPartitioner
 from millrace.serdes.base import Serde
 
 K = TypeVar("K")
 V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped(Generic[K, V]):
+class Grouped(Suggesting, Generic[K, V]):
     """How records are repartitioned for a grouping, if their key has changed."""
 
     name: str | None = None
     """The topic is `<application.id>-<name>-repartition`."""
     key_serde: Serde[K] | None = None
     value_serde: Serde[V] | None = None
+
+    def __post_init__(self) -> None:
+        name_of(self.name)
+        serdes(key_serde=self.key_serde, value_serde=self.value_serde)
 
     @classmethod
     def as_(cls, name: str) -> Grouped[Any, Any]:
@@ -28,10 +36,10 @@ class Grouped(Generic[K, V]):
 
     @classmethod
     def with_(
-        cls, key_serde: Serde[K] | None = None, value_serde: Serde[V] | None = None, *, name: str | None = None
-    ) -> Grouped[K, V]:
+        cls, key_serde: Serde[K2] | None = None, value_serde: Serde[V2] | None = None, *, name: str | None = None
+    ) -> Grouped[K2, V2]:
         """Use these serdes for the groups' keys and values."""
-        return cls(name, key_serde, value_serde)
+        return Grouped(name, key_serde, value_serde)
 
     def with_name(self, name: str | None) -> Grouped[K, V]:
         """Name the repartition topic."""
@@ -47,7 +55,7 @@ class Grouped(Generic[K, V]):
 
 
 @dataclass(frozen=True, slots=True)
-class Repartitioned(Generic[K, V]):
+class Repartitioned(Suggesting, Generic[K, V]):
     """How a stream is sent through an internal topic."""
 
     name: str | None = None
@@ -58,15 +66,24 @@ class Repartitioned(Generic[K, V]):
     """None: as many as the largest input."""
     partitioner: StreamPartitioner | None = None
 
+    def __post_init__(self) -> None:
+        name_of(self.name)
+        serdes(key_serde=self.key_serde, value_serde=self.value_serde)
+        number = self.number_of_partitions
+        if number is not None and (not isinstance(number, int) or number < 1):
+            raise wrong("number_of_partitions", "an int of at least 1", number)
+        if self.partitioner is not None:
+            callback(self.partitioner, "partitioner", "topic, key, value, number_of_partitions")
+
     @classmethod
     def as_(cls, name: str) -> Repartitioned[Any, Any]:
         """Name the topic."""
         return cls(name=name)
 
     @classmethod
-    def with_(cls, key_serde: Serde[K] | None = None, value_serde: Serde[V] | None = None) -> Repartitioned[K, V]:
+    def with_(cls, key_serde: Serde[K2] | None = None, value_serde: Serde[V2] | None = None) -> Repartitioned[K2, V2]:
         """Write and read with these serdes."""
-        return cls(key_serde=key_serde, value_serde=value_serde)
+        return Repartitioned(key_serde=key_serde, value_serde=value_serde)
 
     @classmethod
     def stream_partitioner(cls, partitioner: StreamPartitioner) -> Repartitioned[Any, Any]:

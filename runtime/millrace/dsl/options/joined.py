@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from millrace.dsl.durations import Duration, to_millis
+from millrace.checks import Suggesting, callback, serdes
+from millrace.dsl.options.named import name_of
 from millrace.dsl.store_suppliers import DslStoreSuppliers
+from millrace.durations import Duration, to_millis
 from millrace.processor.api import StreamPartitioner
 from millrace.serdes.base import Serde
 from millrace.state.suppliers import WindowBytesStoreSupplier
@@ -15,6 +17,9 @@ from millrace.state.suppliers import WindowBytesStoreSupplier
 K = TypeVar("K")
 V = TypeVar("V")
 VO = TypeVar("VO")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
+VO2 = TypeVar("VO2")
 R = TypeVar("R")
 FK = TypeVar("FK")
 
@@ -25,13 +30,21 @@ class ValueJoinerWithKey(Generic[K, V, VO, R]):
 
     joiner: Callable[[K, V, VO], R]
 
+    def __post_init__(self) -> None:
+        callback(self.joiner, "joiner", "key, left, right")
+
 
 def with_key(
     joiner: Callable[[Any, Any], object] | ValueJoinerWithKey[Any, Any, Any, Any],
 ) -> Callable[[Any, Any, Any], object]:
-    """Return a joiner as a function of key, left and right value."""
+    """Return a joiner as a function of key, left and right value.
+
+    Raises:
+        TopologyError: it takes other arguments.
+    """
     if isinstance(joiner, ValueJoinerWithKey):
         return joiner.joiner
+    callback(joiner, "joiner", "left, right", {"key, left, right": "wrap it in ValueJoinerWithKey(…)"})
     return lambda _key, left, right: joiner(left, right)
 
 
@@ -41,9 +54,12 @@ class ForeignKeyWithKey(Generic[K, V, FK]):
 
     extractor: Callable[[K, V], FK | None]
 
+    def __post_init__(self) -> None:
+        callback(self.extractor, "extractor", "key, value")
+
 
 @dataclass(frozen=True, slots=True)
-class Joined(Generic[K, V, VO]):
+class Joined(Suggesting, Generic[K, V, VO]):
     """How a stream is joined with a table."""
 
     name: str | None = None
@@ -54,6 +70,10 @@ class Joined(Generic[K, V, VO]):
     grace_period_ms: int | None = None
     """Hold stream records back for this time, so that a versioned table can catch up (KIP-923)."""
 
+    def __post_init__(self) -> None:
+        name_of(self.name)
+        serdes(key_serde=self.key_serde, value_serde=self.value_serde, other_value_serde=self.other_value_serde)
+
     @classmethod
     def as_(cls, name: str) -> Joined[Any, Any, Any]:
         """Name the join."""
@@ -62,15 +82,15 @@ class Joined(Generic[K, V, VO]):
     @classmethod
     def with_(
         cls,
-        key_serde: Serde[K] | None = None,
-        value_serde: Serde[V] | None = None,
-        other_value_serde: Serde[VO] | None = None,
+        key_serde: Serde[K2] | None = None,
+        value_serde: Serde[V2] | None = None,
+        other_value_serde: Serde[VO2] | None = None,
         *,
         name: str | None = None,
         grace_period: Duration | None = None,
-    ) -> Joined[K, V, VO]:
+    ) -> Joined[K2, V2, VO2]:
         """Use these serdes if the stream has to be repartitioned."""
-        joined = cls(name, key_serde, value_serde, other_value_serde)
+        joined = Joined(name, key_serde, value_serde, other_value_serde)
         return joined if grace_period is None else joined.with_grace_period(grace_period)
 
     def with_name(self, name: str | None) -> Joined[K, V, VO]:
@@ -99,7 +119,7 @@ class Joined(Generic[K, V, VO]):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamJoined(Generic[K, V, VO]):
+class StreamJoined(Suggesting, Generic[K, V, VO]):
     """How two streams are joined: names, serdes and the window stores of both sides."""
 
     name: str | None = None
@@ -114,6 +134,11 @@ class StreamJoined(Generic[K, V, VO]):
     logging_enabled: bool = True
     log_config: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        name_of(self.name)
+        name_of(self.store_name)
+        serdes(key_serde=self.key_serde, value_serde=self.value_serde, other_value_serde=self.other_value_serde)
+
     @classmethod
     def as_(cls, store_name: str) -> StreamJoined[Any, Any, Any]:
         """Give the stores a base name."""
@@ -122,12 +147,12 @@ class StreamJoined(Generic[K, V, VO]):
     @classmethod
     def with_(
         cls,
-        key_serde: Serde[K] | None = None,
-        value_serde: Serde[V] | None = None,
-        other_value_serde: Serde[VO] | None = None,
-    ) -> StreamJoined[K, V, VO]:
+        key_serde: Serde[K2] | None = None,
+        value_serde: Serde[V2] | None = None,
+        other_value_serde: Serde[VO2] | None = None,
+    ) -> StreamJoined[K2, V2, VO2]:
         """Use these serdes for keys and for the values of both sides."""
-        return cls(key_serde=key_serde, value_serde=value_serde, other_value_serde=other_value_serde)
+        return StreamJoined(key_serde=key_serde, value_serde=value_serde, other_value_serde=other_value_serde)
 
     def with_name(self, name: str | None) -> StreamJoined[K, V, VO]:
         """Name the nodes and repartition topics."""
@@ -173,7 +198,7 @@ class StreamJoined(Generic[K, V, VO]):
 
 
 @dataclass(frozen=True, slots=True)
-class TableJoined(Generic[K, VO]):
+class TableJoined(Suggesting, Generic[K, VO]):
     """How two tables are joined by a foreign key."""
 
     name: str | None = None
@@ -181,6 +206,12 @@ class TableJoined(Generic[K, VO]):
     """Of the left table's topic, if it is not the default one."""
     other_partitioner: StreamPartitioner | None = None
     """Of the right table's topic, if it is not the default one."""
+
+    def __post_init__(self) -> None:
+        name_of(self.name)
+        for parameter, given in (("partitioner", self.partitioner), ("other_partitioner", self.other_partitioner)):
+            if given is not None:
+                callback(given, parameter, "topic, key, value, number_of_partitions")
 
     @classmethod
     def as_(cls, name: str) -> TableJoined[Any, Any]:

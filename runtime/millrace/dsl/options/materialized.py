@@ -6,19 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from millrace.dsl.durations import Duration, to_millis
+from millrace.checks import Suggesting, instance, serdes, wrong
 from millrace.dsl.graph.names import checked_name
 from millrace.dsl.store_suppliers import DslStoreSuppliers, StoreType
+from millrace.durations import Duration, to_millis
 from millrace.loading import implements
 from millrace.serdes.base import Serde
 from millrace.state.suppliers import AnyStoreSupplier
 
 K = TypeVar("K")
 V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
 
 
 @dataclass(frozen=True, slots=True)
-class Materialized(Generic[K, V]):
+class Materialized(Suggesting, Generic[K, V]):
     """How a table is kept: its name for queries, its store, serdes, cache and changelog.
 
     >>> Materialized.as_("counts").with_caching_disabled().caching_enabled
@@ -44,6 +47,7 @@ class Materialized(Generic[K, V]):
     def __post_init__(self) -> None:
         if self.store_name is not None:
             checked_name(self.store_name)
+        serdes(key_serde=self.key_serde, value_serde=self.value_serde)
 
     @classmethod
     def as_(cls, name_or_supplier: str | StoreType | DslStoreSuppliers | AnyStoreSupplier) -> Materialized[Any, Any]:
@@ -54,13 +58,15 @@ class Materialized(Generic[K, V]):
             return cls(store_type=name_or_supplier)
         if implements(name_or_supplier, DslStoreSuppliers):
             return cls(dsl_store_suppliers=name_or_supplier)
+        if not (hasattr(name_or_supplier, "name") and callable(getattr(name_or_supplier, "get", None))):
+            raise wrong("name_or_supplier", "a store's name, a StoreType or a store supplier", name_or_supplier)
         supplier = cast("AnyStoreSupplier", name_or_supplier)
         return cls(supplier.name, supplier)
 
     @classmethod
-    def with_(cls, key_serde: Serde[K] | None = None, value_serde: Serde[V] | None = None) -> Materialized[K, V]:
+    def with_(cls, key_serde: Serde[K2] | None = None, value_serde: Serde[V2] | None = None) -> Materialized[K2, V2]:
         """Use these serdes, in a store that cannot be queried by name."""
-        return cls(key_serde=key_serde, value_serde=value_serde)
+        return Materialized(key_serde=key_serde, value_serde=value_serde)
 
     def with_key_serde(self, serde: Serde[K] | None) -> Materialized[K, V]:
         """Use this serde for keys."""
@@ -96,6 +102,7 @@ class Materialized(Generic[K, V]):
 
     def with_store_type(self, store_type: StoreType) -> Materialized[K, V]:
         """Keep the table in this kind of store."""
+        instance(store_type, "store_type", StoreType, "a StoreType")
         return replace(self, store_type=store_type)
 
 

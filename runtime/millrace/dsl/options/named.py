@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millrace.checks import Suggesting, wrong
 from millrace.dsl.graph.names import checked_name
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class Named(Suggesting):
     """The name of an operator's node; a plain string does the same."""
 
     name: str
@@ -26,8 +27,10 @@ def name_of(named: Named | str | None) -> str | None:
     """Return the text of a name, checked.
 
     Raises:
-        TopologyError: the name has characters that are illegal in topic names.
+        TopologyError: it is not a name, or has characters that are illegal in topic names.
     """
     if named is None:
         return None
+    if not isinstance(named, Named | str):
+        raise wrong("named", "a Named or a text", named)
     return checked_name(named) if isinstance(named, str) else named.name

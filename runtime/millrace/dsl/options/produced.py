@@ -7,15 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from millrace.checks import Suggesting, callback, instance, serdes
+from millrace.dsl.options.named import name_of
 from millrace.processor.api import StreamPartitioner
 from millrace.serdes.base import Serde
 
 K = TypeVar("K")
 V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
 
 
 @dataclass(frozen=True, slots=True)
-class Produced(Generic[K, V]):
+class Produced(Suggesting, Generic[K, V]):
     """How an output topic is written."""
 
     key_serde: Serde[K] | None = None
@@ -23,15 +27,21 @@ class Produced(Generic[K, V]):
     partitioner: StreamPartitioner | None = None
     name: str | None = None
 
+    def __post_init__(self) -> None:
+        serdes(key_serde=self.key_serde, value_serde=self.value_serde)
+        if self.partitioner is not None:
+            callback(self.partitioner, "partitioner", "topic, key, value, number_of_partitions")
+        name_of(self.name)
+
     @classmethod
     def with_(
         cls,
-        key_serde: Serde[K] | None = None,
-        value_serde: Serde[V] | None = None,
+        key_serde: Serde[K2] | None = None,
+        value_serde: Serde[V2] | None = None,
         partitioner: StreamPartitioner | None = None,
-    ) -> Produced[K, V]:
+    ) -> Produced[K2, V2]:
         """Write with these serdes; None means the stream's, or else the application's default."""
-        return cls(key_serde, value_serde, partitioner)
+        return Produced(key_serde, value_serde, partitioner)
 
     @classmethod
     def as_(cls, name: str) -> Produced[Any, Any]:
@@ -61,7 +71,7 @@ class Produced(Generic[K, V]):
 
 
 @dataclass(frozen=True, slots=True)
-class Printed(Generic[K, V]):
+class Printed(Suggesting, Generic[K, V]):
     """Where and how records are printed."""
 
     path: Path | None = None
@@ -69,6 +79,11 @@ class Printed(Generic[K, V]):
     label: str | None = None
     mapper: Callable[[K, V], str] | None = None
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.mapper is not None:
+            callback(self.mapper, "mapper", "key, value")
+        name_of(self.name)
 
     @classmethod
     def to_sys_out(cls) -> Printed[Any, Any]:
@@ -78,6 +93,7 @@ class Printed(Generic[K, V]):
     @classmethod
     def to_file(cls, path: str | Path) -> Printed[Any, Any]:
         """Append to a file."""
+        instance(path, "path", (str, Path), "a path")
         return cls(Path(path))
 
     def with_label(self, label: str) -> Printed[K, V]:

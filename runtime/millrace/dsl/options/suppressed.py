@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from millrace.dsl.durations import Duration, to_millis
-from millrace.errors import TopologyError
+from millrace.checks import Suggesting, instance, mistake, wrong
+from millrace.dsl.options.named import name_of
+from millrace.durations import Duration, to_millis
 
 
 @dataclass(frozen=True, slots=True)
-class BufferConfig:
+class BufferConfig(Suggesting):
     """How much is held back at most, and what happens when the limit is reached."""
 
     record_limit: int | None = None
@@ -21,8 +22,10 @@ class BufferConfig:
 
     def __post_init__(self) -> None:
         for limit in (self.record_limit, self.byte_limit):
+            if limit is not None and not isinstance(limit, int):
+                raise wrong("limit", "an int", limit)
             if limit is not None and limit < 0:
-                raise TopologyError(f"A limit of a suppression buffer must not be negative, but is {limit}")
+                raise mistake(f"A limit of a suppression buffer must not be negative, but is {limit}")
 
     @classmethod
     def max_records(cls, limit: int) -> BufferConfig:
@@ -74,13 +77,17 @@ class BufferConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Suppressed:
+class Suppressed(Suggesting):
     """How long updates are held back."""
 
     wait_ms: int | None = None
     """Time after the first update of a key; None: until its window closes."""
     buffer: BufferConfig = field(default_factory=BufferConfig.unbounded)
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        instance(self.buffer, "buffer", BufferConfig, "a BufferConfig", "write BufferConfig.unbounded() for example")
+        name_of(self.name)
 
     @classmethod
     def until_time_limit(cls, wait: Duration, buffer: BufferConfig) -> Suppressed:
@@ -98,8 +105,8 @@ class Suppressed:
         Raises:
             TopologyError: the buffer may emit early, so results would not be final.
         """
-        if not buffer.is_strict:
-            raise TopologyError(
+        if isinstance(buffer, BufferConfig) and not buffer.is_strict:
+            raise mistake(
                 "until_window_closes needs a buffer that never emits early: use BufferConfig.unbounded(), or "
                 "shut_down_when_full()"
             )

@@ -1,0 +1,301 @@
+"""Checks of what users pass to Millrace: a mistake is reported where it is made, with the file and line of the call.
+
+Methods of the DSL check their arguments when they are called. Nothing is checked, wrapped or recorded for each record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from millrace.errors import ConfigError, TopologyError
+
+T = TypeVar("T")
+
+_OURS: Final = "millrace"
+_BETWEEN: Final = frozenset({_OURS, "contextlib", "dataclasses", "pydantic", "typing"})
+"""Packages whose frames can lie between the user's call and the check."""
+_HOSTS: Final = frozenset({"click", "concurrent", "runpy", "threading", "typer"})
+"""What calls Millrace where no user does: its commands and threads."""
+_RENAMED: Final = {"through": "repartition", "transform": "process", "transform_values": "process_values"}
+"""Operators that Kafka Streams has removed, and what replaces them."""
+
+
+class Call(NamedTuple):
+    """A user's call of one of our functions."""
+
+    function: str
+    """With its class, for example `KStream.map_values`."""
+    place: str
+    """File and line, or nothing if no user's code is on the stack."""
+
+
+def users_call() -> Call:
+    """Return the innermost call of one of our functions from code that is not ours."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (the documented way to look at the stack)
+    function = ""
+    while frame is not None and (package := _package(frame)) in _BETWEEN:
+        if package == _OURS:
+            function = _function(frame)
+        frame = frame.f_back
+    if frame is None or _package(frame) in _HOSTS:
+        return Call(function, "")
+    return Call(function, f"{frame.f_code.co_filename}:{frame.f_lineno}")
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _function(frame: FrameType) -> str:
+    owner = frame.f_locals.get("self", frame.f_locals.get("cls"))
+    if owner is None:
+        return frame.f_code.co_qualname
+    kind = owner if isinstance(owner, type) else type(owner)
+    name = frame.f_code.co_name
+    return kind.__name__ if name.startswith("__") else f"{kind.__name__}.{name}"
+
+
+# Errors.
+
+
+def at(place: str) -> str:
+    """Return the end of a message that names a place; nothing if there is none."""
+    return f" (at {place})" if place else ""
+
+
+def located(message: str) -> str:
+    """Return a message with the place of the user's call at its end."""
+    return message + at(users_call().place)
+
+
+def mistake(message: str) -> TopologyError:
+    """Return the error of a wrong call, which names its place."""
+    return TopologyError(located(message))
+
+
+def wrong(parameter: str, expected: str, value: object, hint: str = "") -> TopologyError:
+    """Return the error of an argument that is not what it should be, with function, parameter and place."""
+    call = users_call()
+    advice = f"; {hint}" if hint else ""
+    return TopologyError(f"{call.function}: {parameter} must be {expected}, not {shown(value)}{advice}{at(call.place)}")
+
+
+@contextlib.contextmanager
+def placed(place: str) -> Iterator[None]:
+    """Add a place to errors that are raised in this block and name none."""
+    try:
+        yield
+    except (ConfigError, TopologyError) as error:
+        if not place or " (at " in str(error):
+            raise
+        raise type(error)(f"{error}{at(place)}") from error.__cause__
+
+
+def shown(value: object, longest: int = 80) -> str:
+    """Return a value as a message shows it."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if inspect.isroutine(value):
+        return f"the function {_described(value)}"
+    text = repr(value)
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
+
+# Arguments.
+
+
+def option(value: T | None, parameter: str, kind: type[T]) -> T:
+    """Return the options that the user gave, or the default ones.
+
+    Raises:
+        TopologyError: they are of another kind.
+    """
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise wrong(parameter, f"a {kind.__name__}", value, hint_for(value, kind))
+    return value
+
+
+def hint_for(value: object, kind: type) -> str:
+    """Return what to write instead of a value that stands where options of this kind are expected, if that is clear."""
+    name = getattr(value, "name", None) if type(value).__name__ == "Named" else value
+    if isinstance(name, str) and hasattr(kind, "as_"):
+        return f"write {kind.__name__}.as_({name!r})"
+    if (is_serde(value) or isinstance(value, type | tuple)) and hasattr(kind, "with_"):
+        return f"write {kind.__name__}.with_(…)"
+    return ""
+
+
+def instance(value: object, parameter: str, kinds: type | tuple[type, ...], expected: str, hint: str = "") -> None:
+    """Check the type of an argument.
+
+    Raises:
+        TopologyError: it has another one.
+    """
+    if not isinstance(value, kinds):
+        raise wrong(parameter, expected, value, hint)
+
+
+def is_serde(value: object) -> bool:
+    """Return whether a value is a serde, and not the class of one."""
+    return not isinstance(value, type) and all(
+        callable(getattr(value, name, None)) for name in ("serialize", "deserialize", "configure")
+    )
+
+
+def serdes(**given: object) -> None:
+    """Check serdes, by the names of their parameters; None means the default.
+
+    Raises:
+        TopologyError: one is something else.
+    """
+    for parameter, value in given.items():
+        if value is None or is_serde(value):
+            continue
+        if not isinstance(value, type):
+            hint = "use one of Serdes, for example Serdes.string()"
+        elif hasattr(value, "serialize"):
+            hint = f"give an object: {value.__name__}()"
+        else:
+            hint = f"write Serdes.serde_from({value.__name__})"
+        raise wrong(parameter, "a serde", value, hint)
+
+
+def callback(function: object, parameter: str, arguments: str, instead: Mapping[str, str] | None = None) -> None:
+    """Check that a user's function can be called as it will be.
+
+    Args:
+        function: what the user gave.
+        parameter: its name.
+        arguments: what it will be called with, for example `key, value`.
+        instead: what to write for a function of other arguments.
+
+    Raises:
+        TopologyError: it is not callable, takes other arguments, or is an async function. Functions without a signature, which
+            are written in C, pass.
+    """
+    expected = f"a function of {arguments or 'no arguments'}"
+    if not callable(function):
+        raise wrong(parameter, expected, function)
+    if inspect.iscoroutinefunction(function):
+        raise wrong(parameter, expected, function, "it is async, and its result would be a coroutine")
+    if not _takes(function, arguments):
+        hints = (hint for other, hint in (instead or {}).items() if _takes(function, other))
+        raise wrong(parameter, expected, function, next(hints, ""))
+
+
+def processor_supplier(supplier: object, method: str, *, instead: Mapping[str, str] | None = None) -> None:
+    """Check the supplier of a processor: the processor's class, or a function without arguments that returns a new processor.
+
+    Args:
+        supplier: what the user gave.
+        method: what the processor must have.
+        instead: what to write for the classes with these names.
+
+    Raises:
+        TopologyError: it is a processor itself, a function with arguments, or a class of something else.
+    """
+    expected = "a class or a function that returns a new processor"
+    if isinstance(supplier, type):
+        for base in supplier.__mro__:
+            if instead and base.__name__ in instead and base.__module__.startswith(_OURS):
+                raise wrong("supplier", expected, supplier, instead[base.__name__])
+        if not hasattr(supplier, method):
+            raise wrong("supplier", expected, supplier, f"it has no method {method}")
+        if not _takes(supplier, ""):
+            raise wrong("supplier", expected, supplier, f"it needs arguments: write lambda: {supplier.__name__}(…)")
+    elif hasattr(supplier, method) and not callable(supplier):
+        name = type(supplier).__name__
+        raise wrong(
+            "supplier", expected, supplier, f"every task needs its own: give the class {name}, or lambda: {name}(…)"
+        )
+    else:
+        callback(
+            supplier, "supplier", "", {"record": "it takes no record: records go to the processor that it returns"}
+        )
+
+
+def store_builder(value: object) -> None:
+    """Check the builder of a store.
+
+    Raises:
+        TopologyError: it is something else, such as a store supplier.
+    """
+    if isinstance(value, type) or not (hasattr(value, "name") and hasattr(value, "logging_enabled")):
+        hint = "wrap the supplier: Stores.key_value_store_builder(supplier, key_serde, value_serde) for example"
+        raise wrong("store", "a store builder", value, hint if hasattr(value, "get") else "Stores makes them")
+
+
+def _takes(function: Callable[..., object], arguments: str) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except Exception:  # a function in C has none, and annotations may refer to what only type checkers import
+        return True
+    try:
+        signature.bind(*filter(None, arguments.split(", ")))
+    except TypeError:
+        return False
+    return True
+
+
+def _described(function: object) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    try:
+        return f"{name}({', '.join(inspect.signature(function).parameters)})"  # type: ignore[arg-type]
+    except Exception:
+        return str(name)
+
+
+# Names.
+
+
+def nearest(name: str, known: list[str]) -> str | None:
+    """Return the known name that is most like a name, which may be Java's, or None.
+
+    >>> nearest("mapValues", ["map", "map_values"]), nearest("String", ["string"]), nearest("other", ["map"])
+    ('map_values', 'string', None)
+    """
+    wanted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    wanted = _RENAMED.get(wanted, wanted) if wanted not in known else wanted
+    by_lower = {each.lower(): each for each in known}
+    near = [wanted] if wanted in by_lower else difflib.get_close_matches(wanted, by_lower, 1, 0.7)
+    return by_lower[near[0]] if near else None
+
+
+def did_you_mean(name: str, known: list[str]) -> str:
+    """Return a hint to the known name that is most like a name, or nothing."""
+    near = nearest(name, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+def _no_attribute(kind: type, name: str) -> AttributeError:
+    text = f"{kind.__name__} has no attribute {name!r}"
+    if not name.startswith("_"):  # others are looked up by Python itself, and often
+        text = located(text + did_you_mean(name, [each for each in dir(kind) if not each.startswith("_")]))
+    return AttributeError(text, name=name)  # with `obj`, Python would add its own guess
+
+
+class _SuggestingType(type):
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name):  # noqa: ANN001, ANN204
+            raise _no_attribute(cls, name)
+
+
+class Suggesting(metaclass=_SuggestingType):
+    """A class that answers to a wrong name, such as Java's, with the right one."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):  # noqa: ANN001, ANN204
+            raise _no_attribute(type(self), name)
