@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from mypy import api
 
-README_EXAMPLES = re.findall(
-    r"```python\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8"), re.DOTALL
-)
+ROOT = Path(__file__).parents[2]
+PROJECTS = ("dead_letters", "foreign_keys", "joins", "punctuation", "schema_registry", "windows")
+README_EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 
 TOPOLOGY, RUN, TEST = README_EXAMPLES
 PROGRAMS = [TOPOLOGY, f"{TOPOLOGY}\n{RUN}", TEST]
@@ -150,3 +153,52 @@ def test_options_and_operators_have_the_types_of_their_serdes(tmp_path_factory):
     assert [line for line in output if ": error:" in line] == []
     revealed = [line.partition("Revealed type is ")[2].strip('"') for line in output if "Revealed" in line]
     assert [re.sub(r"\w+\.", "", text) for text in revealed] == expected
+
+
+def pyright(tmp_path, *files):
+    """Check files as strictly as Pyright can, where a type that it does not know is an error, and return what it says."""
+    settings = {
+        "include": list(map(str, files)),
+        "typeCheckingMode": "strict",
+        "reportWildcardImportFromLibrary": False,
+        "reportUnusedImport": False,
+        "reportExplicitAny": False,
+    }
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = (sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable)
+    found = subprocess.run(
+        (*command, "--project", str(tmp_path)), capture_output=True, text=True, timeout=300, check=False
+    )
+    report = json.loads(found.stdout)
+    assert report["summary"]["filesAnalyzed"] == len(files), found.stdout
+    return [(each["severity"], each["message"]) for each in report["generalDiagnostics"]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_pyright_knows_the_same_types(tmp_path):
+    """What Pyright, and so most editors, infers is what mypy does."""
+    (tmp_path / "program.py").write_text(REVEALED)
+    expected = re.findall(r"^reveal_type\(.*\)  # (.*)$", REVEALED, re.MULTILINE)
+    found = pyright(tmp_path, tmp_path / "program.py")
+    revealed = [text.rpartition(' is "')[2].strip('"') for severity, text in found if severity == "information"]
+    assert revealed == expected
+    assert [text for severity, text in found if severity == "error"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_examples_have_no_unknown_types(tmp_path):
+    """Nothing that a user writes has a type that Pyright does not know, and mypy finds no error."""
+    files = [
+        path
+        for project in PROJECTS
+        for path in sorted((ROOT / "examples" / project).glob("*.py"))
+        if not path.name.startswith(("test_", "conftest"))
+    ]
+    assert len(files) >= len(PROJECTS)
+    assert pyright(tmp_path, *files) == []
+    output, errors, code = api.run(
+        ["--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "mypy"), *map(str, files)]
+    )
+    assert code == 0, output + errors
