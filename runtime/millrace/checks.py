@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import difflib
 import inspect
+import operator
 import re
 import sys
+from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, SupportsIndex, TypeVar
 
 from millrace.errors import ConfigError, TopologyError
 
@@ -93,9 +95,9 @@ def placed(place: str) -> Iterator[None]:
     try:
         yield
     except (ConfigError, TopologyError) as error:
-        if not place or " (at " in str(error):
-            raise
-        raise type(error)(f"{error}{at(place)}") from error.__cause__
+        if place and " (at " not in str(error):
+            error.args = (f"{error}{at(place)}",)  # the class may be the user's, and take other arguments
+        raise
 
 
 def shown(value: object, longest: int = 80) -> str:
@@ -144,6 +146,17 @@ def instance(value: object, parameter: str, kinds: type | tuple[type, ...], expe
         raise wrong(parameter, expected, value, hint)
 
 
+def whole(value: object, parameter: str, expected: str) -> int:
+    """Return a whole number, which may be numpy's for example, as an int.
+
+    Raises:
+        TopologyError: it is something else.
+    """
+    if not isinstance(value, SupportsIndex):
+        raise wrong(parameter, expected, value)
+    return operator.index(value)
+
+
 def is_serde(value: object) -> bool:
     """Return whether a value is a serde, and not the class of one."""
     return not isinstance(value, type) and all(
@@ -185,7 +198,7 @@ def callback(function: object, parameter: str, arguments: str, instead: Mapping[
     expected = f"a function of {arguments or 'no arguments'}"
     if not callable(function):
         raise wrong(parameter, expected, function)
-    if inspect.iscoroutinefunction(function):
+    if _is_async(function):
         raise wrong(parameter, expected, function, "it is async, and its result would be a coroutine")
     if not _takes(function, arguments):
         hints = (hint for other, hint in (instead or {}).items() if _takes(function, other))
@@ -234,9 +247,16 @@ def store_builder(value: object) -> None:
         raise wrong("store", "a store builder", value, hint if hasattr(value, "get") else "Stores makes them")
 
 
-def _takes(function: Callable[..., object], arguments: str) -> bool:
+def _is_async(function: object) -> bool:
     try:
-        signature = inspect.signature(function)
+        return inspect.iscoroutinefunction(function)
+    except TypeError:  # a mock that passes for a function has no code
+        return False
+
+
+def _takes(function: Callable[..., object], arguments: str) -> bool:
+    try:  # what a decorated function takes is up to its decorator
+        signature = inspect.signature(function, follow_wrapped=False)
     except Exception:  # a function in C has none, and annotations may refer to what only type checkers import
         return True
     try:
@@ -249,7 +269,7 @@ def _takes(function: Callable[..., object], arguments: str) -> bool:
 def _described(function: object) -> str:
     name = getattr(function, "__name__", type(function).__name__)
     try:
-        return f"{name}({', '.join(inspect.signature(function).parameters)})"  # type: ignore[arg-type]
+        return f"{name}({', '.join(inspect.signature(function, follow_wrapped=False).parameters)})"  # type: ignore[arg-type]
     except Exception:
         return str(name)
 
@@ -283,7 +303,7 @@ def _no_attribute(kind: type, name: str) -> AttributeError:
     return AttributeError(text, name=name)  # with `obj`, Python would add its own guess
 
 
-class _SuggestingType(type):
+class _SuggestingType(ABCMeta):  # so that users' classes can derive from ABC too
     if not TYPE_CHECKING:
 
         def __getattr__(cls, name):  # noqa: ANN001, ANN204

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from datetime import timedelta
-from typing import Final
+from typing import Final, SupportsIndex
 
 from millrace.checks import mistake
 
@@ -40,8 +41,8 @@ def to_millis(duration: Duration, what: str, *, minimum: int | None = 0) -> int:
         if given % _MILLISECOND:
             raise mistake(f"{what} must be whole milliseconds, not {given}")
         millis = given // _MILLISECOND
-    elif isinstance(given, int) and not isinstance(given, bool):
-        millis = given
+    elif isinstance(given, SupportsIndex) and not isinstance(given, bool):
+        millis = operator.index(given)
     elif isinstance(given, str) and re.fullmatch(f"({_PART.pattern})+", given):
         millis = duration_ms(given)
     else:

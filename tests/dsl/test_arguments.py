@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from datetime import timedelta
-from functools import partial
+from functools import partial, singledispatchmethod, wraps
+from pathlib import PurePath
+from unittest import mock
 
 import pytest
 from tests.dsl.mistakes import (
@@ -25,8 +28,10 @@ from millrace import (
     JoinWindows,
     Materialized,
     Named,
+    Printed,
     Processor,
     PunctuationType,
+    Repartitioned,
     Serdes,
     SessionWindows,
     SlidingWindows,
@@ -36,6 +41,7 @@ from millrace import (
     Suppressed,
     TableJoined,
     TimeWindows,
+    Topology,
     TopologyTestDriver,
     UnlimitedWindows,
 )
@@ -159,6 +165,23 @@ def test_punctuators_take_durations_of_any_form(duration):
     assert len(times) >= 1
 
 
+class Whole:
+    """A whole number that is no `int`, as numpy's are."""
+
+    def __init__(self, value):
+        self._value = value
+
+    def __index__(self):
+        return self._value
+
+
+def test_whole_numbers_of_any_type_are_accepted():
+    """What Python takes as an index, such as numpy's integers, is a duration, a number of partitions and a limit."""
+    assert TimeWindows.of_size_with_no_grace(Whole(5)) == TimeWindows(5, 5, 0)
+    assert type(Repartitioned.as_("r").with_number_of_partitions(Whole(3)).number_of_partitions) is int
+    assert type(BufferConfig.max_records(Whole(3)).with_max_bytes(Whole(4)).byte_limit) is int
+
+
 class Callable2:
     """An object that is called with two arguments."""
 
@@ -167,9 +190,32 @@ class Callable2:
         return value
 
 
+def with_prefix(function):
+    """Pass a prefix to a function of a prefix and a value, which becomes one of a value."""
+
+    @wraps(function)
+    def of_value(value):
+        return function("prefix", value)
+
+    return of_value
+
+
+class Shown:
+    """Shows values by their type."""
+
+    @singledispatchmethod
+    def show(self, value):
+        """Return a text."""
+        return str(value)
+
+
 @pytest.mark.parametrize(
     ("operator", "function"),
     [
+        ("map_values", with_prefix(join)),
+        ("map_values", partial(with_prefix(join))),
+        ("map_values", Shown().show),
+        ("map_values", mock.Mock(spec=join)),
         ("map_values", str),
         ("map_values", str.upper),
         ("map_values", int),
@@ -190,6 +236,66 @@ class Callable2:
 def test_functions_that_can_be_called_are_accepted(operator, function):
     """Functions with defaults, of any number of arguments, of objects, partial ones, and those in C without a signature."""
     getattr(Parts().stream, operator)(function)
+
+
+def test_a_decorated_function_takes_what_its_decorator_takes():
+    """It is refused for the arguments with which it cannot be called, not for those of the function inside."""
+    with pytest.raises(TopologyError, match=r"not the function join\(value\)"):
+        Parts().stream.map(with_prefix(join))
+
+
+def test_paths_of_any_type_are_accepted():
+    """Whatever `open` takes as a path names a file to print to."""
+    assert Printed.to_file(PurePath("printed.txt")).path == Printed.to_file("printed.txt").path
+
+
+def test_nodes_can_be_added_to_what_an_empty_builder_builds():
+    """As in Java, the Processor API can go on where the DSL has added stores only, or nothing."""
+    topology = StreamsBuilder().add_state_store(store_of_texts()).build()
+    topology.add_source("source", "in").add_processor("upper", Upper, "source").add_sink("sink", "out", "upper")
+    topology.connect_processor_and_state_stores("upper", "store")
+    with TopologyTestDriver(topology, SETTINGS) as driver:
+        driver.create_input_topic("in").pipe_input("k", "v")
+        assert driver.create_output_topic("out").read_value() == "V"
+
+
+def test_classes_can_be_derived_together_with_abstract_ones():
+    """Users' subclasses can have abstract methods."""
+
+    class Shared(StreamsBuilder, ABC):
+        @abstractmethod
+        def add_operators(self):
+            """Add the operators."""
+
+    with pytest.raises(TypeError, match="abstract"):
+        Shared()
+
+
+class StoresError(TopologyError):
+    """An error of the user's, made of other arguments than a message."""
+
+    def __init__(self, name, reason):
+        super().__init__(f"{name}: {reason}")
+        self.name = name
+
+
+class WithWrongStores:
+    """A supplier whose stores cannot be made."""
+
+    def __call__(self):
+        """Return a processor."""
+        return Upper()
+
+    def stores(self):
+        """Fail."""
+        raise StoresError("store", "no disk")
+
+
+def test_errors_of_users_stay_the_same():
+    """The place is added to the user's own error, whose class may take any arguments."""
+    with pytest.raises(StoresError, match=r"store: no disk \(at .*test_arguments.py:\d+\)") as caught:
+        Topology().add_source("source", "in").add_processor("upper", WithWrongStores(), "source")
+    assert caught.value.name == "store"
 
 
 def test_a_mistake_in_a_library_of_the_users_names_the_call_in_it():

@@ -95,8 +95,11 @@ TOPICS_AND_STORES = [
 ]
 
 TOPOLOGIES = [
-    ("The topology is empty", lambda p: StreamsBuilder().build()),
-    ("The topology is empty", lambda p: StreamsBuilder().add_state_store(store_of_texts()).build()),
+    ("The topology is empty", lambda p: TopologyTestDriver(StreamsBuilder().build())),
+    (
+        "The topology is empty",
+        lambda p: TopologyTestDriver(StreamsBuilder().add_state_store(store_of_texts()).build()),
+    ),
     ("The topology is empty", lambda p: TopologyTestDriver(Topology())),
     (
         "KStream.filter is called after build\\(\\) \\(at .*mistakes.py",

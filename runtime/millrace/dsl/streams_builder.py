@@ -245,7 +245,7 @@ class StreamsBuilder(Suggesting):
             config: the application's settings, or None; `topology.optimization` is read only here.
 
         Raises:
-            TopologyError: nothing is read, a name is used twice, or a store is unknown. Operators are not added after it.
+            TopologyError: a name is used twice, or a store is unknown. Operators are not added after it.
 
         Example:
             >>> builder = StreamsBuilder()

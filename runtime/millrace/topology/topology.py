@@ -248,5 +248,5 @@ class Topology(Suggesting):
             TopologyError: it is empty, or internal resources have generated names although the configuration forbids it.
         """
         if not self._builder.nodes:
-            raise mistake("The topology is empty: it reads nothing. Add a source first")
+            raise mistake("The topology is empty: it reads nothing. Call stream(), table() or add_source() first")
         return self._builder.build(config)

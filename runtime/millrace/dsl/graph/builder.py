@@ -13,7 +13,7 @@ from typing import Any
 from millrace.checks import at, placed, users_call
 from millrace.config import StreamsConfig
 from millrace.dsl.graph.names import Names
-from millrace.dsl.graph.nodes import GraphNode, Root, StoreStep
+from millrace.dsl.graph.nodes import GraphNode, Root
 from millrace.dsl.graph.optimizer import optimize
 from millrace.dsl.graph.sources import merge_duplicate_sources
 from millrace.errors import TopologyError
@@ -57,14 +57,9 @@ class GraphBuilder:
         """Write the graph into the topology; optimise it only if the configuration says so.
 
         Raises:
-            TopologyError: nothing is read, or what a node needs does not fit the others.
+            TopologyError: what a node needs does not fit the others.
         """
-        call = users_call()
-        if all(isinstance(node, StoreStep) for node in self.root.children):
-            raise TopologyError(
-                f"The topology is empty: it reads nothing. Call stream() or table() first{at(call.place)}"
-            )
-        self._built = f"build(){at(call.place)}"
+        self._built = f"build(){at(users_call().place)}"
         merge_duplicate_sources(self.root)
         optimize(self.nodes, self.names, self.topology, config)
         for node in self.nodes:

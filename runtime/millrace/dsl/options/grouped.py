@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from millrace.checks import Suggesting, callback, serdes, wrong
+from millrace.checks import Suggesting, callback, serdes, whole, wrong
 from millrace.dsl.options.named import name_of
 from millrace.processor.api import StreamPartitioner
 from millrace.serdes.base import Serde
@@ -69,9 +69,11 @@ class Repartitioned(Suggesting, Generic[K, V]):
     def __post_init__(self) -> None:
         name_of(self.name)
         serdes(key_serde=self.key_serde, value_serde=self.value_serde)
-        number = self.number_of_partitions
-        if number is not None and (not isinstance(number, int) or number < 1):
-            raise wrong("number_of_partitions", "an int of at least 1", number)
+        if self.number_of_partitions is not None:
+            number = whole(self.number_of_partitions, "number_of_partitions", "an int of at least 1")
+            if number < 1:
+                raise wrong("number_of_partitions", "an int of at least 1", number)
+            object.__setattr__(self, "number_of_partitions", number)
         if self.partitioner is not None:
             callback(self.partitioner, "partitioner", "topic, key, value, number_of_partitions")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,9 +92,9 @@ class Printed(Suggesting, Generic[K, V]):
         return cls()
 
     @classmethod
-    def to_file(cls, path: str | Path) -> Printed[Any, Any]:
+    def to_file(cls, path: str | os.PathLike[str]) -> Printed[Any, Any]:
         """Append to a file."""
-        instance(path, "path", (str, Path), "a path")
+        instance(path, "path", (str, os.PathLike), "a path")
         return cls(Path(path))
 
     def with_label(self, label: str) -> Printed[K, V]:

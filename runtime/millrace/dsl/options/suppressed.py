@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from millrace.checks import Suggesting, instance, mistake, wrong
+from millrace.checks import Suggesting, instance, mistake, whole
 from millrace.dsl.options.named import name_of
 from millrace.durations import Duration, to_millis
 
@@ -21,11 +21,13 @@ class BufferConfig(Suggesting):
     log_config: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for limit in (self.record_limit, self.byte_limit):
-            if limit is not None and not isinstance(limit, int):
-                raise wrong("limit", "an int", limit)
-            if limit is not None and limit < 0:
+        for name, given in (("record_limit", self.record_limit), ("byte_limit", self.byte_limit)):
+            if given is None:
+                continue
+            limit = whole(given, "limit", "an int")
+            if limit < 0:
                 raise mistake(f"A limit of a suppression buffer must not be negative, but is {limit}")
+            object.__setattr__(self, name, limit)
 
     @classmethod
     def max_records(cls, limit: int) -> BufferConfig:
