@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import shlex
 import subprocess
 import sys
 
@@ -162,6 +164,47 @@ def test_wrong_record_ends_produce_with_its_number(shop):
     assert [record["value"] for record in shop.consumed(shop.source)] == [1]
     told = shop.millrace("produce", shop.source, '{"partition": 2}', code=1)
     assert f"Record 1: partition: {shop.source} has the partitions 0 to 1" in told
+
+
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        ('{"value": {"$bytes": "' + "A" * 4_000_000 + '"}}', "Record 2: Unable to produce message: Broker: "),
+        ('{"value": 1, "timestamp": 9223372036854775808}', "Record 2: timestamp: 9223372036854775808 is not"),
+        ('{"value": 1, "headers": {"\\ud800": "a"}}', "Record 2: headers: "),
+        ("[" * 100_000, "Record 2: not JSON"),
+        ("\udcff", "Record 2: not JSON"),
+    ],
+    ids=["too large", "time beyond Kafka's", "not a text", "too deep", "not UTF-8"],
+)
+def test_record_that_cannot_be_written_is_named(shop, record, told):
+    """What was given before it has been written."""
+    lines = f'{{"value": 1}}\n{record}\n'.encode(errors="surrogateescape")
+    ran = subprocess.run(
+        shop.command("produce", shop.source),
+        capture_output=True,
+        cwd=shop.folder,
+        timeout=120,
+        check=False,
+        input=lines,
+        env=os.environ | {"LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8:strict"},
+    )
+    shown = ran.stderr.decode()
+    assert ran.returncode == 1
+    assert "Traceback" not in shown
+    assert f"Error: {told}" in shown
+    assert "Records written before it: 1" in shown
+    assert [each["value"] for each in shop.consumed(shop.source)] == [1]
+
+
+def test_no_standard_input(shop):
+    """A process without one writes what its arguments say, or nothing."""
+    for arguments, written in ((('{"value": 1}',), "1 record written"), ((), "0 records written")):
+        line = shlex.join(shop.command("produce", shop.source, *arguments))
+        ran = subprocess.run(
+            ["sh", "-c", f"exec {line} <&-"], capture_output=True, text=True, cwd=shop.folder, timeout=120, check=False
+        )
+        assert written in ran.stdout, ran.stderr
 
 
 def test_unknown_topic_is_not_created(shop):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -104,10 +106,18 @@ def produce(
     from millrace.dev.topic_records import write
 
     serdes = _serdes(topic, file, servers, bootstrap, key_serde, value_serde)
-    if not records and sys.stdin.isatty():
-        print('Type a record per line, such as {"value": "a"}. Ctrl-D ends.', file=sys.stderr)
-    count = write(servers, topic, records or sys.stdin, serdes)
+    count = write(servers, topic, records or _input(), serdes)
     print(f"{count} {'record' if count == 1 else 'records'} written to {topic}")
+
+
+def _input() -> Iterable[str]:
+    """Return the lines of standard input, of which there are none if it is closed."""
+    if not isinstance(sys.stdin, io.TextIOWrapper):
+        return sys.stdin or ()
+    if sys.stdin.isatty():
+        print('Type a record per line, such as {"value": "a"}. Ctrl-D ends.', file=sys.stderr)
+    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # other bytes are reported with the record's number
+    return sys.stdin
 
 
 def consume(

@@ -356,7 +356,7 @@ class LocalHost:
         return self._rates.setdefault(name, RateMeter(_RATE_WINDOW_S)).add(status.written_at, status.records)
 
     def _remark(self, replica: Replica) -> str:
-        told = f"{replica.last_error} (see {self.directory.log(replica.name)})"
+        told = f"{replica.last_error} (see {self.directory.log(replica.name)})".lstrip()
         if replica.state is ReplicaState.FAILED:
             return told
         if replica.state is ReplicaState.WAITING and replica.restarts:

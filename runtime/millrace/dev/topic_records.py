@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from millrace.dev._readiness import quiet_admin
@@ -28,6 +28,7 @@ from millrace.serdes import Serdes
 __all__ = ["ParsedRecord", "as_json", "parse", "partitions_of", "read", "write"]
 
 _FIELDS: Final = ("key", "value", "headers", "timestamp", "partition", "offset")
+_LONGEST: Final = 2**63 - 1
 _DELIVERY_S: Final = 60.0
 _QUEUE_PAUSE_S: Final = 0.1
 _POLL_S: Final = 0.2
@@ -76,7 +77,7 @@ def parse(line: str, topic: str, serdes: TopicSerdes, partitions: int) -> Parsed
     """
     try:
         fields = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # brackets can be nested too deeply
         raise SerializationError(f'not JSON ({error}): write {{"key": "a", "value": "b"}}') from None
     if not isinstance(fields, dict):
         raise SerializationError('not a JSON object: write {"key": "a", "value": "b"}')
@@ -110,13 +111,18 @@ def _headers(given: object) -> Headers:
         raise SerializationError('headers: write {"name": "value"}, or [["name", "value"], …]') from None
     if not all(isinstance(name, str) and isinstance(value, str | dict | None) for name, value in named):
         raise SerializationError("headers: names and values are text")
-    return Headers((name, encode(Serdes.string(), "", value, Headers())) for name, value in named)
+    try:
+        for name, _ in named:
+            name.encode()  # librdkafka's binding crashes if it cannot be
+        return Headers((name, encode(Serdes.string(), "", value, Headers())) for name, value in named)
+    except (SerializationError, UnicodeEncodeError) as error:
+        raise SerializationError(f"headers: {error}") from None
 
 
 def _number(name: str, fields: Mapping[str, object]) -> int | None:
     number = fields.get(name)
-    if number is not None and (type(number) is not int or number < 0):
-        raise SerializationError(f"{name}: {number!r} is not a whole number from 0")
+    if number is not None and (type(number) is not int or not 0 <= number <= _LONGEST):
+        raise SerializationError(f"{name}: {number!r} is not a whole number from 0 to 2⁶³-1")
     return number
 
 
@@ -140,11 +146,10 @@ def write(bootstrap_servers: str, topic: str, lines: Iterable[str], serdes: Topi
         if not line.strip():
             continue
         try:
-            record = parse(line, topic, serdes, partitions)
+            writer.send(parse(line, topic, serdes, partitions))
         except SerializationError as error:
             writer.flush()
             raise SerializationError(f"Record {number}: {error}. Records written before it: {written}") from error
-        writer.send(record)
         written += 1
     writer.flush()
     return written
@@ -161,7 +166,11 @@ class _Writer:
         )
 
     def send(self, record: ParsedRecord) -> None:
-        """Send a record, once there is room for it in the queue."""
+        """Send a record, once there is room for it in the queue.
+
+        Raises:
+            SerializationError: It is too large.
+        """
         options = {"partition": record.partition, "timestamp": record.timestamp}
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         headers: list[Any] = list(record.headers)
@@ -172,6 +181,8 @@ class _Writer:
                 )
             except BufferError:
                 self._producer.poll(_QUEUE_PAUSE_S)
+            except KafkaException as error:
+                raise SerializationError(error.args[0].str()) from None
             else:
                 self._producer.poll(0)
                 return
