@@ -116,7 +116,9 @@ def _input() -> Iterable[str]:
         return sys.stdin or ()
     if sys.stdin.isatty():
         print('Type a record per line, such as {"value": "a"}. Ctrl-D ends.', file=sys.stderr)
-    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # other bytes are reported with the record's number
+    sys.stdin.reconfigure(
+        encoding="utf-8", errors="surrogateescape"
+    )  # other bytes are reported with the record's number
     return sys.stdin
 
 
