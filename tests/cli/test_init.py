@@ -25,6 +25,7 @@ def test_what_is_created_works(tmp_path):
     result = millrace(tmp_path, "init", "Order Totals")
     assert result.returncode == 0, result.stderr
     assert "Created Order Totals/order_totals.py\n" in result.stdout
+    assert "Run its test with `cd 'Order Totals' && pytest`" in result.stdout
     folder = tmp_path / "Order Totals"
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     assert files == [
@@ -57,6 +58,21 @@ def test_name_must_fit_kubernetes_and_python(tmp_path, name):
     assert result.returncode == 2
     assert f"Error: `{name}` cannot be the application's name" in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["json", "millrace", "pytest", "sys"])
+def test_name_must_not_hide_a_module(tmp_path, name):
+    """A program with the name of a module of Python or of a package would not be found, or what it imports would not."""
+    result = millrace(tmp_path, "init", name)
+    assert result.returncode == 2
+    assert f"Error: `{name}` cannot be the application's name, as there is a module `{name}` already" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_name_of_what_is_there_already(tmp_path):
+    """A second run says that the files exist, not that their module does."""
+    assert millrace(tmp_path, "init", "--name", "shop").returncode == 0
+    assert "Nothing was created, because" in millrace(tmp_path, "init", "--name", "shop").stderr
 
 
 def test_folder_that_cannot_be_created(tmp_path):

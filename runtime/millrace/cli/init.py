@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import keyword
 import re
+import shlex
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from typing import Annotated, Final
@@ -50,14 +52,27 @@ def init(
     module = given.replace("-", "_")
     if keyword.iskeyword(module):
         raise ConfigError(f"`{given}` cannot be the application's name, as Python has a word `{module}`: use --name")
+    if _is_imported_elsewhere(module, folder):
+        raise ConfigError(
+            f"`{given}` cannot be the application's name, as there is a module `{module}` already, which would be imported "
+            "instead, or hidden: use --name"
+        )
     texts = {target.format(module=module): _filled(source, given, module) for source, target in _FILES.items()}
     if existing := [path for path in texts if (folder / path).exists()]:
         raise ConfigError(f"Nothing was created, because {folder} already has {', '.join(existing)}")
     for path, text in texts.items():
         _write(folder / path, text)
         print(f"Created {directory / path}")
-    enter = "" if directory == Path() else f"cd {directory} && "
+    enter = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
     print(f"Run its test with `{enter}pytest`, and run it with `{enter}millrace dev up`")
+
+
+def _is_imported_elsewhere(module: str, folder: Path) -> bool:
+    """Return whether there is a module of Python, or of a package, with this name."""
+    found = find_spec(module)
+    if found is None or found.origin is None:
+        return False
+    return not Path(found.origin).resolve().is_relative_to(folder.resolve())
 
 
 def _filled(template: str, name: str, module: str) -> str:
