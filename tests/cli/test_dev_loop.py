@@ -200,6 +200,38 @@ def test_logs_are_followed_until_the_host_ends(app):
     assert "There is no log of words-7" in app.millrace("dev", "logs", "7", code=2)
 
 
+def test_interrupt_ends_what_reads_or_writes_while_brokers_are_gone(app):
+    """Ctrl-C is not lost in the report that brokers do not answer."""
+    app.millrace("dev", "up", "--detach")
+    app.millrace("dev", "produce", "lines", '{"value": "one"}')
+    command = [sys.executable, "-m", "millrace.cli", "dev", "consume", "lines", "--follow", "--from-beginning"]
+    followers = [
+        subprocess.Popen(
+            [*command, "--dir", "data"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=app.folder
+        )
+        for _ in range(3)
+    ]
+    assert all(follower.stdout.readline() for follower in followers)
+    command[command.index("consume") :] = ["produce", "lines"]
+    writer = subprocess.Popen(
+        [*command, "--dir", "data"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=app.folder,
+    )  # fmt: skip
+    writer.stdin.write('{"value": "two"}\n')
+    writer.stdin.flush()
+    app.wait_for({"one": 1, "two": 1})
+    app.millrace("dev", "down")
+    writer.stdin.write('{"value": "three"}\n')
+    writer.stdin.close()
+    writer.stdin = None
+    for follower in (*followers, writer):
+        assert "refused" in follower.stderr.readline()
+        follower.send_signal(signal.SIGINT)
+        _, told = follower.communicate(timeout=PATIENCE_S)
+        assert "Traceback" not in told
+        assert follower.returncode == 130
+
+
 def test_port_that_is_in_use(app):
     """A port that was asked for must be free; one that is only remembered is replaced, and said."""
     app.millrace("dev", "up", "--detach")

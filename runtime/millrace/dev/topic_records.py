@@ -6,6 +6,7 @@ A line has `key`, `value`, `headers`, `timestamp` (ms since the epoch) and `part
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import uuid
@@ -16,6 +17,7 @@ from typing import Any, Final
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
+from millrace.deadline import Deadline
 from millrace.dev._readiness import quiet_admin
 from millrace.dev.topic_serdes import TopicSerdes, decode, encode, readable
 from millrace.errors import ConfigError, SerializationError, StreamsError
@@ -180,12 +182,16 @@ class _Writer:
                     self._topic, record.value, record.key, headers=headers, on_delivery=self._delivered, **given
                 )
             except BufferError:
-                self._producer.poll(_QUEUE_PAUSE_S)
+                self._poll(_QUEUE_PAUSE_S)
             except KafkaException as error:
                 raise SerializationError(error.args[0].str()) from None
             else:
-                self._producer.poll(0)
+                self._poll(0)
                 return
+
+    def _poll(self, timeout_s: float) -> None:
+        with _interruptible():
+            self._producer.poll(timeout_s)
 
     def flush(self) -> None:
         """Wait until the brokers have everything.
@@ -193,13 +199,26 @@ class _Writer:
         Raises:
             StreamsError: They refused a record, or did not answer in time.
         """
-        if self._producer.flush(_DELIVERY_S) or self._refused:
+        deadline, undelivered = Deadline(_DELIVERY_S), 1
+        with _interruptible():
+            while undelivered and not deadline.passed:
+                undelivered = self._producer.flush(_POLL_S)
+        if undelivered or self._refused:
             why = self._refused[0].str() if self._refused else f"the brokers did not answer within {_DELIVERY_S:.0f} s"
             raise StreamsError(f"Not all records could be written to {self._topic}: {why}")
 
     def _delivered(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
             self._refused.append(error)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Interrupt again after an interrupt that arrived while librdkafka reported something: its binding loses that one."""
+    try:
+        yield
+    except SystemError as error:
+        raise KeyboardInterrupt from error
 
 
 # Reading
@@ -237,7 +256,9 @@ def read(bootstrap_servers: str, topic: str, *, follow: bool = False, from_begin
     try:
         consumer.assign([ClientTopicPartition(*partition, starts[partition]) for partition in partitions])
         while follow or unread:
-            for message in consumer.consume(500, _POLL_S):
+            with _interruptible():
+                messages = consumer.consume(500, _POLL_S)
+            for message in messages:
                 error = message.error()
                 number, offset = message.partition(), message.offset()
                 assert number is not None
