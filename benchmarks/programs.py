@@ -182,7 +182,7 @@ def write_input(
     return expected
 
 
-def _rows(program: str, records: int, keys: int, start_ms: int, value: bytes) -> Iterator[Row]:
+def _rows(program: str, records: int, keys: int, start_ms: int, value: bytes = _VALUE) -> Iterator[Row]:
     """Return records a millisecond apart, in partitions by turns."""
     for number in range(records):
         key, at = b"key-%07d" % (number * 7919 % keys), start_ms + number

@@ -11,7 +11,7 @@ START_MS = 1_700_000_000_000
 RAW = Serdes.bytes()
 
 
-@pytest.mark.parametrize("program", ["words", "lines", "tumbling", "count", "hot", "join", "stateless"])
+@pytest.mark.parametrize("program", ["words", "lines", "tumbling", "count", "hot", "join", "stateless", "latest"])
 def test_program_writes_what_is_counted_while_its_input_is_written(program):
     """Of the word counts and windowed counts the last record of every key counts, of the other programs all."""
     names, expected = Names("in"), Expected()
