@@ -6,11 +6,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from benchmarks.topics import PARTITIONS, Digest, Row, by_key, create_topics, read, write
 
 from millrace.dsl import Consumed, Grouped, Materialized, Produced, StreamsBuilder, TimeWindows
-from millrace.engine.partitioner import partition_for_key
 from millrace.serdes import Serdes
 from millrace.topology import Topology
 
@@ -175,10 +175,8 @@ def write_input(
         table = ((b"key-%07d" % number, b"value-%07d" % number, start_ms - 1) for number in range(keys))
         write(servers, names.table, table, lambda _count: None)
         expected.processed += keys
-    partition_of = (
-        (lambda key: partition_for_key(key, names.partitions)) if program != "hot" else lambda _key: _HOT_PARTITION
-    )
-    write(servers, names.source, _counted(program, rows, expected), advance, partition_of)
+    partition_of = partial(by_key, partitions=names.partitions) if program != "hot" else lambda _key: _HOT_PARTITION
+    write(servers, names.source, _counted(program, rows, expected, names.partitions), advance, partition_of)
     return expected
 
 
@@ -206,18 +204,18 @@ def _late_rows(records: int, keys: int, start_ms: int) -> Iterator[Row]:
         yield b"key-%07d" % (number * 7919 % keys), _VALUE, start_ms + max(0, number - late)
 
 
-def _counted(program: str, rows: Iterator[Row], expected: Expected) -> Iterator[Row]:
+def _counted(program: str, rows: Iterator[Row], expected: Expected, partitions: int = PARTITIONS) -> Iterator[Row]:
     """Return the same records, and count meanwhile what must come out."""
     final: Counter[bytes] = Counter()
     so_far: Counter[bytes] = Counter()
-    stream_time = [-1] * PARTITIONS
+    stream_time = [-1] * partitions
     digest = expected.digest
     for row in rows:
         key, value, at = row
         if program in {"words", "lines"}:
             final.update(value.split())
         elif program in {"windows", "tumbling"}:
-            partition = by_key(key)
+            partition = by_key(key, partitions)
             now = stream_time[partition] = max(at, stream_time[partition])
             start = at - at % WINDOW_MS
             if start + WINDOW_MS > now - GRACE_MS:

@@ -50,9 +50,9 @@ def delete_topics(servers: str, part: str) -> None:
         future.result(60)
 
 
-def by_key(key: bytes) -> int:
+def by_key(key: bytes, partitions: int = PARTITIONS) -> int:
     """Return the partition that Kafka's own partitioner chooses."""
-    return partition_for_key(key, PARTITIONS)
+    return partition_for_key(key, partitions)
 
 
 def write(

@@ -151,6 +151,7 @@ class Publisher:
         self,
         spark: SparkSession,
         computed: Computed,
+        sizes: Mapping[str, Size],
         history: KafkaHistory,
         admin: AdminClient,
         group: GroupAdmin,
@@ -162,6 +163,7 @@ class Publisher:
         Args:
             spark: the session that has computed the rows.
             computed: what to write.
+            sizes: how much that is, by topic.
             history: what it was computed from.
             admin: client of the cluster.
             group: the application's group.
@@ -175,7 +177,6 @@ class Publisher:
             ConfigError: there are more outputs than one transaction can take, or a changelog has versions that cannot be removed.
             StreamsError: a record was refused, or a transaction took too long.
         """
-        sizes = computed.sizes()
         logs = {
             topic: computed.counts.changelogs[topic]
             for topic in changelog_topics(self._plan)

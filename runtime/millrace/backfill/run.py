@@ -21,7 +21,7 @@ from millrace.backfill.collector import Outputs
 from millrace.backfill.failures import spark_failures
 from millrace.backfill.file_history import FileHistory
 from millrace.backfill.history import Backfill
-from millrace.backfill.job import Computed, compute
+from millrace.backfill.job import Computed, Size, compute
 from millrace.backfill.kafka_history import KafkaHistory, check_unchanged, freeze
 from millrace.backfill.progress import Progress
 from millrace.backfill.publish import DEFAULT_TRANSACTION_RECORDS, Publisher, check_group_is_empty
@@ -165,7 +165,8 @@ def run_backfill(
             ),
             watch,
         )
-        result = _result(plan, computed, ends)
+        sizes = computed.sizes()
+        result = _result(plan, computed, sizes, ends)
         watch.computed()
         result.notes += [*computed.notes, *_notes(kafka)]
         if isinstance(history, FileHistory):
@@ -179,6 +180,7 @@ def run_backfill(
                 published = publisher.publish(
                     spark,
                     computed,
+                    sizes,
                     kafka,
                     admin,
                     group,
@@ -194,10 +196,12 @@ def run_backfill(
         return result
 
 
-def _result(plan: TopologyPlan, computed: Computed, ends: Mapping[TopicPartition, int]) -> BackfillResult:
+def _result(
+    plan: TopologyPlan, computed: Computed, sizes: Mapping[str, Size], ends: Mapping[TopicPartition, int]
+) -> BackfillResult:
     stores = _stores_by_changelog(plan)
     result = BackfillResult(plan, ends, stores={name: StoreResult() for name in stores.values()})
-    for topic, size in computed.sizes().items():
+    for topic, size in sizes.items():
         if topic in stores:
             result.stores[stores[topic]] = StoreResult(size.records, size.bytes)
         else:

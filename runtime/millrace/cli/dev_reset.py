@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millrace.cli.dev_options import MANIFEST, DirectoryOption, ManifestOption
-from millrace.cli.reset import confirm, offset_target, show_actions
+from millrace.cli.reset import (
+    DryRunOption,
+    ForceOption,
+    ToDatetimeOption,
+    ToEarliestOption,
+    ToLatestOption,
+    YesOption,
+    carry_out,
+    offset_target,
+)
 from millrace.errors import ConfigError, LocalHostError
 
 if TYPE_CHECKING:
     from millrace.dev.local_host import LocalHost
-    from millrace.instance.state_directory import StateDirectory
     from millrace.plan.reset import ActiveMember, OffsetTarget
 
 
@@ -30,25 +37,12 @@ def reset(
             show_default=False,
         ),
     ] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Start at the first records (default).")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Start at what is written from now on.")] = False,
-    to_datetime: Annotated[
-        str | None,
-        typer.Option(
-            "--to-datetime",
-            metavar="TIME",
-            help="Start at this time, such as 2026-01-31T12:00:00 (UTC).",
-            show_default=False,
-        ),
-    ] = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Remove members that were killed from the group instead of waiting for their timeout."
-        ),
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    to_earliest: ToEarliestOption = False,
+    to_latest: ToLatestOption = False,
+    to_datetime: ToDatetimeOption = None,
+    force: ForceOption = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
 ) -> None:
     """Throw away what `dev up` has computed: internal topics, offsets, and the replicas' local state.
 
@@ -96,24 +90,11 @@ def _reset(host: LocalHost, target: OffsetTarget, *, force: bool, own_kafka: boo
 
     plan = place.plan(application_id)
     inputs = () if plan is None else external_source_topics(plan) - {store.topic for store in plan.global_stores}
-    states: list[StateDirectory] = [
+    states = [
         StateDirectory(config.model_copy(update={"state_dir": str(path)})) for path in place.states(application_id)
     ]
-    with Resetter(config) as resetter, ExitStack() as locked:
+    with Resetter(config) as resetter:
         actions = resetter.plan(target=target, inputs=inputs, force=force, has_ended=has_ended)
-        show_actions(actions, states)
-        if not (actions.set_offsets or actions.delete_topics or actions.remove_members or states):
-            print("Nothing to do")
-            return
-        if dry_run:
-            print("Dry run: nothing was changed")
-            return
-        confirm(application_id, yes=yes)
-        for state in states:
-            state.lock()
-            locked.callback(state.unlock)
-        resetter.execute(actions)
-        for state in states:
-            state.delete_all()
-        place.plan_file(application_id).unlink(missing_ok=True)
-    print(f"{application_id} is reset")
+        if carry_out(resetter, actions, states, dry_run=dry_run, yes=yes):
+            place.plan_file(application_id).unlink(missing_ok=True)
+            print(f"{application_id} is reset")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,8 +27,29 @@ from millrace.errors import ConfigError
 if TYPE_CHECKING:
     from millrace.config import StreamsConfig
     from millrace.instance.state_directory import StateDirectory
+    from millrace.kafka.resetter import Resetter
     from millrace.plan.model import TopologyPlan
     from millrace.plan.reset import OffsetTarget, ResetActions
+
+ToEarliestOption = Annotated[bool, typer.Option("--to-earliest", help="Start at the first records (default).")]
+ToLatestOption = Annotated[bool, typer.Option("--to-latest", help="Start at what is written from now on.")]
+ToDatetimeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--to-datetime",
+        metavar="TIME",
+        help="Start at this time, such as 2026-01-31T12:00:00 (UTC).",
+        show_default=False,
+    ),
+]
+ForceOption = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Remove members that were killed from the group instead of waiting for their timeout."
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def reset(
@@ -54,20 +76,12 @@ def reset(
             show_default=False,
         ),
     ] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Start at the first records (default).")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Start at what is written from now on.")] = False,
+    to_earliest: ToEarliestOption = False,
+    to_latest: ToLatestOption = False,
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", min=0, help="Start at this offset.", show_default=False)
     ] = None,
-    to_datetime: Annotated[
-        str | None,
-        typer.Option(
-            "--to-datetime",
-            metavar="TIME",
-            help="Start at this time, such as 2026-01-31T12:00:00 (UTC).",
-            show_default=False,
-        ),
-    ] = None,
+    to_datetime: ToDatetimeOption = None,
     by_duration: Annotated[
         str | None,
         typer.Option("--by-duration", metavar="PT…", help="Start this long ago, such as P1DT12H.", show_default=False),
@@ -84,14 +98,9 @@ def reset(
             "--state-dir", help="Also delete the application's local state in this directory.", show_default=False
         ),
     ] = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Remove members that were killed from the group instead of waiting for their timeout."
-        ),
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    force: ForceOption = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
 ) -> None:
     """Throw away what an application has computed, so that it starts from scratch: internal topics, offsets, local state.
 
@@ -122,28 +131,14 @@ def reset(
 
     with Resetter(settings) as resetter:
         actions = resetter.plan(plan, target=target, inputs=inputs, force=force)
-        directory = None
+        directories = []
         if state_dir is not None:
             from millrace.instance.state_directory import StateDirectory
 
             named = StateDirectory(settings.model_copy(update={"state_dir": str(state_dir)}))
-            directory = named if named.path.is_dir() else None
-        show_actions(actions, [directory] if directory else [])
-        idle = not (actions.set_offsets or actions.delete_topics or actions.remove_members or directory)
-        if dry_run or idle:
-            print("Nothing to do" if idle else "Dry run: nothing was changed")
-            return
-        confirm(actions.application_id, yes=yes)
-        if directory is not None:
-            directory.lock()
-        try:
-            resetter.execute(actions)
-            if directory is not None:
-                directory.delete_all()
-        finally:
-            if directory is not None:
-                directory.unlock()
-    print(f"{actions.application_id} is reset")
+            directories = [named] if named.path.is_dir() else []
+        if carry_out(resetter, actions, directories, dry_run=dry_run, yes=yes):
+            print(f"{actions.application_id} is reset")
 
 
 def _subject(
@@ -209,8 +204,39 @@ def _milliseconds_before_now(duration: str) -> int:
     return max(0, int(datetime.now(UTC).timestamp() * 1000) - length_ms)
 
 
-def show_actions(actions: ResetActions, directories: Sequence[StateDirectory]) -> None:
-    """Print what a reset does."""
+def carry_out(
+    resetter: Resetter, actions: ResetActions, directories: Sequence[StateDirectory], *, dry_run: bool, yes: bool
+) -> bool:
+    """Show what is to be done and, once that is confirmed, do it; return whether it was done.
+
+    Args:
+        resetter: Does it.
+        actions: In the cluster.
+        directories: Local state to delete, which is locked meanwhile.
+        dry_run: Whether to show it only.
+        yes: Whether it is confirmed already.
+
+    Raises:
+        ConfigError: It is not confirmed, and there is no terminal to ask on.
+        LockError: An instance uses one of the directories.
+    """
+    _show_actions(actions, directories)
+    idle = not (actions.set_offsets or actions.delete_topics or actions.remove_members or directories)
+    if dry_run or idle:
+        print("Nothing to do" if idle else "Dry run: nothing was changed")
+        return False
+    _confirm(actions.application_id, yes=yes)
+    with ExitStack() as locked:
+        for directory in directories:
+            directory.lock()
+            locked.callback(directory.unlock)
+        resetter.execute(actions)
+        for directory in directories:
+            directory.delete_all()
+    return True
+
+
+def _show_actions(actions: ResetActions, directories: Sequence[StateDirectory]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
@@ -227,12 +253,7 @@ def show_actions(actions: ResetActions, directories: Sequence[StateDirectory]) -
         console.print(f"  {note}", style="yellow", markup=False)
 
 
-def confirm(application_id: str, *, yes: bool) -> None:
-    """Ask whether to go ahead, unless that has been answered.
-
-    Raises:
-        ConfigError: There is no terminal to ask on.
-    """
+def _confirm(application_id: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():

@@ -64,11 +64,8 @@ class StreamsBuilder(Suggesting):
             ['(topics: [orders, returns])', '(topics: clicks-.*)']
         """
         options: Consumed[Any, Any] = option(consumed, "consumed", Consumed)
-        if not isinstance(topics, re.Pattern):
-            topics = _topics(topics)
+        pattern, listed = (topics, ()) if isinstance(topics, re.Pattern) else (None, _topics(topics))
         name = self._graph.names.processor(STREAM_SOURCE, options.name)
-        pattern = topics if isinstance(topics, re.Pattern) else None
-        listed = () if isinstance(topics, re.Pattern) else tuple(topics)
         node = StreamSource(
             name,
             listed,
