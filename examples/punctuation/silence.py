@@ -7,7 +7,6 @@ store when it last heard of each device, and looks through the store every ten s
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from millrace import (
     Consumed,
@@ -20,7 +19,7 @@ from millrace import (
     Stores,
     StreamsBuilder,
 )
-from millrace.state import StoreBuilder
+from millrace.state import KeyValueStore, StoreBuilder
 
 LAST_SEEN = "last-seen"
 CHECK_MS = 10_000
@@ -40,7 +39,7 @@ class Watch(Processor[str, str, str, str]):
     def init(self, context: ProcessorContext[str, str]) -> None:
         """Get the store, and start the clock."""
         super().init(context)
-        self._seen: Any = context.get_state_store(LAST_SEEN)
+        self._seen: KeyValueStore[str, int] = context.get_state_store(LAST_SEEN)
         context.schedule(CHECK_MS, PunctuationType.WALL_CLOCK_TIME, self._report)
 
     def process(self, record: Record[str, str]) -> None:

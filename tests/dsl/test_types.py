@@ -109,6 +109,7 @@ reveal_type(table.join(names_by_id, lambda each: each, lambda each, name: name))
 reveal_type(table.join(names_by_id, lambda each, name: name, foreign_key=lambda each: each))  # KTable[str, str]
 reveal_type(table.to_stream())  # KStream[str, int]
 reveal_type(words.split().branch(lambda key, word: True))  # BranchedKStream[str, str]
+reveal_type(words.split().no_default_branch()["long"])  # KStream[str, str]
 """
 
 

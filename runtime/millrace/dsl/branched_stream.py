@@ -24,7 +24,7 @@ class Branched(Suggesting, Generic[K, V]):
     """What happens to one branch: a name, a function that turns it into another stream, or one that consumes it."""
 
     name: str | None = None
-    function: Callable[[KStream[K, V]], KStream[Any, Any] | None] | None = None
+    function: Callable[[KStream[K, V]], KStream[K, V] | None] | None = None
     """Its return value is added to the result of the split under the branch's name; with None the branch is left out."""
     consumer: Callable[[KStream[K, V]], object] | None = None
     """Consumes the branch, which is then left out of the result of the split."""
@@ -41,7 +41,7 @@ class Branched(Suggesting, Generic[K, V]):
 
     @classmethod
     def with_function(
-        cls, function: Callable[[KStream[K, V]], KStream[Any, Any] | None], name: str | None = None
+        cls, function: Callable[[KStream[K, V]], KStream[K, V] | None], name: str | None = None
     ) -> Branched[K, V]:
         """Add the stream that the function returns to the result."""
         return cls(name, function)
@@ -69,7 +69,7 @@ class BranchedKStream(Suggesting, Generic[K, V]):
         self._name = self._graph.names.processor(BRANCH, name)
         self._predicates: list[Callable[[K, V], Any]] = []
         self._children: list[str] = []
-        self._branches: dict[str, KStream[Any, Any]] = {}
+        self._branches: dict[str, KStream[K, V]] = {}
         self._has_default = False
         self._node = ProcessorStep(self._name, stateless.branching(self._predicates, self._children))
         self._graph.add(stream._node, self._node)  # noqa: SLF001
@@ -96,7 +96,7 @@ class BranchedKStream(Suggesting, Generic[K, V]):
         self._predicates.append(predicate)
         return self
 
-    def default_branch(self, branched: Branched[K, V] | str | None = None) -> dict[str, KStream[Any, Any]]:
+    def default_branch(self, branched: Branched[K, V] | str | None = None) -> dict[str, KStream[K, V]]:
         """Send all other records to one more branch, and return the branches by name.
 
         Example:
@@ -110,7 +110,7 @@ class BranchedKStream(Suggesting, Generic[K, V]):
         self._has_default = True
         return self._branches
 
-    def no_default_branch(self) -> dict[str, KStream[Any, Any]]:
+    def no_default_branch(self) -> dict[str, KStream[K, V]]:
         """Drop all other records, and return the branches by name.
 
         Example:

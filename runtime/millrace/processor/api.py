@@ -84,6 +84,8 @@ class ProcessingContext(Protocol):
     def get_state_store(self, name: str) -> Any:
         """Return a store connected to this processor.
 
+        A name does not tell the type, so say it yourself: `seen: KeyValueStore[str, int] = context.get_state_store("seen")`.
+
         Raises:
             TopologyError: the store is not connected to this processor, or does not exist.
         """
