@@ -49,7 +49,7 @@ class EntrypointError(StreamsError):
 
 
 class SerializationError(StreamsError):
-    """A key or value cannot be turned into or read from bytes with the serde in use."""
+    """A key or value cannot be turned into or read from bytes with the serde in use, or the name of a header has no bytes."""
 
 
 class InvalidTimestampError(StreamsError):

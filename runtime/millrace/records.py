@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
+
+from millrace.errors import SerializationError
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -21,19 +23,30 @@ UNKNOWN_TIMESTAMP = -1
 class Headers(tuple[tuple[str, "bytes | None"], ...]):
     """Record headers: an immutable sequence of (name, value) pairs in which names may repeat.
 
+    Raises:
+        SerializationError: a name is not text, or has a lone surrogate and so no bytes.
+
     >>> Headers([("trace", b"1")]).add("lang", b"en").last("lang")
     b'en'
     """
 
     __slots__ = ()
 
+    def __new__(cls, pairs: Iterable[tuple[str, bytes | None]] = ()) -> Self:
+        """Make headers of pairs."""
+        made = super().__new__(cls, pairs)
+        for name, _ in made:
+            _check_name(name)
+        return made
+
     def add(self, name: str, value: bytes | None) -> Headers:
         """Return these headers with one added at the end."""
-        return Headers((*self, (name, value)))
+        _check_name(name)
+        return new_tuple(Headers, (*self, (name, value)))
 
     def remove(self, name: str) -> Headers:
         """Return these headers without the ones with this name."""
-        return Headers(pair for pair in self if pair[0] != name)
+        return new_tuple(Headers, [pair for pair in self if pair[0] != name])
 
     def last(self, name: str) -> bytes | None:
         """Return the value of the last header of that name, or None."""
@@ -43,6 +56,20 @@ class Headers(tuple[tuple[str, "bytes | None"], ...]):
         """Iterate over the values of all headers of that name, in order."""
         return (value for key, value in self if key == name)
 
+
+def _check_name(name: str) -> None:
+    """Refuse what has no bytes: confluent-kafka would end the process when it sends it."""
+    try:
+        str.encode(name)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise SerializationError(f"{name!r} cannot be the name of a header: {error}. Names are text") from error
+
+
+new_tuple = tuple.__new__
+"""Makes a named tuple from a plain one: `new_tuple(Window, (0, 10))`. The class itself, called, is twice as slow.
+
+Also makes `Headers` without checking their names, if these come from headers or from bytes.
+"""
 
 NO_HEADERS = Headers()
 
@@ -141,10 +168,6 @@ class ConsumedRecord(NamedTuple):
     key: object
     value: object
     headers: Headers = NO_HEADERS
-
-
-new_tuple = tuple.__new__
-"""Makes a named tuple from a plain one: `new_tuple(Window, (0, 10))`. The class itself, called, is twice as slow."""
 
 
 class Window(NamedTuple):

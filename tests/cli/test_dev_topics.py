@@ -12,6 +12,7 @@ import sys
 import pytest
 from confluent_kafka import Producer
 from kafka.partitioner import murmur2
+from tests.malformed_headers import write_records
 
 from millrace.config import StreamsConfig
 from millrace.kafka.client_settings import ClientSettings
@@ -122,6 +123,18 @@ def test_bytes_that_do_not_decode_are_shown_with_the_error(shop):
     assert (record["key"], record["value"]) == ("a", "abc")
     assert "LongSerde() expects exactly 8 bytes, but got 3 bytes" in record["valueError"]
     assert "keyError" not in record
+
+
+def test_names_of_headers_that_are_not_utf8_are_shown_with_the_error(shop):
+    """The record is printed like the others, with U+FFFD in the name."""
+    value = (7).to_bytes(8, "big")
+    write_records(shop.kafka, shop.source, [(b"a", value, [(b"caf\xe9", b"1"), (b"b", b"2")]), (b"b", value, [])])
+    wrong, right = shop.consumed(shop.source)
+    assert (wrong["key"], wrong["value"]) == ("a", 7)
+    assert wrong["headers"] == [["caf\ufffd", "1"], ["b", "2"]]
+    assert "not UTF-8" in wrong["headersError"]
+    assert right["key"] == "b"
+    assert "headersError" not in right
 
 
 def test_only_committed_records_are_shown(shop):

@@ -11,7 +11,12 @@ from millrace.config import StreamsConfig
 from millrace.engine.error_handling import resolve_handler
 from millrace.errors import ConfigError, FailedProcessingError, SerializationError, TaskCorruptedError
 from millrace.processor.api import Processor, PunctuationType
-from millrace.processor.handlers import HandlerResponse, LogAndContinueExceptionHandler, LogAndFailExceptionHandler
+from millrace.processor.handlers import (
+    DeadLetterRecord,
+    HandlerResponse,
+    LogAndContinueExceptionHandler,
+    LogAndFailExceptionHandler,
+)
 from millrace.records import Headers, TaskId, TopicPartition
 from millrace.serdes import Serdes
 from millrace.topology import Topology
@@ -101,6 +106,47 @@ def test_processing_failure_can_be_skipped(tmp_path, caplog):
     assert "Node p failed on the record at offset 1 of in-0, which is skipped (task 0_0)" in caplog.text
     assert 'support.py", line' in caplog.text
     assert 'raise ValueError("no good")' in caplog.text
+
+
+def test_dead_letter_shows_a_lone_surrogate_of_the_error_escaped(tmp_path):
+    """An error may quote what has no bytes; its dead letter is written all the same."""
+
+    class Quoting(Processor):
+        def process(self, record):
+            raise ValueError("no place for caf\udce9")
+
+    skipping = {
+        "processing.exception.handler": "LogAndContinueProcessingExceptionHandler",
+        "errors.dead.letter.queue.topic.name": "dlq",
+    }
+    harness = Harness(pipe(processor=Quoting), tmp_path, **skipping)
+    task = harness.run()
+    harness.add("in", ("k", "a", 1))
+    task.process(0, 10)
+    (letter,) = harness.collector.take()
+    assert letter.headers.last("__streams.errors.message") == rb"no place for caf\udce9"
+    assert rb"ValueError: no place for caf\udce9" in letter.headers.last("__streams.errors.stacktrace")
+
+
+def test_dead_letter_of_a_handler_may_have_plain_pairs_as_headers(tmp_path):
+    """They are sent as headers; a name that cannot be sent is a failure of the handler."""
+
+    class Handler:
+        def handle_error(self, context, record, exception):
+            name = "caf\udce9" if context.raw_key == b"surrogate" else "why"
+            return HandlerResponse.resume([DeadLetterRecord("dlq", b"k", b"v", 1, [(name, b"1")])])
+
+    harness = Harness(pipe(processor=Failing), tmp_path, **{"processing.exception.handler": Handler()})
+    task = harness.run()
+    harness.add("in", ("k", "bad", 1), ("surrogate", "bad", 2))
+    task.process(0, 1)
+    (letter,) = harness.collector.take()
+    assert letter.headers == Headers([("why", b"1")])
+    assert type(letter.headers) is Headers
+    with pytest.raises(
+        FailedProcessingError, match=r"handler itself failed on the record at offset 1.*name of a header"
+    ):
+        task.process(0, 1)
 
 
 class FailsToStart(Processor):

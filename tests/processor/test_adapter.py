@@ -79,6 +79,30 @@ def test_forward_of_something_else_is_explained():
         run(one(Wrong), ("k", "v", 5))
 
 
+def test_headers_may_be_plain_pairs():
+    """The nodes below get them as headers."""
+
+    class Plain(Forwarding):
+        make = staticmethod(lambda record: Record("k", "v", 5, [("a", b"1")]))
+
+    [(*_, headers)] = run(one(Plain), ("k", "v", 5))
+    assert headers == (("a", b"1"),)
+    assert headers.last("a") == b"1"
+
+
+def test_name_of_a_header_that_cannot_be_sent_is_refused_where_it_is_forwarded():
+    """The record fails in the node that named it, and can be skipped like any other."""
+
+    class Wrong(Forwarding):
+        make = staticmethod(lambda record: Record("k", record.value, 5, [("\udce9" * (record.value == "bad"), b"1")]))
+
+    with pytest.raises(FailedProcessingError, match=r"node p failed on the record at offset 0.*name of a header"):
+        run(one(Wrong), ("k", "bad", 5))
+    skipping = CONFIG | {"processing.exception.handler": "LogAndContinueProcessingExceptionHandler"}
+    sent = run(one(Wrong), ("k", "bad", 5), ("k", "good", 5), config=skipping)
+    assert sent == [("k", "good", 5, (("", b"1"),))]
+
+
 def test_unknown_child_is_named_with_those_that_exist():
     """Forwarding to a child that does not exist lists the node's children."""
 

@@ -102,7 +102,8 @@ def _headers_of(batch: pa.RecordBatch) -> list[Headers]:
     if headers.null_count == len(headers):
         return [NO_HEADERS] * len(headers)
     return [
-        Headers((pair["name"], pair["value"]) for pair in one) if one else NO_HEADERS for one in headers.to_pylist()
+        new_tuple(Headers, [(pair["name"], pair["value"]) for pair in one]) if one else NO_HEADERS
+        for one in headers.to_pylist()
     ]
 
 

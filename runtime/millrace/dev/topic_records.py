@@ -23,6 +23,7 @@ from millrace.dev.topic_serdes import TopicSerdes, decode, encode, readable
 from millrace.errors import ConfigError, SerializationError, StreamsError
 from millrace.kafka.admin import all_topic_partitions
 from millrace.kafka.clients import open_consumer, open_producer
+from millrace.kafka.message_headers import mend_headers
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.records import Headers, TopicPartition
 from millrace.serdes import Serdes
@@ -34,6 +35,7 @@ _LONGEST: Final = 2**63 - 1
 _DELIVERY_S: Final = 60.0
 _QUEUE_PAUSE_S: Final = 0.1
 _POLL_S: Final = 0.2
+_REPLACEMENT: Final = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +116,8 @@ def _headers(given: object) -> Headers:
     if not all(isinstance(name, str) and isinstance(value, str | dict | None) for name, value in named):
         raise SerializationError("headers: names and values are text")
     try:
-        for name, _ in named:
-            name.encode()  # librdkafka's binding crashes if it cannot be
         return Headers((name, encode(Serdes.string(), "", value, Headers())) for name, value in named)
-    except (SerializationError, UnicodeEncodeError) as error:
+    except SerializationError as error:
         raise SerializationError(f"headers: {error}") from None
 
 
@@ -276,8 +276,9 @@ def read(bootstrap_servers: str, topic: str, *, follow: bool = False, from_begin
 
 
 def as_json(message: Message, serdes: TopicSerdes) -> str:
-    """Return a record as a line of JSON; a key or value that cannot be read has an error next to it."""
+    """Return a record as a line of JSON; a key, a value or headers that cannot be read have an error next to them."""
     topic = str(message.topic())
+    mend_headers([message])
     received: Any = message.headers() or ()
     headers = Headers(received)
     kind, timestamp = message.timestamp()
@@ -291,4 +292,6 @@ def as_json(message: Message, serdes: TopicSerdes) -> str:
         if problem is not None:
             fields[f"{name}Error"] = problem
     fields["headers"] = [[name, readable(value)] for name, value in headers]
+    if any(_REPLACEMENT in name for name, _ in headers):
+        fields["headersError"] = f"{_REPLACEMENT} in a name: its bytes are not UTF-8"
     return json.dumps(fields, ensure_ascii=False)

@@ -38,6 +38,7 @@ from millrace.instance.restoration import (
     begin_changelog,
     begin_update,
 )
+from millrace.kafka.message_headers import mend_headers
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.records import NO_HEADERS, Headers, TaskId, TopicPartition
 from millrace.state.api import ChangelogRecord
@@ -299,6 +300,7 @@ class ChangelogReader:
         topic, number, end = "", -1, 0
         append: Callable[[ChangelogRecord], None] = list[ChangelogRecord]().append
         new = tuple.__new__  # a NamedTuple's own constructor takes three times as long
+        some_headers = mend_headers(messages)
         for message in messages:
             error = message.error()
             if error is not None:
@@ -319,7 +321,6 @@ class ChangelogReader:
             changelog.next_offset = offset + 1
             key = message.key()
             if key is not None:
-                headers = message.headers()
                 append(
                     new(
                         ChangelogRecord,
@@ -328,7 +329,9 @@ class ChangelogReader:
                             message.value(),
                             message.timestamp()[1],
                             offset,
-                            Headers(headers) if headers else NO_HEADERS,  # type: ignore[arg-type]
+                            new(Headers, message.headers())  # type: ignore[arg-type]
+                            if some_headers and message.headers()
+                            else NO_HEADERS,
                         ),
                     )
                 )

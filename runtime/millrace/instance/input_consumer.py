@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from millrace.errors import MissingSourceTopicError, StreamsError
+from millrace.kafka.message_headers import mend_headers
 from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TopicPartition
 
 __all__ = ["InputConsumer"]
@@ -117,6 +118,7 @@ class InputConsumer:
         partition: TopicPartition | None = None
         append: Callable[[ConsumedRecord], None] = list[ConsumedRecord]().append
         new = tuple.__new__
+        some_headers = mend_headers(messages)
         for message in messages:
             if message.error() is not None:
                 self._note_position(partition, batches)  # before the event, which may change the position
@@ -132,7 +134,6 @@ class InputConsumer:
                     continue
                 topic = partition.topic
                 append = batches.setdefault(partition, []).append
-            headers = message.headers()
             append(
                 new(
                     ConsumedRecord,
@@ -143,7 +144,9 @@ class InputConsumer:
                         message.timestamp()[1],
                         message.key(),
                         message.value(),
-                        Headers(headers) if headers else NO_HEADERS,  # type: ignore[arg-type]
+                        new(Headers, message.headers())  # type: ignore[arg-type]
+                        if some_headers and message.headers()
+                        else NO_HEADERS,
                     ),
                 )
             )

@@ -41,7 +41,7 @@ from millrace.processor.api import (
     RecordMetadata,
 )
 from millrace.processor.node import NodeContext, NodeFactory, ProcessFn
-from millrace.records import Headers, Record, TaskId
+from millrace.records import NO_HEADERS, Headers, Record, TaskId
 from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
 
@@ -158,6 +158,7 @@ class NodeProcessorContext:
 
         Raises:
             TopologyError: the node has no child of that name.
+            SerializationError: the name of a header cannot be sent.
         """
         try:
             key, value, timestamp, headers = record.key, record.value, record.timestamp, record.headers
@@ -166,6 +167,8 @@ class NodeProcessorContext:
                 f"Node {self._node.name} forwarded a {type(record).__name__}; forward a Record, "
                 "for example record.with_value(…) or Record(key, value, timestamp)"
             ) from None
+        if headers is not NO_HEADERS and type(headers) is not Headers:
+            headers = Headers(headers)
         context = self._record
         own_timestamp, own_headers = context.timestamp, context.headers
         if child is None:

@@ -46,6 +46,15 @@ class DeadLetterRecord:
     headers: Headers = NO_HEADERS
     partition: int | None = None
 
+    def __post_init__(self) -> None:
+        """Check the names of headers that a handler gives as plain pairs.
+
+        Raises:
+            SerializationError: one cannot be sent.
+        """
+        if type(self.headers) is not Headers:
+            object.__setattr__(self, "headers", Headers(self.headers))
+
 
 @dataclass(frozen=True, slots=True)
 class HandlerResponse:
@@ -131,8 +140,8 @@ class _Configured:
         headers = (
             *context.headers,
             (HEADER_EXCEPTION, f"{kind.__module__}.{kind.__qualname__}".encode()),
-            (HEADER_MESSAGE, str(exception).encode()),
-            (HEADER_STACKTRACE, "".join(traceback.format_exception(exception)).encode()),
+            (HEADER_MESSAGE, str(exception).encode(errors="backslashreplace")),
+            (HEADER_STACKTRACE, "".join(traceback.format_exception(exception)).encode(errors="backslashreplace")),
             (HEADER_TOPIC, None if context.topic is None else context.topic.encode()),
             (HEADER_PARTITION, str(context.partition).encode()),
             (HEADER_OFFSET, str(context.offset).encode()),

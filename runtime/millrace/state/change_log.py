@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from millrace.records import Headers, TopicPartition
+from millrace.records import Headers, TopicPartition, new_tuple
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
 from millrace.state.bytes_store import (
     BytesStore,
@@ -40,7 +40,7 @@ def change_sender(context: StoreContext, store_name: str, position: Position, *,
 
     def send_with_position(key: bytes, value: bytes | None, timestamp: int | None, headers: Headers) -> None:
         vector = (_VERSION_HEADER, ("c", encode_position(position)))
-        send(key, value, timestamp, Headers((*headers, *vector)))
+        send(key, value, timestamp, new_tuple(Headers, (*headers, *vector)))
 
     return send_with_position
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from struct import Struct
 from typing import NamedTuple
 
-from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers
+from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers, new_tuple
 from millrace.serdes.varint import decode_varint, encode_varint
 
 _LONG = Struct(">q")
@@ -56,7 +56,7 @@ def decode_headers(data: bytes) -> Headers:
         length, offset = decode_varint(data, offset + length)
         pairs.append((name, None if length < 0 else data[offset : offset + length]))
         offset += max(length, 0)
-    return Headers(pairs)
+    return new_tuple(Headers, pairs)
 
 
 class StoredValue(NamedTuple):
