@@ -184,6 +184,23 @@ def test_reload_runs_the_changed_program(app):
     assert "Changed: words.py" in log.read_text()
 
 
+def test_replica_that_dies_does_not_run_a_program_that_the_state_does_not_fit(app):
+    """It is checked like a reload, and what is wrong is shown; with the program as it was, all goes on."""
+    app.millrace("dev", "up", "--detach", "--reload")
+    app.millrace("dev", "produce", "lines", '{"value": "one"}')
+    app.wait_for({"one": 1})
+    app.change('Materialized.as_("counts")', 'Materialized.as_("totals")')
+    log = app.folder / "data" / "host.log"
+    wait_until(lambda: "Not reloaded: The existing state" in log.read_text(), "a report", PATIENCE_S)
+    os.kill(app.status()["replicas"][0]["pid"], signal.SIGKILL)
+    wait_until(lambda: app.status()["replicas"][0]["state"] == "failed", "not restarted", PATIENCE_S)
+    assert "store counts was renamed to totals" in app.status()["replicas"][0]["note"]
+    app.change('Materialized.as_("totals")', 'Materialized.as_("counts")')
+    wait_until(lambda: app.status()["replicas"][0]["state"] == "running", "it runs again", PATIENCE_S)
+    app.millrace("dev", "produce", "lines", '{"value": "one"}')
+    app.wait_for({"one": 2})
+
+
 def test_logs_are_followed_until_the_host_ends(app):
     """`dev logs -f` prints what is there and what comes, and ends with `dev up`."""
     app.millrace("dev", "up", "--detach")

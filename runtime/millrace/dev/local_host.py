@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -223,8 +223,7 @@ class LocalHost:
         Raises:
             StreamsError: The brokers do not accept the group's settings.
         """
-        if self._plan:
-            self.directory.plan_file(self._plan.application_id).write_text(self._plan.to_json())
+        self._keep_plan()
         self._set_up_group()
         self.replicas = tuple(self._replica(number) for number in range(self.app.spec.replicas))
         self.poll()
@@ -249,13 +248,19 @@ class LocalHost:
         self._rates.clear()
         self.start_replicas()
 
+    def _keep_plan(self) -> None:
+        if self._plan:
+            self.directory.plan_file(self._plan.application_id).write_text(self._plan.to_json())
+
     def poll(self) -> bool:
-        """Restart replicas that have died and are due; return whether anything has changed.
+        """Restart replicas that have died and are due, unless the program has changed so that the existing state does not fit.
+
+        Returns whether anything has changed.
 
         Raises:
             LocalHostError: All replicas have failed permanently (unless they are reloaded), or the embedded Kafka has ended.
         """
-        changed = [replica.poll() for replica in self.replicas]
+        changed = [self._poll(replica) for replica in self.replicas]
         if self._kafka and not self._kafka.pids:
             raise LocalHostError(f"The embedded Kafka has ended unexpectedly. {self._kafka.log_tails()}")
         if (
@@ -263,9 +268,25 @@ class LocalHost:
             and not self._options.reload
             and all(replica.state is ReplicaState.FAILED for replica in self.replicas)
         ):
-            words = self.replicas[0].last_words().removeprefix("Error: ")
+            words = self.replicas[0].last_error.removeprefix("Error: ")
             raise LocalHostError(f"No replica can run: {words} (see {self.directory.log(self.replicas[0].name)})")
         return any(changed)
+
+    def _poll(self, replica: Replica) -> bool:
+        if replica.is_due_again:
+            running = self._plan
+            with suppress(LocalHostError):  # a program without a plan does not start either, and says why
+                self.ask_for_plan()
+            if self._plan != running:
+                try:
+                    self.check_plan()
+                    self.provide_topics()
+                except StreamsError as error:
+                    self._plan = running
+                    replica.give_up(f"Not restarted: {error}")
+                    return True
+                self._keep_plan()
+        return replica.poll()
 
     def view(self) -> tuple[ReplicaView, ...]:
         """Return what every replica is doing now."""

@@ -1,7 +1,7 @@
 """One replica of the local host: a process that is restarted with a growing delay when it ends unexpectedly.
 
 States: `WAITING` (for its start time) → `RUNNING` → back to `WAITING` when it dies, or `FAILED` if a restart cannot help (exit
-code 2: what the user wrote is wrong); `STOPPING` and `STOPPED` after `stop`.
+code 2: what the user wrote is wrong) or is not allowed (`give_up`); `STOPPING` and `STOPPED` after `stop`.
 
 A replica's standard input is a pipe from the host to which nothing is ever written: its end tells the replica that the host is
 gone, however it ended, so that no replica is left behind.
@@ -61,7 +61,7 @@ class Replica:
         self.restarts = 0
         self.exit_code: int | None = None
         self.last_error = ""
-        """What it said when it last ended unexpectedly; empty if it was killed."""
+        """What it said when it last ended unexpectedly, empty if it was killed; or why it is not restarted."""
         self._command = list(command)
         self._log = log
         self._clock = clock
@@ -82,6 +82,11 @@ class Replica:
         """How long until it is restarted."""
         return max(0.0, self._start_at - self._clock()) if self.state is ReplicaState.WAITING else 0.0
 
+    @property
+    def is_due_again(self) -> bool:
+        """Whether the next `poll` restarts it."""
+        return self.restarts > 0 and self.state is ReplicaState.WAITING and self._clock() >= self._start_at
+
     def poll(self) -> bool:
         """Start the process if it is due, or notice that it has ended; return whether anything has changed."""
         now = self._clock()
@@ -100,6 +105,11 @@ class Replica:
             self._signal(signal.SIGTERM)
         elif self._process is None and self.state is not ReplicaState.FAILED:
             self.state = ReplicaState.STOPPED
+
+    def give_up(self, why: str) -> None:
+        """Do not restart it."""
+        self.state = ReplicaState.FAILED
+        self.last_error = why
 
     def kill(self) -> None:
         """Kill it, like a crash (SIGKILL)."""
