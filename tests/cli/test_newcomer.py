@@ -97,10 +97,11 @@ class Newcomer:
         return counts
 
     def wait_for(self, **counts):
-        """Wait until each word has been counted so far, and nothing more than once."""
+        """Wait until each word has been counted so far; no count may have been written twice, or be less than one before."""
 
         def reached():
             found = self.counts()
+            assert all(values == sorted(set(values)) for values in found.values()), found
             return {word: values[-1] for word, values in found.items()} == counts
 
         wait_until(reached, lambda: f"{self.counts()} reaches {counts}", PATIENCE_S)
