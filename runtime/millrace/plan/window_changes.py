@@ -3,8 +3,8 @@
 A window store finds a window by key and start, on disk and in its changelog; the size is written nowhere (formats §1, §3). So
 windows of another size would be taken for the old ones that have the same start. A session has its start and end in its key, and
 a join keeps records under their own time. Retention decides how long segments on disk are: the store compares them when it is
-opened, and restores itself from its changelog if they have another length. Windows that are emitted when they close have another
-order on disk (formats §3), which nothing records.
+opened, and restores itself from its changelog if they have another length. The same happens with the order of rows, which is
+another one for windows that are emitted when they close (formats §3).
 """
 
 from __future__ import annotations
@@ -42,11 +42,8 @@ def changes_of_windows(old: PlannedStore, new: PlannedStore) -> Iterator[Consequ
             )
             return  # the retention that follows from the size is not worth a second line
         if was.in_order_of_time != now.in_order_of_time and old.persistent and new.persistent:
-            yield (
-                "emits results when windows close" if now.in_order_of_time else "emits results with every update",
-                "windows on disk have another order then, and would be misread",
-                True,
-            )
+            change = "emits results when windows close" if now.in_order_of_time else "emits results with every update"
+            yield _other_files(new, change, "windows on disk have another order then")
         yield from _compatible(was, now)
     if old.retention_ms is not None and new.retention_ms is not None and old.retention_ms != new.retention_ms:
         yield _retention(new, old.retention_ms, new.retention_ms)
@@ -95,9 +92,13 @@ def _span(windows: PlannedWindows) -> str:
 
 def _retention(store: PlannedStore, was_ms: int, now_ms: int) -> Consequence:
     change = f"kept {_KEEPS.get(store.kind, 'its rows')} for {duration_text(was_ms)} and keeps them for {duration_text(now_ms)}"
-    dropped = "What was dropped so far does not come back" if now_ms > was_ms else "What is older is dropped"
-    if store.changelog_topic is not None:
-        return change, f"{dropped}. Files whose segments get another length are restored from the changelog once", False
-    if store.persistent:
-        return change, "segments on disk get another length, and it is not logged: the store would start empty", True
-    return change, dropped, False
+    dropped = "what was dropped so far does not come back" if now_ms > was_ms else "what is older is dropped"
+    if not store.persistent:
+        return change, dropped, False
+    return _other_files(store, change, f"{dropped}, and segments on disk may get another length")
+
+
+def _other_files(store: PlannedStore, change: str, why: str) -> Consequence:
+    if store.changelog_topic is None:
+        return change, f"{why}; as it is not logged, it would start empty", True
+    return change, f"{why}; then its task's files are restored from the changelogs once", False
