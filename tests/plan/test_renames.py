@@ -99,6 +99,28 @@ def test_step_in_front_renames_what_has_no_name():
     assert diff_plans(old.plan(), kept.plan()).reasons == ()
 
 
+def test_generated_name_of_another_operator():
+    """If numbers move by as much as lies between two stores, one finds the state of the other, which is not just left behind."""
+
+    def build(steps):
+        def add(builder):
+            stream = builder.stream("in", STRINGS)
+            for _ in range(steps):
+                stream = stream.filter(lambda _, value: value)
+            grouped = stream.group_by_key()
+            grouped.count().to_stream().to("one")
+            grouped.reduce(max, "between")
+            grouped.count().to_stream().to("other")
+
+        return built(add)
+
+    first = [store.name for store in build(0).plan().subtopologies[0].stores if store.name != "between"]
+    old, new = (build(steps) for steps in (0, int(first[1][-10:]) - int(first[0][-10:])))
+    assert renames(old, new)[0] == f"store {first[0]} was renamed to {first[1]}"
+    found = reason(old, new, first[1])
+    assert (found.change, found.needs_reset, found.leaves_behind) == (f"is now what {first[0]} was", True, False)
+
+
 def test_several_stores_of_one_kind_are_told_apart():
     """Stores of a sub-topology are matched in order, sides of a join by their side."""
 

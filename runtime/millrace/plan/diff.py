@@ -140,6 +140,7 @@ def _store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]
     """Yield the changes to stores that tasks own; global stores are compared separately."""
     before, after = ({store.name: store for item in plan.subtopologies for store in item.stores} for plan in (old, new))
     renamed = renamed_stores(old, new)
+    yield from _taken_over("store", renamed, before, "it would go on with what belongs to another operator")
     for name in sorted(before.keys() - after.keys()):
         if name in renamed:
             yield _renamed_store(old, before[name], after[renamed[name]])
@@ -151,6 +152,15 @@ def _store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]
         yield PlanChange("store", name, "was added", why, needs_reset=False)
     for name in sorted(before.keys() & after.keys()):
         yield from _changes_of_store(before[name], after[name])
+
+
+def _taken_over(kind: str, renamed: Mapping[str, str], before: Iterable[str], why: str) -> Iterator[PlanChange]:
+    """Yield the names that were generated for one operator and are now those of another."""
+    for name, other in sorted(renamed.items()):
+        if other in before:
+            change = f"is now what {name} was"
+            cause = "Generated names are numbered, and operators before these have been added or removed"
+            yield PlanChange(kind, other, change, f"{why}. {cause}", needs_reset=True)
 
 
 def _renamed_store(plan: TopologyPlan, old: PlannedStore, new: PlannedStore) -> PlanChange:
@@ -217,6 +227,7 @@ def _internal_topic_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[Pl
     before, after = repartition_topics(old), repartition_topics(new)
     renamed = renamed_topics(old, new)
     lost = "records in it that are not yet processed would be lost, and its offsets do not apply to another topic"
+    yield from _taken_over("repartition topic", renamed, before, "records in it are those of another operator")
     for name in sorted(before.keys() - after.keys()):
         if name not in renamed:
             yield PlanChange("repartition topic", name, "was removed", lost, needs_reset=True, leaves_behind=True)

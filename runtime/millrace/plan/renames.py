@@ -1,7 +1,8 @@
 """Which store or repartition topic of a plan is one of an older plan under another name.
 
 A plan knows resources only by their names. One that is gone and one that has come count as the same if they have the same place:
-the same sub-topology, the same kind, and the same position among those. Sub-topologies are matched by what they hold.
+the same sub-topology, the same kind, and the same position among those. Sub-topologies are matched by what they hold. Generated
+names are numbered, so a name that is in both plans may be that of another operator: these are matched by position alone.
 """
 
 from __future__ import annotations
@@ -41,21 +42,28 @@ def _renamed(
     names_of: Callable[[PlannedSubtopology], Mapping[str, tuple[Hashable, ...]]],
 ) -> dict[str, str]:
     known, wanted = ({name for item in plan.subtopologies for name in names_of(item)} for plan in (old, new))
-    after = {item.id: item for item in new.subtopologies}
     partners = _partners(old, new)
+    names_after = {item.id: names_of(item) for item in new.subtopologies}
     result: dict[str, str] = {}
     for item in old.subtopologies:
-        partner = after.get(partners.get(item.id, -1))
-        if partner is None:
+        if item.id not in partners:
             continue
-        gone = {name: place for name, place in names_of(item).items() if name not in wanted}
-        come = {name: place for name, place in names_of(partner).items() if name not in known}
+        before, after = names_of(item), names_after[partners[item.id]]
+        numbered = _pairs(_generated(before), _generated(after), lambda name, place: (*place, stem(name)))
+        result |= {name: other for name, other in numbered.items() if name != other}
+        taken = set(result.values())
+        gone = {name: place for name, place in before.items() if name not in wanted and name not in result}
+        come = {name: place for name, place in after.items() if name not in known and name not in taken}
         for key in (lambda name, place: (*place, stem(name)), lambda _, place: place):
             found = _pairs(gone, come, key)
             result |= found
             gone = {name: place for name, place in gone.items() if name not in found}
             come = {name: place for name, place in come.items() if name not in found.values()}
     return result
+
+
+def _generated(names: Mapping[str, tuple[Hashable, ...]]) -> dict[str, tuple[Hashable, ...]]:
+    return {name: names[name] for name in sorted(names) if "#" in stem(name)}
 
 
 def _pairs(
