@@ -26,6 +26,20 @@ def duration_ms(text: str) -> int:
     return sum(int(number) * _UNIT_MS[unit] for number, unit in _PART.findall(text))
 
 
+def duration_text(millis: int) -> str:
+    """Return a duration as a text that `duration_ms` reads.
+
+    >>> duration_text(90_000), duration_text(86_400_000), duration_text(0)
+    ('1m30s', '1d', '0ms')
+    """
+    parts, rest = "", millis
+    for unit, length in reversed(_UNIT_MS.items()):
+        count, rest = divmod(rest, length)
+        if count:
+            parts += f"{count}{unit}"
+    return parts or "0ms"
+
+
 def to_millis(duration: Duration, what: str, *, minimum: int | None = 0) -> int:
     """Return whole milliseconds.
 

@@ -75,6 +75,44 @@ def test_json_has_the_same_code(folder):
     assert [item["name"] for item in content["reasons"]] == ["counts"]
 
 
+GENERATED = """\
+from millrace import JoinWindows
+
+def topology(builder):
+    builder.stream("in").group_by(lambda _, value: value).count().to_stream().to("out")
+    one, other = builder.stream("left"), builder.stream("right")
+    one.join(other, max, JoinWindows.of_time_difference_with_no_grace("5m")).to("pairs")
+"""
+
+
+def test_names_that_are_generated(tmp_path):
+    """`plan` shows where a name is generated and what gives one, and `plan --diff` too, also as JSON."""
+    (tmp_path / "app.py").write_text(GENERATED)
+    shown = millrace(tmp_path, "plan", "app.py", "--application-id", "app")
+    assert shown.returncode == 0, shown.stderr
+    store = "KSTREAM-AGGREGATE-STATE-STORE-0000000002"
+    assert (
+        f'store {store} (KGroupedStream.count at app.py:4): Materialized.as_("{store}") keeps its name' in shown.stdout
+    )
+    assert f'topic {store}-repartition (KGroupedStream.count at app.py:4): Grouped.as_("{store}") keeps' in shown.stdout
+    joining = 'store KSTREAM-JOINTHIS-0000000013-store (KStream.join at app.py:6): StreamJoined.as_("…") gives it another name'
+    assert joining in shown.stdout
+    plan = millrace(tmp_path, "plan", "app.py", "--application-id", "app", "--json")
+    (tmp_path / "old.json").write_text(plan.stdout)
+    arguments = ("plan", "app.py", "--application-id", "app", "--diff", "old.json")
+    assert joining in millrace(tmp_path, *arguments).stdout
+    content = json.loads(millrace(tmp_path, *arguments, "--json").stdout)
+    assert content["verdict"] == "Compatible"
+    assert content["generatedNames"][0] == {
+        "resource": "store",
+        "name": store,
+        "call": "KGroupedStream.count",
+        "at": "app.py:4",
+        "option": f'Materialized.as_("{store}")',
+        "keepsName": True,
+    }
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

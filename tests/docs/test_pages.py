@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import doctest
+import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -119,7 +121,7 @@ def test_only_programs_of_other_libraries_do_not_run() -> None:
             compile(block, page, "exec")
 
 
-FILES = {f'title="{name}"' for name in ("totals.py", "test_totals.py", "topics.py", "send.py", "show.py")}
+FILES = {f'title="{name}"' for name in ("totals.py", "test_totals.py", "topics.py")}
 
 
 @pytest.mark.broker
@@ -137,22 +139,27 @@ def test_tutorial_works_as_written(own_kafka: Any, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def millrace(command: str) -> str:
+        (block,) = (block for block in blocks("tutorial.md", "sh") if block.startswith(f"millrace dev {command}"))
+        return python("-m", "millrace.cli", *shlex.split(block.replace(BROKER, broker))[1:])
+
+    def records(text: str) -> list[tuple[str, int]]:
+        return [(record["key"], record["value"]) for record in map(json.loads, text.splitlines())]
+
     assert "2 passed" in python("-m", "pytest", "-q")
     python("topics.py")
-    log, shown = tmp_path / "log", tmp_path / "shown"
-    with log.open("w") as to_log, shown.open("w") as to_shown:
+    log = tmp_path / "log"
+    with log.open("w") as to_log:
         running = subprocess.Popen([sys.executable, "totals.py"], cwd=tmp_path, stderr=to_log)
-        showing = subprocess.Popen([sys.executable, "-u", "show.py"], cwd=tmp_path, stdout=to_shown)
         try:
-            python("send.py")
-            (expected,) = blocks("tutorial.md", "text", "show.py prints")
-            wait_until(lambda: shown.read_text() == expected, lambda: shown.read_text() + log.read_text(), timeout_s=90)
+            millrace("produce")
+            (expected,) = blocks("tutorial.md", "json", "It prints")
+            wait_until(lambda: records(millrace("consume")) == records(expected), log.read_text, timeout_s=90)
             running.send_signal(signal.SIGINT)
             assert running.wait(60) == 0, log.read_text()
         finally:
-            for process in (running, showing):
-                process.kill()
-                process.wait()
+            running.kill()
+            running.wait()
 
 
 @pytest.mark.broker

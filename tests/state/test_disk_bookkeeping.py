@@ -9,6 +9,7 @@ import pytest
 from rocksdict import Options, Rdict
 
 from millrace.errors import TaskCorruptedError
+from millrace.records import ValueAndTimestamp, Window, Windowed
 from millrace.serdes.primitives import StringSerde
 from millrace.state import Stores
 from millrace.state.keys import decode_window_key
@@ -166,3 +167,40 @@ def test_suppliers_can_be_sent_to_other_processes(task, supplier, builder):
     copy = pickle.loads(pickle.dumps(supplier))
     store = task.open(builder(copy, S, S))
     assert type(store._bytes_store) is type(supplier.get())
+
+
+def sessions(layout):
+    """Return a builder of a session store."""
+    supplier = getattr(Stores, f"persistent_{layout}session_store")("s", 10_000)
+    return Stores.session_store_builder(supplier, S, S)
+
+
+def ordered_windows(layout):
+    """Return a builder of a window store with timestamps."""
+    if layout == "time_ordered_":
+        supplier = Stores.persistent_time_ordered_window_store("s", 10_000, 10, has_index=False, with_headers=False)
+    else:
+        supplier = Stores.persistent_timestamped_window_store("s", 10_000, 10)
+    return Stores.timestamped_window_store_builder(supplier, S, S)
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "time_ordered_"), ("time_ordered_", "")])
+@pytest.mark.parametrize("builder", [sessions, ordered_windows])
+def test_state_is_restored_if_windows_are_kept_in_another_order(task, builder, before, after):
+    """Results that are emitted on close need another order of rows: those on disk would not be found, or be misread."""
+    store = task.open(builder(before))
+    if builder is sessions:
+        store.put(Windowed("a", Window(0, 5)), "1")
+    else:
+        store.put("a", ValueAndTimestamp("1", 3), 0)
+    task.commit(store)
+    store.close()
+    with pytest.raises(TaskCorruptedError, match="order of rows was changed"):
+        task.open(builder(after))
+    shutil.rmtree(task.state_dir / "s")
+    restored = task.open(builder(after))
+    restored.restore(task.log("s"))
+    assert len(list(restored.fetch("a", 0, 100) if builder is ordered_windows else restored.fetch("a"))) == 1
+    task.commit(restored)
+    restored.close()
+    assert task.open(builder(after)).is_open()

@@ -202,11 +202,12 @@ def backfill(
 
 
 def _diagram(app: Application, form: DiagramFormat) -> str:
-    from millrace.cli.diagram import graph_of_backfill, mermaid, svg
+    from millrace.cli.backfill_report import graph_of_backfill
     from millrace.kafka.client_settings import ClientSettings
     from millrace.kafka.clients import open_admin
     from millrace.kafka.connection_check import check_connection
     from millrace.kafka.internal_topics import partition_counts
+    from millrace.topology.diagram import mermaid, svg
 
     settings = ClientSettings(app.config, "backfill")
     check_connection(settings)

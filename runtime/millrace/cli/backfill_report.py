@@ -1,4 +1,4 @@
-"""What `millrace backfill` shows: progress while it runs, and what it did.
+"""What `millrace backfill` shows: a diagram of its stages, progress while it runs, and what it did.
 
 As JSON it is one object per line, the last one with everything: that is what the operator reads.
 """
@@ -18,7 +18,11 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from millrace.backfill.stages import Stage, plan_stages, shuffled_topics
 from millrace.errors import StreamsError
+from millrace.plan.model import TopologyPlan
+from millrace.plan.partition_counts import PartitionCounts
+from millrace.topology.diagram import Box, Graph, Shape
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,11 +32,48 @@ if TYPE_CHECKING:
     from millrace.backfill.run import BackfillResult, Phase
     from millrace.records import TopicPartition
 
-__all__ = ["Reporter"]
+__all__ = ["Reporter", "graph_of_backfill"]
 
 _LOOK_EVERY_S: Final = 0.5
 _PRINT_EVERY_S: Final = 5.0
 _MOST_ENDS: Final = 1_000
+
+
+def graph_of_backfill(plan: TopologyPlan, counts: PartitionCounts) -> Graph:
+    """Return the stages of an application's backfill, with what they read, write and keep, and the shuffles between them."""
+    shuffled = shuffled_topics(plan, counts)
+
+    def topic_box(topic: str) -> Box:
+        count = counts.topics.get(topic)
+        label = topic if count is None else f"{topic}, {_number(count, 'partition')}"
+        if topic in shuffled:
+            return Box(f"topic {topic}", f"shuffle {label}", Shape.SHUFFLE)
+        return Box(f"topic {topic}", label, Shape.TOPIC)
+
+    boxes: dict[str, Box] = {}
+    edges: dict[tuple[str, str], None] = {}
+    for number, stage in enumerate(plan_stages(plan, counts)):
+        here = _stage_box(number, stage)
+        ids = {task.subtopology for task in stage.tasks}
+        for item in (item for item in plan.subtopologies if item.id in ids):
+            found = [(topic_box(topic), here) for topic in counts.sources[item.id]]
+            found += [(here, topic_box(topic)) for topic in item.sink_topics]
+            found += [(here, Box(f"store {store.name}", store.name, Shape.STORE)) for store in item.stores]
+            for start, end in found:
+                boxes |= {start.key: start, end.key: end}
+                edges[start.key, end.key] = None
+    return Graph(f"Backfill of {plan.application_id}", tuple(boxes.values()), tuple(edges))
+
+
+def _stage_box(number: int, stage: Stage) -> Box:
+    ids = sorted({task.subtopology for task in stage.tasks})
+    of = f"sub-topolog{'y' if len(ids) == 1 else 'ies'} {', '.join(map(str, ids))}"
+    passes = ", until nothing changes" if stage.circular else ""
+    return Box(f"stage {number}", f"Stage {number}: {_number(len(stage.tasks), 'task')} of {of}{passes}", Shape.STAGE)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 class Reporter:

@@ -50,7 +50,7 @@ def describe(
     if form is Format.TEXT:
         text = str(topology.describe())
     else:
-        from millrace.cli.diagram import graphs_of, mermaid, svg
+        from millrace.topology.diagram import graphs_of, mermaid, svg
 
         draw = mermaid if form is Format.MERMAID else svg
         text = draw(graphs_of(topology.build(app.config)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from millrace.plan.diff import PlanDiff
     from millrace.plan.model import TopologyPlan
+    from millrace.topology.model import GeneratedName
 
 NEEDS_RESET = 3
 """Exit code of `--diff` if existing state does not fit the new plan."""
@@ -49,6 +51,9 @@ def plan(
     With `--diff`, show instead what has changed since an older plan, and whether existing state can be kept. The exit code is
     then 0 if it can, and 3 if the application needs a reset first (`millrace reset`).
 
+    In both cases, stores and repartition topics that nobody has named follow, each with the call that needs it and the option
+    that names it. A generated name changes with the operators before it, and then the state is left behind.
+
     No brokers or secrets are needed. The settings are checked too, as far as possible without them. With `--json`, standard
     output contains only the document (on one line, unless it is a terminal). Whatever the program prints goes to standard error,
     and so do errors, with the kind of the error on their last line: `Reason: UnsupportedFeature`. For example:
@@ -63,7 +68,8 @@ def plan(
             app = application(entrypoint, file, settings=config or (), options={"application.id": application_id})
             old = None if diff is None else _read(diff)
             app.check_settings()
-            result = app.topology().build(app.config).plan()
+            built = app.topology().build(app.config)
+            result = built.plan()
     except StreamsError as error:
         raise typer.Exit(report(error, verbose=verbose, with_reason=as_json)) from None
     indent = 2 if sys.stdout.isatty() else None
@@ -71,15 +77,21 @@ def plan(
         if as_json:
             print(result.to_json(indent=indent))
         else:
-            _show(result, app.group_settings, _console())
+            console = _console()
+            _show(result, app.group_settings, console)
+            _show_generated_names(built.generated_names, console)
         return
     from millrace.plan.diff import PlanVerdict, diff_plans
 
     difference = diff_plans(old, result)
     if as_json:
-        print(difference.to_json(indent=indent))
+        names = [{"resource": name.resource, "name": name.name, **_advice(name)} for name in built.generated_names]
+        content = json.loads(difference.to_json()) | {"generatedNames": names}
+        print(json.dumps(content, indent=indent, ensure_ascii=False))
     else:
-        _show_diff(difference, _console())
+        console = _console()
+        _show_diff(difference, console)
+        _show_generated_names(built.generated_names, console)
     if difference.verdict is PlanVerdict.NEEDS_RESET:
         raise typer.Exit(NEEDS_RESET)
 
@@ -125,6 +137,36 @@ def _show_diff(difference: PlanDiff, console: Console) -> None:
         "NeedsReset": "stop the application and run `millrace reset`, or give it another application.id",
     }
     console.print(f"{difference.verdict}: {said[difference.verdict]}", style=style, markup=False, soft_wrap=True)
+
+
+def _advice(name: GeneratedName) -> dict[str, Any]:
+    """Return where a name is generated, which option gives one, and whether it can give the present one."""
+    from millrace.plan.names import naming_of_store, naming_of_topic
+
+    naming = naming_of_store(name.name, name.kind) if name.kind else naming_of_topic(name.name)
+    place, here = name.call.place, f"{Path.cwd()}/"
+    return {
+        "call": name.call.function,
+        "at": place.removeprefix(here),
+        "option": naming.option,
+        "keepsName": naming.keeps,
+    }
+
+
+def _show_generated_names(names: Sequence[GeneratedName], console: Console) -> None:
+    if not names:
+        return
+    console.print(
+        "These names are generated from the number of an operator, and a change before it renames them. Name them, all in one "
+        "change, since each name that is given renumbers those after it:",
+        markup=False,
+        soft_wrap=True,
+    )
+    for name in names:
+        told = _advice(name)
+        result = "keeps its name" if told["keepsName"] else "gives it another name: do it before there is state to keep"
+        line = f"  {name.resource} {name.name} ({told['call']} at {told['at']}): {told['option']} {result}"
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def _show(plan: TopologyPlan, group_settings: Mapping[str, str], console: Console) -> None:

@@ -56,8 +56,12 @@ class AbstractStream(Suggesting, Generic[K, V]):
         self._graph.topology.copartition_sources(sorted(sources))
         return sources
 
+    def _details(self) -> tuple[str, ...]:
+        """Return what else to show of it."""
+        return ()
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._name})"
+        return f"{type(self).__name__}({', '.join((self._name, self._node.origin, *self._details()))})"
 
 
 class AbstractKStream(AbstractStream[K, V]):
@@ -77,6 +81,9 @@ class AbstractKStream(AbstractStream[K, V]):
         super().__init__(graph, name, node, sources=sources, key_serde=key_serde, value_serde=value_serde)
         self._repartition_required = repartition_required
         self._repartition_node: Repartition | None = None
+
+    def _details(self) -> tuple[str, ...]:
+        return ("its key has changed",) if self._repartition_required else ()
 
     def _repartitioned_for_join(self, name: str, key_serde: Serde[K] | None, value_serde: Serde[V] | None) -> Self:
         """Return this stream behind a repartition topic; joins without a name of their own share one."""
@@ -115,6 +122,9 @@ class AbstractKTable(AbstractStream[K, V]):
         super().__init__(graph, name, node, sources=sources, key_serde=key_serde, value_serde=value_serde)
         self._processor = processor
         self._queryable_store_name = queryable_store_name
+
+    def _details(self) -> tuple[str, ...]:
+        return () if self._queryable_store_name is None else (f"store {self._queryable_store_name}",)
 
     @classmethod
     def _from_node(

@@ -74,6 +74,9 @@ class BranchedKStream(Suggesting, Generic[K, V]):
         self._node = ProcessorStep(self._name, stateless.branching(self._predicates, self._children))
         self._graph.add(stream._node, self._node)  # noqa: SLF001
 
+    def __repr__(self) -> str:
+        return f"BranchedKStream({self._name}, {self._node.origin}, branches {', '.join(self._branches) or 'none'})"
+
     def branch(
         self, predicate: Callable[[K, V], object], branched: Branched[K, V] | str | None = None
     ) -> BranchedKStream[K, V]:

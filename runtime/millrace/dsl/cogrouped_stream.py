@@ -36,6 +36,9 @@ class CogroupedKStream(Suggesting, Generic[K, A]):
     def __init__(self, aggregators: dict[KGroupedStream[K, Any], Aggregator]) -> None:
         self._aggregators = aggregators
 
+    def __repr__(self) -> str:
+        return f"CogroupedKStream({', '.join(map(repr, self._aggregators))})"
+
     @classmethod
     def beginning_with(cls, grouped: KGroupedStream[K, V], aggregator: Aggregator) -> CogroupedKStream[K, A]:
         """Return a cogroup of one stream."""
@@ -141,7 +144,7 @@ class CogroupedKStream(Suggesting, Generic[K, A]):
         given = name_of(named)
         parents = [group._repartitioned(options)[0] for group in groups]
         graph.topology.copartition_sources(sorted(frozenset[str]().union(*(group._sources for group in groups))))
-        store = options.store(None if windowed is None else windowed.store)
+        store = options.store() if windowed is None else options.store(windowed.store, windowed.windows)
         steps: list[ProcessorStep] = []
         for index, aggregator in enumerate(self._aggregators.values()):
             name = graph.names.processor(AGGREGATE, given, f"-cogroup-agg-{index}")
@@ -174,6 +177,9 @@ class TimeWindowedCogroupedKStream(Suggesting, Generic[K, A]):
     ) -> None:
         self._cogrouped = cogrouped
         self._windows = windows
+
+    def __repr__(self) -> str:
+        return f"TimeWindowedCogroupedKStream({self._cogrouped!r}, {self._windows!r})"
 
     def aggregate(
         self,
@@ -216,6 +222,9 @@ class SessionWindowedCogroupedKStream(Suggesting, Generic[K, A]):
     def __init__(self, cogrouped: CogroupedKStream[K, A], windows: SessionWindows) -> None:
         self._cogrouped = cogrouped
         self._windows = windows
+
+    def __repr__(self) -> str:
+        return f"SessionWindowedCogroupedKStream({self._cogrouped!r}, {self._windows!r})"
 
     def aggregate(
         self,

@@ -14,9 +14,14 @@ V = TypeVar("V")
 class GlobalKTable(Suggesting, Generic[K, V]):
     """Made by `StreamsBuilder.global_table`; streams can be joined with it by any key."""
 
-    def __init__(self, view: View, queryable_store_name: str | None) -> None:
+    def __init__(self, view: View, queryable_store_name: str | None, topic: str) -> None:
         self._view = view
         self._queryable_store_name = queryable_store_name
+        self._topic = topic
+
+    def __repr__(self) -> str:
+        store = "" if self._queryable_store_name is None else f", store {self._queryable_store_name}"
+        return f"GlobalKTable(reads {self._topic}{store})"
 
     @property
     def queryable_store_name(self) -> str | None:

@@ -50,6 +50,12 @@ class KGroupedStream(AbstractStream[K, V]):
         self._repartition_name = repartition_name
         self._repartition_node: Repartition | None = None
 
+    def _details(self) -> tuple[str, ...]:
+        if not self._repartition_required:
+            return ()
+        name = "a topic named after the store" if self._repartition_name is None else self._repartition_name
+        return (f"to be repartitioned through {name}",)
+
     def count(
         self, materialized: Materialized[K, int] | str | None = None, *, named: Named | str | None = None
     ) -> KTable[K, int]:
@@ -166,7 +172,7 @@ class KGroupedStream(AbstractStream[K, V]):
     ) -> KTable[Any, Any]:
         """Add an aggregation; the stream is repartitioned first if its key has changed."""
         parent, sources = self._repartitioned(options)
-        store = options.store(None if windowed is None else windowed.store)
+        store = options.store() if windowed is None else options.store(windowed.store, windowed.windows)
         node = ProcessorStep(name, processor, stores=(store,))
         node.window_grace_ms = None if windowed is None else windowed.grace_ms
         node.versioned_output = store.versioned

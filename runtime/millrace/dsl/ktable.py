@@ -250,6 +250,7 @@ class KTable(AbstractKTable[K, V]):
             buffer=suppressed.buffer,
         )
         buffer = SuppressionBufferBuilder(store_name, self._key_serde, self._value_serde)
+        buffer.generated_name = suppressed.name is None
         if suppressed.buffer.logging_enabled:
             buffer.with_logging_enabled(suppressed.buffer.log_config)
         else:

@@ -25,8 +25,9 @@ from millrace.dsl.store_suppliers import (
     StoreType,
     dsl_suppliers,
 )
-from millrace.dsl.windows import JoinWindows
+from millrace.dsl.windows import JoinWindows, planned_windows
 from millrace.loading import implements
+from millrace.plan.model import PlannedWindows
 from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
 from millrace.state.builders import StoreBuilderBase
@@ -46,6 +47,7 @@ class TableStoreSpec:
     store_type: StoreType | None = None
     suppliers: DslStoreSuppliers | type[DslStoreSuppliers] | None = None
     windows: DslWindowParams | DslSessionParams | None = None
+    planned_windows: PlannedWindows | None = None
     logging_enabled: bool = True
     caching_enabled: bool = True
     log_config: Mapping[str, str] = field(default_factory=dict)
@@ -69,7 +71,13 @@ class TableStoreSpec:
         if self.windows is not None:
             # The changelog is kept for as long as the windows need, not for the supplier's retention.
             builder.retention_ms = self.windows.retention_ms
+            builder.windows = self._planned_windows()
         return builder
+
+    def _planned_windows(self) -> PlannedWindows | None:
+        if self.planned_windows is None or self.supplier is None:
+            return self.planned_windows
+        return self.planned_windows.model_copy(update={"in_order_of_time": False})  # the user's supplier decides
 
     def _new_builder(self) -> Callable[[Any, AnySerde | None, AnySerde | None], StoreBuilderBase]:
         if isinstance(self.windows, DslSessionParams):
@@ -132,7 +140,9 @@ class TableOptions:
             ),
         )
 
-    def store(self, windows: DslWindowParams | DslSessionParams | None = None) -> TableStoreSpec:
+    def store(
+        self, windows: DslWindowParams | DslSessionParams | None = None, planned: PlannedWindows | None = None
+    ) -> TableStoreSpec:
         """Return the store."""
         option = self.option
         return TableStoreSpec(
@@ -143,6 +153,7 @@ class TableOptions:
             option.store_type,
             option.dsl_store_suppliers,
             windows,
+            planned,
             option.logging_enabled,
             option.caching_enabled,
             option.log_config,
@@ -219,6 +230,7 @@ def join_window_store(
         supplier,
         suppliers=joined.dsl_store_suppliers,
         windows=DslWindowParams(name, retention, windows.size_ms, retain_duplicates=True),
+        planned_windows=planned_windows(windows),
         logging_enabled=joined.logging_enabled or supplier is not None,
         caching_enabled=False,
         log_config={**joined.log_config, "cleanup.policy": "delete"} if supplier is None else {},

@@ -290,14 +290,14 @@ def _with_table(
                 "Materialized.as_(Stores.persistent_versioned_key_value_store(…))"
             )
         buffer_name = f"{name}-Buffer"
-        stores = (
-            GraceBufferBuilder(
-                buffer_name,
-                joined.key_serde if joined.key_serde is not None else stream._key_serde,
-                joined.value_serde if joined.value_serde is not None else stream._value_serde,
-                grace_ms=joined.grace_period_ms,
-            ),
+        buffer = GraceBufferBuilder(
+            buffer_name,
+            joined.key_serde if joined.key_serde is not None else stream._key_serde,
+            joined.value_serde if joined.value_serde is not None else stream._value_serde,
+            grace_ms=joined.grace_period_ms,
         )
+        buffer.generated_name = joined.name is None
+        stores = (buffer,)
     node = ProcessorStep(
         name,
         StreamTableJoin(view=view, joiner=joiner, left=left, buffer_name=buffer_name),

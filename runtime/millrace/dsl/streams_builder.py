@@ -172,7 +172,7 @@ class StreamsBuilder(Suggesting):
             raise mistake(f"Global table {options.store_name} cannot be versioned; use a key-value store")
         processor = TableSourceProcessor(options.store_name, materialized=True, on_materialize=lambda: None)
         self._graph.add(self._graph.root, GlobalStoreStep(store, source, name, processor))
-        return GlobalKTable(store_view(options.store_name), options.queryable_name)
+        return GlobalKTable(store_view(options.store_name), options.queryable_name, topic)
 
     def add_global_store(
         self,

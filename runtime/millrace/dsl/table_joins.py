@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from millrace.checks import callback, instance, mistake, option
+from millrace.checks import callback, instance, mistake, option, users_call
 from millrace.config import StreamsConfig
 from millrace.dsl.abstract_stream import AbstractKTable
 from millrace.dsl.graph.builder import GraphBuilder
@@ -208,7 +208,7 @@ def foreign_key_join(
         )
     names = _JoinNames.take(graph, options.name if given is None else given)
     for topic in (names.registration_topic, names.response_topic) if names.generated else ():
-        graph.topology.note_generated_name("repartition topic", topic)
+        graph.topology.note_generated_topic(topic, users_call())
     serdes = ForeignKeySerdes(
         names.registration_topic, left._key_serde, left._value_serde, right._key_serde, right._value_serde
     )

@@ -24,7 +24,9 @@ from millrace.dsl.windows import (
     SlidingWindows,
     TimeWindows,
     UnlimitedWindows,
+    planned_windows,
 )
+from millrace.plan.model import PlannedWindows
 from millrace.records import Windowed
 from millrace.serdes import Serdes
 from millrace.serdes.base import AnySerde
@@ -51,6 +53,7 @@ class WindowedTable:
     """Of windowed keys; None if the grouping has no serde, since the default serde may not be the one of the inner keys."""
     grace_ms: int
     """How long after its end a window can change."""
+    windows: PlannedWindows
 
     @classmethod
     def of(cls, windows: AnyWindows, options: TableOptions, emit: EmitStrategy) -> WindowedTable:
@@ -67,6 +70,7 @@ class WindowedTable:
                 DslSessionParams(options.store_name, retention_ms, emits_on_close),
                 None if key_serde is None else SessionWindowedSerde(key_serde),
                 grace_ms,
+                planned_windows(windows, in_order_of_time=emits_on_close),
             )
         sliding = isinstance(windows, SlidingWindows)
         size_ms = windows.time_difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
@@ -78,6 +82,7 @@ class WindowedTable:
             ),
             None if key_serde is None else TimeWindowedSerde(key_serde, size_ms or None),
             windows.grace_ms,
+            planned_windows(windows, in_order_of_time=emits_on_close),
         )
 
 
@@ -130,6 +135,9 @@ class _WindowedKStream(Suggesting, Generic[K, V, W]):
         self._grouped = grouped
         self._windows = windows
         self._emit = emit
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._grouped!r}, {self._windows!r}, emits {self._emit.value})"
 
     def _table(
         self,

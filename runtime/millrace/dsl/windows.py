@@ -16,6 +16,7 @@ from enum import Enum
 
 from millrace.checks import Suggesting, mistake
 from millrace.durations import Duration, to_millis
+from millrace.plan.model import PlannedWindows
 from millrace.records import Window
 
 _LONG_MAX = 2**63 - 1
@@ -197,6 +198,29 @@ class JoinWindows(Suggesting):
                 f"A join window from {windows.before_ms} ms before to {windows.after_ms} ms after ends before it begins"
             )
         return windows
+
+
+def planned_windows(
+    windows: TimeWindows | SlidingWindows | SessionWindows | UnlimitedWindows | JoinWindows,
+    *,
+    in_order_of_time: bool = False,
+) -> PlannedWindows:
+    """Return windows as a plan describes them.
+
+    >>> planned_windows(TimeWindows.of_size_with_no_grace("5m")).size_ms
+    300000
+    """
+    order = {"in_order_of_time": in_order_of_time}
+    match windows:
+        case TimeWindows(size_ms, advance_ms, grace_ms):
+            return PlannedWindows(kind="time", size_ms=size_ms, advance_ms=advance_ms, grace_ms=grace_ms, **order)
+        case SlidingWindows(difference_ms, grace_ms):
+            return PlannedWindows(kind="sliding", size_ms=difference_ms, grace_ms=grace_ms, **order)
+        case SessionWindows(gap_ms, grace_ms):
+            return PlannedWindows(kind="session", size_ms=gap_ms, grace_ms=grace_ms, **order)
+        case JoinWindows(before_ms, after_ms, grace_ms):
+            return PlannedWindows(kind="join", before_ms=before_ms, after_ms=after_ms, grace_ms=grace_ms)
+    return PlannedWindows(kind="unlimited")
 
 
 class EmitStrategy(Enum):

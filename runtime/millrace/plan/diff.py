@@ -23,6 +23,9 @@ from millrace.plan.model import (
     changelog_topics,
     repartition_topics,
 )
+from millrace.plan.names import Naming, naming_of_store, naming_of_topic
+from millrace.plan.renames import contents, inputs_of, renamed_stores, renamed_topics
+from millrace.plan.window_changes import changes_of_windows
 
 __all__ = ["PlanChange", "PlanDiff", "PlanVerdict", "diff_plans"]
 
@@ -117,18 +120,8 @@ def diff_plans(old: TopologyPlan, new: TopologyPlan) -> PlanDiff:
 # Sub-topologies are matched by what they hold: stores and inputs.
 
 
-def _contents(item: PlannedSubtopology) -> set[tuple[str, str]]:
-    return {
-        *(("store", store.name) for store in item.stores),
-        *(("topic", topic) for topic in item.source_topics),
-        *(("pattern", pattern) for pattern in item.source_patterns),
-    }
-
-
 def _moved_subtopologies(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
-    before, after = (
-        {thing: item.id for item in plan.subtopologies for thing in _contents(item)} for plan in (old, new)
-    )
+    before, after = ({thing: item.id for item in plan.subtopologies for thing in contents(item)} for plan in (old, new))
     moves = Counter((home, after[thing]) for thing, home in before.items() if after.get(thing, home) != home)
     for start, end in sorted(moves):
         things = sorted(thing for thing, home in before.items() if home == start and after.get(thing) == end)
@@ -146,16 +139,11 @@ def _moved_subtopologies(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanC
 def _store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
     """Yield the changes to stores that tasks own; global stores are compared separately."""
     before, after = ({store.name: store for item in plan.subtopologies for store in item.stores} for plan in (old, new))
-    renamed = _renamed(old, new, before.keys() - after.keys(), after.keys() - before.keys())
+    renamed = renamed_stores(old, new)
+    yield from _taken_over("store", renamed, before, "it would go on with what belongs to another operator")
     for name in sorted(before.keys() - after.keys()):
         if name in renamed:
-            why = (
-                f"its state stays in the old changelog, and {renamed[name]} starts empty. Give the store a fixed name "
-                f"(Materialized.as_({name!r}))"
-            )
-            yield PlanChange(
-                "store", name, f"was renamed to {renamed[name]}", why, needs_reset=True, leaves_behind=True
-            )
+            yield _renamed_store(old, before[name], after[renamed[name]])
         else:
             why = "its changelog topic and its files are left behind, and would be used again, out of date, if it is added again"
             yield PlanChange("store", name, "was removed", why, needs_reset=True, leaves_behind=True)
@@ -166,22 +154,42 @@ def _store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]
         yield from _changes_of_store(before[name], after[name])
 
 
-def _renamed(old: TopologyPlan, new: TopologyPlan, gone: Iterable[str], come: Iterable[str]) -> dict[str, str]:
-    """Return old name → new name where a sub-topology lost and gained exactly one store of a kind and format."""
+def _taken_over(kind: str, renamed: Mapping[str, str], before: Iterable[str], why: str) -> Iterator[PlanChange]:
+    """Yield the names that were generated for one operator and are now those of another."""
+    for name, other in sorted(renamed.items()):
+        if other in before:
+            change = f"is now what {name} was"
+            cause = "Generated names are numbered, and operators before these have been added or removed"
+            yield PlanChange(kind, other, change, f"{why}. {cause}", needs_reset=True)
 
-    def single(plan: TopologyPlan, names: Iterable[str]) -> dict[tuple[int, str, str], str]:
-        wanted = set(names)
-        found = [
-            ((item.id, store.kind, store.value_format), store.name)
-            for item in plan.subtopologies
-            for store in item.stores
-            if store.name in wanted
-        ]
-        counts = Counter(place for place, _ in found)
-        return {place: name for place, name in found if counts[place] == 1}
 
-    before, after = single(old, gone), single(new, come)
-    return {before[place]: after[place] for place in before.keys() & after.keys()}
+def _renamed_store(plan: TopologyPlan, old: PlannedStore, new: PlannedStore) -> PlanChange:
+    change = f"was renamed to {new.name}"
+    if old.changelog_is_source and (old.changelog_topic, True) == (new.changelog_topic, new.changelog_is_source):
+        why = (
+            f"{new.name} is restored from the input topic {new.changelog_topic}; files under the old name are left over"
+        )
+        return PlanChange("store", old.name, change, why, needs_reset=False)
+    where = f"the old changelog, {old.changelog_topic}" if old.changelog_topic else "the instances' files"
+    keep = _keep(naming_of_store(old.name, old.kind), "the store")
+    number = next(item.id for item in plan.subtopologies if old in item.stores)
+    why = f"its state stays in {where}, and {new.name} starts empty. {_again(plan, number)}. {keep}"
+    return PlanChange("store", old.name, change, why, needs_reset=True, leaves_behind=True)
+
+
+def _again(plan: TopologyPlan, number: int) -> str:
+    inputs = inputs_of(plan, number)
+    return f"A reset computes it again from {', '.join(inputs)}, as far back as records are kept"
+
+
+def _keep(naming: Naming, what: str) -> str:
+    """Return how a store or topic gets its old name back."""
+    if naming.keeps:
+        return f"To keep it, give {what} its old name: {naming.option}"
+    return (
+        "No option gives the old name, as it contains the number of an operator: to keep it, leave the operators before it "
+        f"as they were. {naming.option} makes the name independent of them"
+    )
 
 
 def _changes_of_store(old: PlannedStore, new: PlannedStore) -> Iterator[PlanChange]:
@@ -201,6 +209,9 @@ def _changes_of_store(old: PlannedStore, new: PlannedStore) -> Iterator[PlanChan
         where = "on disk" if new.persistent else "in memory"
         why = "it is restored from its changelog" if new.changelog_topic else "it starts empty, as it is not logged"
         yield PlanChange("store", name, f"is now kept {where}", why, needs_reset=new.changelog_topic is None)
+    if old.kind == new.kind:
+        for change, why, needs_reset in changes_of_windows(old, new):
+            yield PlanChange("store", name, change, why, needs_reset=needs_reset)
 
 
 def _backing(store: PlannedStore) -> str:
@@ -214,15 +225,18 @@ def _backing(store: PlannedStore) -> str:
 
 def _internal_topic_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
     before, after = repartition_topics(old), repartition_topics(new)
-    gone, come = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
-    renamed = {gone[0]: come[0]} if len(gone) == len(come) == 1 else {}
-    for name in gone:
-        why = "records in it that are not yet processed would be lost, and its offsets do not apply to another topic"
-        change = f"was renamed to {renamed[name]}" if name in renamed else "was removed"
+    renamed = renamed_topics(old, new)
+    lost = "records in it that are not yet processed would be lost, and its offsets do not apply to another topic"
+    yield from _taken_over("repartition topic", renamed, before, "records in it are those of another operator")
+    for name in sorted(before.keys() - after.keys()):
+        if name not in renamed:
+            yield PlanChange("repartition topic", name, "was removed", lost, needs_reset=True, leaves_behind=True)
+            continue
+        keep = _keep(naming_of_topic(name.removeprefix(f"{old.application_id}-")), "the topic")
+        change, why = f"was renamed to {renamed[name]}", f"{lost}. The old topic is left over. {keep}"
         yield PlanChange("repartition topic", name, change, why, needs_reset=True, leaves_behind=True)
-    for name in come:
-        if name not in renamed.values():
-            yield PlanChange("repartition topic", name, "was added", "it is created, empty", needs_reset=False)
+    for name in sorted(after.keys() - before.keys() - set(renamed.values())):
+        yield PlanChange("repartition topic", name, "was added", "it is created, empty", needs_reset=False)
     for name in sorted(before.keys() & after.keys()):
         was, now = before[name], after[name]
         if (was.partitions, was.enforced) != (now.partitions, now.enforced):
@@ -231,9 +245,15 @@ def _internal_topic_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[Pl
             yield PlanChange("repartition topic", name, change, why, needs_reset=True)
         yield from _config_change("repartition topic", name, was.config, now.config)
     changelogs_before, changelogs_after = changelog_topics(old), changelog_topics(new)
+    untold = {
+        store.changelog_topic for item in old.subtopologies for store in item.stores if store.retention_ms is None
+    }
     for name in sorted(changelogs_before.keys() & changelogs_after.keys()):
         configs = changelogs_before[name].config, changelogs_after[name].config
-        yield from _config_change("changelog topic", name, *configs)
+        hint = ""
+        if name in untold and len({config.get("retention.ms") for config in configs}) > 1:
+            hint = ". The older plan does not tell the windows: if they have another size, old ones would be misread"
+        yield from _config_change("changelog topic", name, *configs, hint)
 
 
 def _count(topic: PlannedRepartitionTopic) -> str:
@@ -242,10 +262,12 @@ def _count(topic: PlannedRepartitionTopic) -> str:
     return f"{topic.partitions} partitions{' (enforced)' if topic.enforced else ''}"
 
 
-def _config_change(resource: str, name: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[PlanChange]:
+def _config_change(
+    resource: str, name: str, old: Mapping[str, str], new: Mapping[str, str], hint: str = ""
+) -> Iterator[PlanChange]:
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     if keys:
-        why = "a topic that exists keeps its settings until they are altered (kafka-configs --alter)"
+        why = f"a topic that exists keeps its settings until they are altered (kafka-configs --alter){hint}"
         change = "is configured differently (" + ", ".join(f"{k}: {old.get(k)} → {new.get(k)}" for k in keys) + ")"
         yield PlanChange(resource, name, change, why, needs_reset=False)
 
@@ -304,7 +326,7 @@ def _inputs_and_outputs(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanCh
 
 
 def _inputs_of(item: PlannedSubtopology, internal: frozenset[str]) -> set[tuple[str, str]]:
-    return {(kind, name) for kind, name in _contents(item) if kind != "store" and name not in internal}
+    return {(kind, name) for kind, name in contents(item) if kind != "store" and name not in internal}
 
 
 def _laid_out(item: PlannedSubtopology, internal: frozenset[str]) -> set[str]:

@@ -2,7 +2,8 @@
 
 Provisioning, `millrace plan`, `millrace dev` and the operator work from the plan alone; none of them imports user code. The hash
 covers what decides whether existing state still fits: ids, topics, stores and their formats, but neither topic configuration nor
-the dead-letter topic.
+the dead-letter topic. It does not cover stores' windows and retention either, which plans of earlier versions do not have:
+another version of Millrace gives a topology the same hash.
 """
 
 from __future__ import annotations
@@ -20,6 +21,28 @@ class _PlanModel(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
 
 
+def _without_none(content: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return the content without those of these names whose value is None."""
+    return {name: value for name, value in content.items() if value is not None or name not in names}
+
+
+class PlannedWindows(_PlanModel):
+    """The windows by which the DSL uses a store (times in ms)."""
+
+    kind: str
+    """`time`, `sliding`, `session`, `unlimited`, or `join`."""
+    size_ms: int = 0
+    """The size of time windows, the time difference of sliding ones, or the inactivity gap of sessions."""
+    advance_ms: int = 0
+    """How far apart time windows start."""
+    before_ms: int = 0
+    after_ms: int = 0
+    """How far the other stream's records may be from this one's in a join."""
+    grace_ms: int = 0
+    in_order_of_time: bool = False
+    """Whether the DSL keeps them in order of time on disk, since results are emitted when they close."""
+
+
 class PlannedStore(_PlanModel):
     """A state store and the topic that backs it."""
 
@@ -30,6 +53,15 @@ class PlannedStore(_PlanModel):
     changelog_topic: str | None = None
     changelog_is_source: bool = False
     """Whether the store is restored from an input topic, which belongs to the user and is never created, changed or deleted."""
+    retention_ms: int | None = None
+    """How long windows, sessions or history are kept; None for other stores, and in plans of earlier versions."""
+    windows: PlannedWindows | None = None
+    """None for stores that the DSL does not use by windows, and in plans of earlier versions."""
+
+    @model_serializer(mode="wrap")
+    def _serialized(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what there is not, so that the plans of most stores read as in earlier versions."""
+        return _without_none(serialize(self), "retentionMs", "retention_ms", "windows")
 
 
 class PlannedRepartitionTopic(_PlanModel):
@@ -86,8 +118,7 @@ class TopologyPlan(_PlanModel):
     @model_serializer(mode="wrap")
     def _serialized(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out the dead-letter topic if there is none, so that plans without one read as in earlier versions."""
-        absent = {"deadLetterTopic", "dead_letter_topic"} if self.dead_letter_topic is None else set()
-        return {name: value for name, value in serialize(self).items() if name not in absent}
+        return _without_none(serialize(self), "deadLetterTopic", "dead_letter_topic")
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Return the JSON with camelCase names."""
@@ -105,6 +136,9 @@ class TopologyPlan(_PlanModel):
         parts = [item.model_dump(mode="json", by_alias=True) for item in subtopologies]
         for topic in (topic for part in parts for topic in (*part["repartitionTopics"], *part["changelogTopics"])):
             del topic["config"]
+        for store in (store for part in parts for store in part["stores"]):
+            store.pop("retentionMs", None)
+            store.pop("windows", None)
         content: dict[str, Any] = {
             "applicationId": application_id,
             "subtopologies": parts,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from millrace.config import StreamsConfig
+from millrace.plan.model import PlannedWindows
 from millrace.records import NO_HEADERS, Headers, RecordContext, TaskId, TopicPartition
 
 LogChange = Callable[[bytes, "bytes | None", "int | None", Headers], None]
@@ -211,6 +212,10 @@ class StoreBuilder(Protocol):
     @property
     def retention_ms(self) -> int | None:
         """How long windows, sessions or history are kept; None for key-value stores."""
+
+    @property
+    def windows(self) -> PlannedWindows | None:
+        """The windows by which an operator of the DSL uses the store."""
 
     @property
     def retain_duplicates(self) -> bool:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 from millrace.checks import mistake, serdes, wrong
+from millrace.plan.model import PlannedWindows
 from millrace.serdes.base import AnySerde
 from millrace.state.api import StateStore
 from millrace.state.key_value import (
@@ -40,6 +41,9 @@ class StoreBuilderBase:
     kind: str = "key-value"
     retention_ms: int | None = None
     retain_duplicates: bool = False
+    windows: PlannedWindows | None = None
+    generated_name: bool = False
+    """Whether the DSL generated its name."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -39,34 +39,39 @@ def default_segment_interval_ms(retention_ms: int) -> int:
     return max(retention_ms // 2, MIN_SEGMENT_INTERVAL_MS)
 
 
-def require_segment_interval(context: StoreContext, store: str, interval_ms: int) -> None:
-    """Check that a store on disk has segments of this length, as rows are found by it.
+def require_segments(context: StoreContext, store: str, interval_ms: int, order: str = "") -> None:
+    """Check that a store on disk has segments of this length, with rows in this order: rows are found by them.
 
     Raises:
-        TaskCorruptedError: the length has changed with the retention, so some rows would not be found.
+        TaskCorruptedError: the retention or the emit strategy was changed, so rows would not be found or be misread.
     """
-    recorded = ""
+    wanted, recorded = _described(interval_ms, order), ""
     with suppress(OSError):
-        recorded = _interval_file(context, store).read_text()
+        recorded = _segments_file(context, store).read_text()
     if not recorded:  # written by Java or an old version, or the machine failed before the file had its content
-        record_segment_interval(context, store, interval_ms)
+        record_segments(context, store, interval_ms, order)
         return
-    if recorded != str(interval_ms) and context.task_id.subtopology >= 0:
+    if recorded != wanted and context.task_id.subtopology >= 0:
         raise TaskCorruptedError(
             frozenset({context.task_id}),
-            f"State store {store} in {context.state_dir} has segments of {recorded} ms instead of {interval_ms} ms: the store's "
-            "retention was changed; its task's state is wiped and restored",
+            f"State store {store} in {context.state_dir} has segments of {recorded} instead of {wanted} (ms): the store's "
+            "retention was changed, or with the emit strategy the order of rows was changed; its task's state is wiped and "
+            "restored",
         )
 
 
-def record_segment_interval(context: StoreContext, store: str, interval_ms: int) -> None:
-    """Store the length of a store's segments beside it; a failure is ignored, as the store itself reports it."""
+def record_segments(context: StoreContext, store: str, interval_ms: int, order: str = "") -> None:
+    """Store the length and order of a store's segments beside it; a failure is ignored, as the store itself reports it."""
     with suppress(OSError):
         context.state_dir.mkdir(parents=True, exist_ok=True)
-        _interval_file(context, store).write_text(str(interval_ms))
+        _segments_file(context, store).write_text(_described(interval_ms, order))
 
 
-def _interval_file(context: StoreContext, store: str) -> Path:
+def _described(interval_ms: int, order: str) -> str:
+    return f"{interval_ms} {order}".rstrip()
+
+
+def _segments_file(context: StoreContext, store: str) -> Path:
     return context.state_dir / f"millrace-segments-{store}"
 
 
@@ -74,6 +79,8 @@ class SegmentedDatabase:
     """The RocksDB segments of one store."""
 
     persistent = True
+    order_of_rows = ""
+    """Empty if rows are in order of keys."""
     readable_beyond_ms = 0
     """How much longer than the retention rows can be read (ms)."""
 
@@ -95,7 +102,7 @@ class SegmentedDatabase:
         """Open the existing segments.
 
         Raises:
-            TaskCorruptedError: their length has changed with the retention, so some rows would not be found.
+            TaskCorruptedError: their length or their order of rows has changed, so rows would not be found or be misread.
         """
         self._context = context
         self.observed_stream_time = -1
@@ -110,7 +117,7 @@ class SegmentedDatabase:
             if start is None or not path.is_dir():
                 continue
             if not self._segments:
-                require_segment_interval(context, self.name, self.segment_interval_ms)
+                require_segments(context, self.name, self.segment_interval_ms, self.order_of_rows)
             if start % self.segment_interval_ms and context.task_id.subtopology >= 0:
                 raise TaskCorruptedError(
                     frozenset({context.task_id}),
@@ -209,7 +216,7 @@ class SegmentedDatabase:
         assert self._context is not None
         created = self._new
         if created and len(created) == len(self._segments):
-            record_segment_interval(self._context, self.name, self.segment_interval_ms)
+            record_segments(self._context, self.name, self.segment_interval_ms, self.order_of_rows)
         for segment in created:
             segment.open(self._context)
             segment.commit(offsets)

@@ -163,6 +163,7 @@ class RocksSessionStore(_SegmentedSessions):
 class RocksTimeOrderedSessionStore(_SegmentedSessions):
     """Session store in order of ends, with an index by key, for results emitted when a session closes (KIP-825)."""
 
+    order_of_rows = "in order of time, with an index"
     _key_prefix = INDEX
     _after_keys = b"\2"
 

@@ -30,7 +30,7 @@ from millrace.state.api import StoreContext
 from millrace.state.keys import encode_segment_key
 from millrace.state.ordered_map import prefix_upper_bound
 from millrace.state.rocksdb import RocksKeyValueStore
-from millrace.state.segments import require_segment_interval
+from millrace.state.segments import require_segments
 from millrace.state.value_formats import pack_long, unpack_long
 
 _TWO_LONGS = Struct(">qq")
@@ -161,7 +161,7 @@ class RocksVersionedStore(RocksKeyValueStore):
             TaskCorruptedError: their length has changed with the retention, so some rows would not be found.
         """
         super().open(context)
-        require_segment_interval(context, self.name, self.segment_interval_ms)
+        require_segments(context, self.name, self.segment_interval_ms)
         self.observed_stream_time = -1
         self._segments.clear()
         lower = pack_long(0)

@@ -133,6 +133,7 @@ class RocksTimeOrderedWindowStore(SegmentedDatabase):
     """Window store in time order, for results emitted when a window closes (KIP-825); optionally with an index by key."""
 
     with_index = False
+    order_of_rows = "in order of time"
     readable_beyond_ms = 1
     """Otherwise the last windows to close would be lost."""
 
@@ -211,6 +212,7 @@ class RocksIndexedWindowStore(RocksTimeOrderedWindowStore):
     """Window store in time order with an index row per window, by key."""
 
     with_index = True
+    order_of_rows = "in order of time, with an index"
 
 
 class MemoryWindowStore(MemoryStore):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from millrace.checks import Call
 from millrace.config import StreamsConfig
 from millrace.errors import TopologyError
 from millrace.processor.node import NodeFactory
@@ -19,6 +20,7 @@ from millrace.topology.model import (
     BuiltTopology,
     DeclaredStore,
     DeferredStore,
+    GeneratedName,
     Node,
     ProcessorNode,
     RepartitionTopic,
@@ -77,7 +79,9 @@ class TopologyBuilder:
         self.nodes: dict[str, Node] = {}
         self.stores: dict[str, DeclaredStore] = {}
         self.global_stores: dict[str, DeclaredStore] = {}
-        self._generated_names: dict[str, list[str]] = {}
+        self._generated_topics: dict[str, Call] = {}
+        self.store_calls: dict[str, Call] = {}
+        """The call of the DSL that needs a store."""
         self._users: dict[str, list[str]] = {}
         self._source_changelogs: dict[str, str] = {}
         self._repartition_topics: dict[str, RepartitionTopic] = {}
@@ -225,11 +229,9 @@ class TopologyBuilder:
             tuple(replacement if name == replaced else name for name in sources) for sources in self._copartitioned
         ]
 
-    def note_generated_name(self, kind: str, name: str) -> None:
-        """Note that the name of this internal resource was generated (KIP-1111)."""
-        names = self._generated_names.setdefault(kind, [])
-        if name not in names:
-            names.append(name)
+    def note_generated_topic(self, name: str, call: Call) -> None:
+        """Note that the name of this repartition topic was generated, and the user's call that needs it (KIP-1111)."""
+        self._generated_topics.setdefault(name, call)
 
     # Results.
 
@@ -276,7 +278,8 @@ class TopologyBuilder:
         result.nodes = dict(self.nodes)
         result.stores = dict(self.stores)
         result.global_stores = dict(self.global_stores)
-        result._generated_names = {kind: list(names) for kind, names in self._generated_names.items()}
+        result._generated_topics = dict(self._generated_topics)
+        result.store_calls = dict(self.store_calls)
         result._users = {store: list(users) for store, users in self._users.items()}
         result._source_changelogs = dict(self._source_changelogs)
         result._repartition_topics = dict(self._repartition_topics)
@@ -298,7 +301,18 @@ class TopologyBuilder:
             of_global_stores,
             tuple(self.nodes),
             config.errors_dead_letter_queue_topic_name or None,
+            tuple(self._generated_names(tasks)),
         )
+
+    def _generated_names(self, subtopologies: Iterable[Subtopology]) -> Iterator[GeneratedName]:
+        for item in subtopologies:
+            for builder in item.store_builders:
+                declared = self.stores[builder.name]
+                if getattr(declared, "generated_name", False):
+                    call = self.store_calls.get(builder.name, Call("", ""))
+                    yield GeneratedName("store", builder.name, builder.kind, call)
+        for name, call in self._generated_topics.items():
+            yield GeneratedName("repartition topic", name, "", call)
 
     def _subtopology(self, group: NodeGroup, config: StreamsConfig, copartitioned: list[frozenset[str]]) -> Subtopology:
         application_id = config.application_id
@@ -421,7 +435,7 @@ class TopologyBuilder:
     def _require_explicit_names(self, config: StreamsConfig) -> None:
         if not config.ensure_explicit_internal_resource_naming:
             return
-        generated = {kind: list(names) for kind, names in self._generated_names.items()}
+        generated = {"repartition topic": list(self._generated_topics)} if self._generated_topics else {}
         for name, builder in self.stores.items():
             if isinstance(builder, DeferredStore) and builder.generated_name:
                 generated.setdefault("state store", []).append(name)

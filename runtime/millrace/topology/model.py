@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from millrace.checks import Call
 from millrace.config import StreamsConfig
 from millrace.plan.model import (
     PlannedChangelogTopic,
@@ -115,6 +116,28 @@ def resolved_store(store: DeclaredStore, config: StreamsConfig) -> StoreBuilder:
     return store.for_config(config) if isinstance(store, DeferredStore) else store
 
 
+def _retention_ms(builder: StoreBuilder) -> int | None:
+    """Return how long a store keeps its rows, which a supplier of the user may have decided."""
+    if builder.kind not in {"window", "session", "versioned"}:
+        return None
+    kept: int | None = getattr(getattr(builder, "supplier", None), "retention_ms", builder.retention_ms)
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedName:
+    """A store or repartition topic that the user has not named, so that a change elsewhere in the topology may rename it."""
+
+    resource: str
+    """`store` or `repartition topic`."""
+    name: str
+    """Without the application id."""
+    kind: str
+    """The kind of the store; empty for a topic."""
+    call: Call
+    """The call of the DSL that needs it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subtopology:
     """Nodes and stores that one task runs for each partition of the source topics."""
@@ -152,6 +175,8 @@ class Subtopology:
                     persistent=builder.persistent,
                     changelog_topic=self.changelog_topics.get(builder.name),
                     changelog_is_source=builder.name in self.source_changelogs,
+                    retention_ms=_retention_ms(builder),
+                    windows=builder.windows,
                 )
                 for builder in self.store_builders
             ),
@@ -181,6 +206,8 @@ class BuiltTopology:
     """All nodes in the order in which they were added, which is used when the whole topology runs as one task."""
     dead_letter_topic: str | None = None
     """The configured topic to which exception handlers send the records they skip or fail on (KIP-1034)."""
+    generated_names: tuple[GeneratedName, ...] = ()
+    """The stores and repartition topics that the user has not named."""
 
     @property
     def persistent(self) -> bool:

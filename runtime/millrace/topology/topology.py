@@ -28,6 +28,7 @@ from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
 from millrace.topology.builder import TopologyBuilder
 from millrace.topology.description import TopologyDescription
+from millrace.topology.diagram import graphs_of_groups, svg
 from millrace.topology.model import BuiltTopology, SinkNode, SourceNode
 from millrace.topology.offset_reset import AutoOffsetReset
 
@@ -36,7 +37,7 @@ class Topology(Suggesting):
     """The processing graph of an application.
 
     Every `add_*` returns the topology, so that calls can be chained. Add parents before their children: the order
-    determines the numbers of sub-topologies, and so the ids of tasks and their state.
+    determines the numbers of sub-topologies, and so the ids of tasks and their state. Notebooks show it as a picture.
 
     Example:
         >>> topology = Topology().add_source("lines", "in").add_sink("copy", "out", "lines")
@@ -240,6 +241,14 @@ class Topology(Suggesting):
     def describe(self) -> TopologyDescription:
         """Return the text that Kafka Streams prints for this topology; sub-topologies and nodes are its attributes."""
         return self._builder.describe()
+
+    def __repr__(self) -> str:
+        groups = self._builder.groups()
+        return f"Topology({len(groups)} sub-topologies, {len(self._builder.nodes)} nodes, {len(self._builder.stores)} stores)"
+
+    def _repr_svg_(self) -> str:
+        """Return the picture that notebooks show, as `millrace describe --format svg` draws it."""
+        return svg(graphs_of_groups(self._builder.groups()))
 
     def build(self, config: StreamsConfig) -> BuiltTopology:
         """Resolve the topology for an application: full topic names, their configuration, sub-topologies.

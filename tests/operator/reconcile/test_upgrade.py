@@ -5,6 +5,7 @@ import itertools
 import pytest
 from tests.operator.reconcile.world import APP, Program, World, is_ready, plan
 
+from millrace.plan.model import PlannedWindows
 from millrace_operator import model
 from millrace_operator.reconcile.reconciler import reconcile
 
@@ -317,6 +318,46 @@ def test_incompatible_topology_is_not_started(world):
     assert world.condition("Stalled") == ("True", "TopologyHeldBack")
     assert world.status.topology.compatibility == "NeedsReset"
     assert "words-v1-totals-changelog" not in world.topics
+
+
+def windowed(size_ms=None):
+    """Return a plan with windows of this size, or one of a Millrace that did not tell them."""
+    (part,) = plan(kinds={"counts": "window"}).subtopologies
+    told = {}
+    if size_ms is not None:
+        told = {"retention_ms": size_ms, "windows": PlannedWindows(kind="time", size_ms=size_ms, advance_ms=size_ms)}
+    stores = tuple(store.model_copy(update=told) for store in part.stores)
+    return plan().model_copy(update={"subtopologies": (part.model_copy(update={"stores": stores}),)})
+
+
+def running(first):
+    """Return a healthy application with this plan and three pods."""
+    world = World(programs={"registry.example/words:1": Program(plan=first)})
+    world.change(replicas=3)
+    world.run()
+    world.log.clear()
+    return world
+
+
+def test_windows_of_another_size_are_not_started():
+    """The size of windows is compared too: old ones would be misread."""
+    world = running(windowed(300_000))
+    world.programs[NEW] = Program(plan=windowed(600_000))
+    world.change(image=NEW)
+    world.run()
+    assert deleted_pods(world) == []
+    assert world.condition("TopologyCompatible") == ("False", "NeedsReset")
+    assert "counts had time windows of 5m and has time windows of 10m" in world.message("TopologyCompatible")
+
+
+def test_upgrade_of_millrace_itself_needs_no_reset():
+    """The plan of an older Millrace does not tell windows; an image with a newer one is compatible all the same."""
+    world = running(windowed())
+    world.programs[NEW] = Program(plan=windowed(300_000))
+    world.change(image=NEW)
+    world.run(600)
+    assert len(deleted_pods(world)) == 3
+    assert world.condition("TopologyCompatible") == ("True", "Compatible")
 
 
 def test_an_incompatible_topology_runs_when_only_warned_of(world):

@@ -45,7 +45,7 @@ class GraphBuilder:
             raise TopologyError(
                 f"{call.function} is called after {self._built}, so the topology would lack it: call build() last{at(call.place)}"
             )
-        node.place = call.place
+        node.call = call
         for parent in (parents,) if isinstance(parents, GraphNode) else tuple(parents):
             parent.add_child(node)
             self._priority += 1
@@ -71,8 +71,11 @@ class GraphBuilder:
         while queue:
             _, _, node = heapq.heappop(queue)
             if not node.written and all(parent.written for parent in node.parents):
-                with placed(node.place):
+                before = len(self.topology.stores)
+                with placed(node.call.place):
                     node.write(self.topology)
+                for store in list(self.topology.stores)[before:]:
+                    self.topology.store_calls[store] = node.call
                 node.written = True
             for child in node.children:
                 if not child.written:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from millrace.checks import Call
 from millrace.processor.api import StreamPartitioner, TopicNameExtractor
 from millrace.processor.node import NodeFactory
 from millrace.serdes.base import AnySerde
@@ -30,8 +31,8 @@ class GraphNode:
         self.name = name
         self.build_priority = 0
         self.written = False
-        self.place = ""
-        """File and line of the user's call that added it."""
+        self.call = Call("", "")
+        """The user's call that added it."""
         self._parents: dict[GraphNode, None] = {}
         self._children: dict[GraphNode, None] = {}
 
@@ -49,6 +50,11 @@ class GraphNode:
     def parent_names(self) -> tuple[str, ...]:
         """The physical names of its parents."""
         return tuple(parent.name for parent in self._parents)
+
+    @property
+    def origin(self) -> str:
+        """Where its records come from, for people."""
+        return f"from {', '.join(self.parent_names)}"
 
     def add_child(self, child: GraphNode) -> None:
         """Connect a child below this node."""

@@ -87,6 +87,7 @@ def _merge_repartition_topics(nodes: list[GraphNode], names: Names, topology: To
             name_is_generated=first.name_is_generated,
         )
         merged.build_priority = changer.build_priority
+        merged.call = first.call
         for repartition in repartitions:
             _replace(changer, repartition, merged)
             if repartition in nodes:

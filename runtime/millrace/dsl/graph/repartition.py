@@ -52,11 +52,16 @@ class Repartition(GraphNode):
         self._filter = keep
         self._sink = sink
 
+    @property
+    def origin(self) -> str:
+        """The parents, and the topic in between."""
+        return f"{super().origin} through {self.topic.name}"
+
     def write(self, topology: TopologyBuilder) -> None:
         """Add the topic, the filter, the sink and the source."""
         topology.add_internal_topic(self.topic)
         if self.name_is_generated:
-            topology.note_generated_name("repartition topic", self.topic.name)
+            topology.note_generated_topic(self.topic.name, self.call)
         topology.add_processor(self._filter, self._compile_filter, self.parent_names)
         topology.add_sink(
             SinkNode(
@@ -130,7 +135,7 @@ class TableRepartition(GraphNode):
         """Add the topic, the sink and the source."""
         topology.add_internal_topic(self.topic)
         if self.name_is_generated:
-            topology.note_generated_name("repartition topic", self.topic.name)
+            topology.note_generated_topic(self.topic.name, self.call)
         topology.add_sink(
             SinkNode(
                 self._sink,

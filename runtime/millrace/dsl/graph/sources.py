@@ -15,6 +15,9 @@ from millrace.serdes.base import AnySerde
 from millrace.topology.builder import TopologyBuilder
 from millrace.topology.model import SourceNode
 
+_MOST_TOPICS = 5
+"""How many topics of a source are shown."""
+
 
 class StreamSource(GraphNode):
     """A stream read from topics or from all topics that match a pattern."""
@@ -38,6 +41,14 @@ class StreamSource(GraphNode):
         self.timestamp_extractor = timestamp_extractor
         self.offset_reset = offset_reset
 
+    @property
+    def origin(self) -> str:
+        """What it reads."""
+        if self.pattern is not None:
+            return f"reads topics that match {self.pattern.pattern}"
+        more = f" and {len(self.topics) - _MOST_TOPICS} more" if len(self.topics) > _MOST_TOPICS else ""
+        return f"reads {', '.join(self.topics[:_MOST_TOPICS])}{more}"
+
     def absorb(self, other: StreamSource) -> None:
         """Take over the children of a source of the same topics.
 
@@ -47,7 +58,7 @@ class StreamSource(GraphNode):
         if other.offset_reset is not None and other.offset_reset != self.offset_reset:
             raise TopologyError(
                 f"Sources {self.name} and {other.name} read the same topics with different offset resets "
-                f"({self.offset_reset}, {other.offset_reset}); give both the same{at(other.place)}"
+                f"({self.offset_reset}, {other.offset_reset}); give both the same{at(other.call.place)}"
             )
         for child in other.children:
             self.add_child(child)
@@ -102,6 +113,11 @@ class TableSource(TableStep):
         super().__init__(name, store)
         self.source = source
         self.reuse_source_topic = False
+
+    @property
+    def origin(self) -> str:
+        """What it reads."""
+        return f"reads {self.source.topics[0]}"
 
     @property
     def output_versioned(self) -> bool | None:

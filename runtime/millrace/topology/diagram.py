@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from html import escape
 
-from millrace.backfill.stages import Stage, plan_stages, shuffled_topics
-from millrace.plan.model import TopologyPlan
-from millrace.plan.partition_counts import PartitionCounts
-from millrace.topology import BuiltTopology, ProcessorNode, SinkNode, SourceNode, Subtopology
+from millrace.topology.description import NodeGroup
+from millrace.topology.model import BuiltTopology, Node, ProcessorNode, SinkNode, SourceNode
 
 
 class Shape(StrEnum):
@@ -66,56 +64,28 @@ _MERMAID_BRACKETS = {
 
 def graphs_of(topology: BuiltTopology) -> tuple[Graph, ...]:
     """Return the graph of every sub-topology, the global one last."""
-    named = [(f"Sub-topology {item.id}", item) for item in topology.subtopologies]
+    groups = [NodeGroup(item.id, item.nodes, is_global=False) for item in topology.subtopologies]
     if topology.global_subtopology:
-        named.append(("Global stores", topology.global_subtopology))
-    graphs = []
-    for title, item in named:
-        boxes: dict[str, Box] = {}
-        edges: dict[tuple[str, str], None] = {}
-        for start, end in _edges(item, topology.application_id):
-            for box in (start, end):
-                boxes.setdefault(box.key, box)
-            edges[start.key, end.key] = None
-        graphs.append(Graph(title, tuple(boxes.values()), tuple(edges)))
-    return tuple(graphs)
+        groups.append(NodeGroup(topology.global_subtopology.id, topology.global_subtopology.nodes, is_global=True))
+    return graphs_of_groups(groups)
 
 
-def graph_of_backfill(plan: TopologyPlan, counts: PartitionCounts) -> Graph:
-    """Return the stages of an application's backfill, with what they read, write and keep, and the shuffles between them."""
-    shuffled = shuffled_topics(plan, counts)
+def graphs_of_groups(groups: Sequence[NodeGroup]) -> tuple[Graph, ...]:
+    """Return the same of a topology that is not built for an application, whose internal topics have no application id."""
+    return tuple(
+        _graph("Global stores" if group.is_global else f"Sub-topology {group.id}", group.nodes)
+        for group in sorted(groups, key=lambda group: group.is_global)
+    )
 
-    def topic_box(topic: str) -> Box:
-        count = counts.topics.get(topic)
-        label = topic if count is None else f"{topic}, {_number(count, 'partition')}"
-        if topic in shuffled:
-            return Box(f"topic {topic}", f"shuffle {label}", Shape.SHUFFLE)
-        return Box(f"topic {topic}", label, Shape.TOPIC)
 
+def _graph(title: str, nodes: Sequence[Node]) -> Graph:
     boxes: dict[str, Box] = {}
     edges: dict[tuple[str, str], None] = {}
-    for number, stage in enumerate(plan_stages(plan, counts)):
-        here = _stage_box(number, stage)
-        ids = {task.subtopology for task in stage.tasks}
-        for item in (item for item in plan.subtopologies if item.id in ids):
-            found = [(topic_box(topic), here) for topic in counts.sources[item.id]]
-            found += [(here, topic_box(topic)) for topic in item.sink_topics]
-            found += [(here, Box(f"store {store.name}", store.name, Shape.STORE)) for store in item.stores]
-            for start, end in found:
-                boxes |= {start.key: start, end.key: end}
-                edges[start.key, end.key] = None
-    return Graph(f"Backfill of {plan.application_id}", tuple(boxes.values()), tuple(edges))
-
-
-def _stage_box(number: int, stage: Stage) -> Box:
-    ids = sorted({task.subtopology for task in stage.tasks})
-    of = f"sub-topolog{'y' if len(ids) == 1 else 'ies'} {', '.join(map(str, ids))}"
-    passes = ", until nothing changes" if stage.circular else ""
-    return Box(f"stage {number}", f"Stage {number}: {_number(len(stage.tasks), 'task')} of {of}{passes}", Shape.STAGE)
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    for start, end in _edges(nodes):
+        for box in (start, end):
+            boxes.setdefault(box.key, box)
+        edges[start.key, end.key] = None
+    return Graph(title, tuple(boxes.values()), tuple(edges))
 
 
 def mermaid(graphs: Sequence[Graph]) -> str:
@@ -135,15 +105,13 @@ def mermaid(graphs: Sequence[Graph]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _edges(subtopology: Subtopology, application_id: str) -> Iterator[tuple[Box, Box]]:
+def _edges(nodes: Sequence[Node]) -> Iterator[tuple[Box, Box]]:
     boxes: dict[str, Box] = {}
-    for node in subtopology.nodes:
+    for node in nodes:
         match node:
             case SourceNode():
                 boxes[node.name] = box = Box(node.name, node.name, Shape.SOURCE)
-                names = [_full_name(name, subtopology.source_topics, application_id) for name in node.topics]
-                names += [node.pattern.pattern] if node.pattern else []
-                for name in names:
+                for name in (*node.topics, *([node.pattern.pattern] if node.pattern else [])):
                     yield Box(f"in {name}", name, Shape.TOPIC), box
             case ProcessorNode():
                 boxes[node.name] = box = Box(node.name, node.name, Shape.PROCESSOR)
@@ -153,16 +121,8 @@ def _edges(subtopology: Subtopology, application_id: str) -> Iterator[tuple[Box,
             case SinkNode():
                 boxes[node.name] = box = Box(node.name, node.name, Shape.SINK)
                 yield from ((boxes[parent], box) for parent in node.parents)
-                name = "chosen per record"
-                if node.topic:
-                    name = _full_name(node.topic, subtopology.sink_topics, application_id)
+                name = node.topic or "chosen per record"
                 yield box, Box(f"out {name}", name, Shape.TOPIC)
-
-
-def _full_name(name: str, known: Sequence[str], application_id: str) -> str:
-    """Return a topic under the name it has in Kafka: internal ones carry the application id in front."""
-    internal = f"{application_id}-{name}"
-    return internal if internal in known else name
 
 
 def _escaped(text: str) -> str:
@@ -175,18 +135,19 @@ _PADDING, _TITLE_HEIGHT = 22, 26
 _CHARACTER_WIDTH = 7.3
 
 _STYLE = """
-  text { font: 12px ui-monospace, monospace; fill: #1f2933; text-anchor: middle; dominant-baseline: central }
-  .title { font-weight: bold; text-anchor: start }
-  .frame { fill: #f7f9fb; stroke: #b8c4ce }
-  .box { fill: #fff; stroke: #52606d }
-  .topic { fill: #e3f8e9; stroke: #2f855a }
-  .store { fill: #e6f0ff; stroke: #2b6cb0 }
-  .stage { font-weight: bold }
-  .shuffle { fill: #f3e8ff; stroke: #6b46c1 }
-  .source, .sink { fill: #fff8e1; stroke: #b7791f }
-  .edge { fill: none; stroke: #52606d }
-  .dashed { stroke-dasharray: 4 3 }
+  .millrace text { font: 12px ui-monospace, monospace; fill: #1f2933; text-anchor: middle; dominant-baseline: central }
+  .millrace .title { font-weight: bold; text-anchor: start }
+  .millrace .frame { fill: #f7f9fb; stroke: #b8c4ce }
+  .millrace .box { fill: #fff; stroke: #52606d }
+  .millrace .topic { fill: #e3f8e9; stroke: #2f855a }
+  .millrace .store { fill: #e6f0ff; stroke: #2b6cb0 }
+  .millrace .stage { font-weight: bold }
+  .millrace .shuffle { fill: #f3e8ff; stroke: #6b46c1 }
+  .millrace .source, .millrace .sink { fill: #fff8e1; stroke: #b7791f }
+  .millrace .edge { fill: none; stroke: #52606d }
+  .millrace .dashed { stroke-dasharray: 4 3 }
 """
+"""Only for what is inside, since a notebook may show several pictures in one page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +185,14 @@ def svg(graphs: Sequence[Graph]) -> str:
         '<path d="M0 0 8 4 0 8z" fill="#52606d"/></marker></defs>'
     )
     return "\n".join(
-        [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', f"<style>{_STYLE}</style>", arrow, *parts, "</svg>", ""]
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="millrace" {size}>',
+            f"<style>{_STYLE}</style>",
+            arrow,
+            *parts,
+            "</svg>",
+            "",
+        ]
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from millrace.cli.diagram import Box, Graph, Shape, graphs_of, mermaid, svg
 from millrace.config import StreamsConfig
 from millrace.dsl import StreamsBuilder
+from millrace.topology.diagram import Box, Graph, Shape, graphs_of, mermaid, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
