@@ -238,6 +238,16 @@ def expected_counts(lines: list[str]) -> dict[str, int]:
     return dict(Counter(word for line in lines for word in line.split()))
 
 
+class Changed:
+    """A librdkafka producer with one call replaced."""
+
+    def __init__(self, client):
+        self._client = client
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+
 class Replica:
     """The word count in a separate process, which a test can kill or stop."""
 

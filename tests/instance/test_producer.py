@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import itertools
-import multiprocessing
 import secrets
 import threading
-import weakref
-from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from kafka.admin import KafkaAdminClient
-from tests.instance.support import TEXT, read_all, settings
+from tests.instance.support import TEXT, Changed, read_all, settings
 from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
-from millrace.dev.kafka import EmbeddedKafka
-from millrace.errors import StreamsTimeoutError, TaskMigratedError, TransactionAbortedError
+from millrace.errors import TaskMigratedError, TransactionAbortedError
 from millrace.instance import record_collector
 from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.kafka.admin import topic_configs
 from millrace.kafka.client_settings import ClientSettings
-from millrace.kafka.clients import open_producer
-from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 
 pytestmark = pytest.mark.broker
@@ -191,149 +182,6 @@ class Reported:
 
     def partition(self):
         return 0
-
-
-class Changed:
-    """A librdkafka producer with one call replaced."""
-
-    def __init__(self, client):
-        self._client = client
-
-    def __getattr__(self, name):
-        return getattr(self._client, name)
-
-
-class Stuck(Changed):
-    """Never answers once it is asked to add offsets."""
-
-    def __init__(self, client):
-        super().__init__(client)
-        self.release = threading.Event()
-
-    def send_offsets_to_transaction(self, *_):
-        self.release.wait(60)
-
-
-def test_a_producer_that_does_not_return_is_replaced(kafka, topic_factory, tmp_path):
-    """What it sent is processed again by a new producer with the same id, which fences it."""
-    topic, app = topic_factory("out"), f"app-{secrets.token_hex(4)}"
-    config = StreamsConfig.of(
-        settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2")
-        | {"producer.transaction.timeout.ms": 2000}
-    )
-    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
-    producer.start()
-    producer.client = stuck = Stuck(producer.client)
-    producer.begin()
-    producer.client.produce(topic, b"lost")
-    with pytest.raises(TransactionAbortedError, match="a new one takes its place"):
-        producer.commit({TopicPartition(topic, 0): OffsetAndMetadata(1)}, b"")
-    producer.abort()
-    assert producer.client is not stuck
-    producer.begin()
-    producer.client.produce(topic, b"kept")
-    producer.client.commit_transaction(30)
-    producer.close()
-    stuck.release.set()
-    assert [value for _, value, _ in read_all(kafka, topic)] == [b"kept"]
-
-
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-def test_clients_of_a_closed_producer_are_freed(kafka, tmp_path, guarantee):
-    """Each has some threads, and a thread that has died, with all that it had, may be collected much later."""
-    config = StreamsConfig.of(settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path, processing_guarantee=guarantee))
-    opened = []
-
-    def open_client(given):
-        client = open_producer(given)
-        opened.append(weakref.ref(client))
-        return client
-
-    gc.collect()
-    gc.disable()
-    try:
-        producer = StreamsProducer(
-            lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms, open_client=open_client
-        )
-        producer.start()
-        producer.replace()
-        for _ in range(2):  # it may be called again
-            producer.close()
-        wait_until(lambda: [client() for client in opened] == [None, None], "both are freed")
-    finally:
-        gc.enable()
-
-
-def client_threads():
-    """Return how many threads of librdkafka this process has."""
-    names = (path / "comm" for path in Path("/proc/self/task").iterdir())
-    found = 0
-    for name in names:
-        with contextlib.suppress(FileNotFoundError):
-            found += name.read_text().startswith("rdk:")
-    return found
-
-
-@pytest.mark.slow
-def test_producers_that_were_given_up_end(tmp_path):
-    """If the group's coordinator leaves the cluster, a commit hangs and a new producer continues; soon no thread is left over."""
-    process = multiprocessing.get_context("spawn").Process(target=give_producers_up, args=(tmp_path,))
-    process.start()
-    try:
-        process.join(300)
-        assert process.exitcode == 0
-    finally:
-        process.kill()
-        process.join()
-
-
-def give_producers_up(folder):
-    """Do so in a process of its own, in which other tests have no clients."""
-    with EmbeddedKafka(brokers=3) as kafka:
-        count_threads_of_producers_that_are_given_up(kafka, folder)
-
-
-def count_threads_of_producers_that_are_given_up(kafka, folder):
-    """Stop coordinators during commits, and check that threads end."""
-    kafka.create_topics("in", "out", partitions=3)
-    config = StreamsConfig.of(settings(kafka, "app", folder, processing_guarantee="exactly_once_v2"))
-    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
-    producer.start()
-    metadata = encode_group_metadata("app", -1, "")
-    offset = itertools.count(1)
-    given_up = 0
-
-    def commit():
-        nonlocal given_up
-        first = producer.client
-        try:
-            producer.begin()
-            for number in range(3):
-                producer.client.produce("out", b"x", None, number)
-            producer.flush()
-            producer.commit({TopicPartition("in", 0): OffsetAndMetadata(next(offset))}, metadata)
-        except (TransactionAbortedError, StreamsTimeoutError) as error:
-            given_up += "a new one takes its place" in str(error)
-            producer.abort()
-        return producer.client is first
-
-    wait_until(commit, "a commit")
-    before = client_threads()
-    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers.split(","))
-    for _ in range(2):
-        (coordinator,) = admin._manager.run(admin._find_coordinator_ids, ["app"]).values()
-        kafka.stop_broker(coordinator)
-        wait_until(lambda gone=coordinator: gone not in producer.client.list_topics(timeout=30).brokers, "it is gone")
-        wait_until(commit, "a commit by this producer or its successor")
-        kafka.restart_broker(coordinator)
-        wait_until(commit, "a commit")
-    admin.close()
-    assert given_up
-    wait_until(
-        lambda: not [each for each in threading.enumerate() if each.name.endswith("-offsets")], "the calls return"
-    )
-    wait_until(lambda: client_threads() <= before + 3, lambda: f"{client_threads()} threads, at first {before}")
-    producer.close()
 
 
 class AwayAfterOffsets(Changed):

@@ -28,17 +28,23 @@ _Answer = TypeVar("_Answer")
 
 
 def in_background(name: str, call: Callable[[], _Answer]) -> Future[_Answer]:
-    """Call a function in its own daemon thread, and return a future for its result or exception."""
+    """Call a function in its own daemon thread, and return a future for its result or exception.
+
+    An exception refers to the frames in which it was raised. One in which `result` raises it must let go of the future, or the
+    two keep each other, and all that these frames refer to, until garbage is collected.
+    """
     outcome: Future[_Answer] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(call())
-        except BaseException as error:  # raised by whoever waits for the result
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
+    threading.Thread(target=_run, args=(call, outcome), name=name, daemon=True).start()
     return outcome
+
+
+def _run(call: Callable[[], _Answer], outcome: Future[_Answer]) -> None:
+    try:
+        outcome.set_result(call())
+    except BaseException as error:  # raised by whoever waits for the result
+        outcome.set_exception(error)
+    finally:
+        del outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +162,10 @@ class Startup:
         either: tuple[Future[Any], ...] = (outcome, self._closed)
         concurrent.futures.wait(either, return_when=concurrent.futures.FIRST_COMPLETED)
         self.require_not_closed()
-        return outcome.result()
+        try:
+            return outcome.result()
+        finally:
+            del outcome, either
 
     def require_not_closed(self) -> None:
         """Raise StreamsError if the client was closed."""

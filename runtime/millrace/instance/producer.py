@@ -322,6 +322,9 @@ class StreamsProducer:
         librdkafka may not reconnect to a coordinator that was unavailable for a moment, so there is no second attempt: the start
         of a new producer also ends the transaction.
 
+        Call it when no exception is being handled: confluent-kafka (2.16) may raise one here, and its `KafkaError` then takes the
+        one that is handled as its context and is leaked, with the client that was given up.
+
         Raises:
             TaskMigratedError: the new producer was fenced when it started.
             StreamsTimeoutError: no coordinator answered the new producer within `task.timeout.ms`.
@@ -405,6 +408,8 @@ class StreamsProducer:
                 "The producer has not added offsets to the transaction in time: a new one takes its place, and the records "
                 "since the last commit are processed again"
             ) from None
+        finally:
+            del outcome
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         # What an abort discards is reported as purged; the commit of such a transaction fails anyway.

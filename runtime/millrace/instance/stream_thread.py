@@ -26,6 +26,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from millrace.assignment.protocol import Assigned, GroupEvent, Lost, Revoked
@@ -239,16 +240,13 @@ class ThreadLoop:
 
     def __init__(self, thread: StreamThread, context: ThreadContext) -> None:
         config = context.config
-        self._thread = thread
-        self._name = thread.name
-        self._progress = thread.progress
+        self._thread, self._name, self._progress = thread, thread.name, thread.progress
         self._context = context
         self.resources = open_resources(thread.number, context, thread.progress, self._offset_sums)
         self.tasks = TaskManager(self.resources)
         self._purge = RepartitionPurge(context.topology, config, context.admin)
         self._pace = Pace()
-        self._last_commit = time.monotonic()
-        self._ends_refreshed = 0.0
+        self._last_commit, self._ends_refreshed = time.monotonic(), 0.0
         self._resume_at: dict[TopicPartition, int] = {}
         """How few records a paused partition must have left to be fetched again."""
         self._busy = False
@@ -273,27 +271,32 @@ class ThreadLoop:
 
     def round(self) -> None:
         """Go round once: group events, restored tasks, poll, process, punctuate, commit if due."""
-        tasks = self.tasks
-        try:
-            try:
-                self._round()
-            except TaskCorruptedError as error:
-                _log.warning("%s: %s", self._name, error)
-                tasks.abort_and_revive({task_id for task_id in tasks.task_ids if task_id in error.task_ids})
-                self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
-            except TransactionAbortedError as error:
-                _log.warning("%s: %s", self._name, error)
-                self._pace.aborted()
-                tasks.abort_and_revive()
-                self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
-        except TaskMigratedError as error:  # of the round, or of the producer that an abort has started
-            _log.warning("%s: %s", self._name, error)
+        failure = self._attempt(self._round, TaskCorruptedError, TransactionAbortedError, TaskMigratedError)
+        if isinstance(failure, TaskCorruptedError | TransactionAbortedError):
+            failure = self._attempt(partial(self._revive, failure), TaskMigratedError)  # of the abort's new producer
+        if failure is not None:
             self._thread.set_state(ThreadState.PARTITIONS_REVOKED)
-            try:
-                tasks.lose()
-            except TaskMigratedError as again:
-                _log.warning("%s: %s", self._name, again)
-            self.resources.member.rejoin_without_tasks(str(error))
+            self._attempt(self.tasks.lose, TaskMigratedError)
+            self.resources.member.rejoin_without_tasks(str(failure))
+
+    def _attempt(self, call: Callable[[], None], *expected: type[StreamsError]) -> StreamsError | None:
+        """Call a function, and return an expected failure, so that nothing else is done while it is being handled.
+
+        confluent-kafka (2.16) never frees what is being handled when it raises an exception, with the clients of its traceback.
+        """
+        try:
+            call()
+        except expected as error:
+            _log.warning("%s: %s", self._name, str(error))  # a log may keep what it is given
+            return error
+        return None
+
+    def _revive(self, failure: TaskCorruptedError | TransactionAbortedError) -> None:
+        corrupted = failure.task_ids if isinstance(failure, TaskCorruptedError) else frozenset()
+        if not corrupted:
+            self._pace.aborted()
+        self.tasks.abort_and_revive({task_id for task_id in self.tasks.task_ids if task_id in corrupted})
+        self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
 
     def _round(self) -> None:
         resources, tasks = self.resources, self.tasks
@@ -351,8 +354,7 @@ class ThreadLoop:
 
     def _fetch(self) -> None:
         self._settle_state()
-        resources, tasks = self.resources, self.tasks
-        consumer = resources.consumer
+        consumer, tasks = self.resources.consumer, self.tasks
         now_ms = self._context.clock()
         # Records that wait for another partition do not count: only polling brings that partition.
         to_process = sum(task.buffered() for task in tasks.running.values() if task.ready(now_ms))
@@ -410,8 +412,7 @@ class ThreadLoop:
     def _process(self) -> None:
         tasks, tracer = self.tasks, self._context.instrumentation
         running = list(tasks.running.values())
-        began = time.perf_counter()
-        processed = 0
+        began, processed = time.perf_counter(), 0
         while running:
             now_ms = self._context.clock()
             going_on = []
