@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from tests.reading import read_to_end
 from tests.waiting import wait_until
 
@@ -200,8 +200,8 @@ class Feeder:
         return self.lines
 
 
-def read_all(kafka: Any, topic: str, *, partitions: int = 1, committed: bool = True) -> list[tuple[Any, Any, int]]:
-    """Return (key, value, partition) of everything currently in a topic, in order within each partition.
+def read_messages(kafka: Any, topic: str, *, partitions: int = 1, committed: bool = True) -> list[Message]:
+    """Return everything currently in a topic, in order within each partition.
 
     If only committed records are wanted, transactions that are open now are waited for, because what follows them, although
     committed, cannot be read before they end.
@@ -219,10 +219,15 @@ def read_all(kafka: Any, topic: str, *, partitions: int = 1, committed: bool = T
     )
     starts = [TopicPartition(topic, number, 0) for number in range(partitions)]
     try:
-        found = read_to_end(consumer, admin, starts, DEADLINE_S)
-        return [(message.key(), message.value(), message.partition()) for message in found]
+        return list(read_to_end(consumer, admin, starts, DEADLINE_S))
     finally:
         consumer.close()
+
+
+def read_all(kafka: Any, topic: str, *, partitions: int = 1, committed: bool = True) -> list[tuple[Any, Any, int]]:
+    """Return (key, value, partition) of what `read_messages` returns."""
+    found = read_messages(kafka, topic, partitions=partitions, committed=committed)
+    return [(message.key(), message.value(), message.partition()) for message in found]
 
 
 def last_counts(kafka: Any, topic: str, *, partitions: int = 1) -> dict[str, int]:

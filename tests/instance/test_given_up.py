@@ -42,14 +42,31 @@ class Stuck(Changed):
         raise KafkaException(KafkaError(KafkaError._FENCED, "a newer producer has this id", True))
 
 
+def observed_producer(config):
+    """Return a producer, and a list that gets a weak reference to each client that it opens."""
+    opened = []
+
+    def open_client(given):
+        client = open_producer(given)
+        opened.append(weakref.ref(client))
+        return client
+
+    def client_settings():
+        return ClientSettings(config, "p").producer(1)
+
+    return StreamsProducer(client_settings, config.task_timeout_ms, open_client=open_client), opened
+
+
+def short_transactions(kafka, folder):
+    """Return the settings of an application whose transactions may take two seconds."""
+    given = settings(kafka, f"app-{secrets.token_hex(4)}", folder, processing_guarantee="exactly_once_v2")
+    return StreamsConfig.of(given | {"producer.transaction.timeout.ms": 2000})
+
+
 def test_a_producer_that_does_not_return_is_replaced(kafka, topic_factory, tmp_path):
     """What it sent is processed again by a new producer with the same id, which fences it."""
-    topic, app = topic_factory("out"), f"app-{secrets.token_hex(4)}"
-    config = StreamsConfig.of(
-        settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2")
-        | {"producer.transaction.timeout.ms": 2000}
-    )
-    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    topic = topic_factory("out")
+    producer, _ = observed_producer(short_transactions(kafka, tmp_path))
     producer.start()
     producer.client = stuck = Stuck(producer.client)
     producer.begin()
@@ -80,14 +97,9 @@ def no_collector():
 @pytest.mark.parametrize("answer", ["late", "in time"])
 def test_a_client_that_was_given_up_is_freed_when_its_call_fails(kafka, topic_factory, tmp_path, answer):
     """The exception of the call that had been abandoned, or that of the commit, does not keep it until garbage is collected."""
-    topic, app = topic_factory("out"), f"app-{secrets.token_hex(4)}"
-    config = StreamsConfig.of(
-        settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2")
-        | {"producer.transaction.timeout.ms": 2000}
-    )
-    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    topic = topic_factory("out")
+    producer, (given_up, *_) = observed_producer(short_transactions(kafka, tmp_path))
     producer.start()
-    given_up = weakref.ref(producer.client)
     producer.client = Stuck(producer.client)
     release = producer.client.release
     if answer == "in time":
@@ -139,17 +151,8 @@ def test_a_client_that_a_thread_has_given_up_is_freed(kafka, topic_factory, app,
 def test_clients_of_a_closed_producer_are_freed(kafka, tmp_path, guarantee):
     """Each has some threads, and a thread that has died, with all that it had, may be collected much later."""
     config = StreamsConfig.of(settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path, processing_guarantee=guarantee))
-    opened = []
-
-    def open_client(given):
-        client = open_producer(given)
-        opened.append(weakref.ref(client))
-        return client
-
     with no_collector():
-        producer = StreamsProducer(
-            lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms, open_client=open_client
-        )
+        producer, opened = observed_producer(config)
         producer.start()
         producer.replace()
         for _ in range(2):  # it may be called again
@@ -191,16 +194,7 @@ def give_producers_up(folder):
 def stop_coordinators_during_commits(kafka, folder):
     """Do so twice, and check that no client but the last one is left."""
     config = StreamsConfig.of(settings(kafka, "app", folder, processing_guarantee="exactly_once_v2"))
-    opened = []
-
-    def open_client(given):
-        client = open_producer(given)
-        opened.append(weakref.ref(client))
-        return client
-
-    producer = StreamsProducer(
-        lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms, open_client=open_client
-    )
+    producer, opened = observed_producer(config)
     producer.start()
     metadata = encode_group_metadata("app", -1, "")
     offset = itertools.count(1)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from tests.instance.support import (
     TEXT,
     expected_counts,
     last_counts,
     produce,
     read_all,
+    read_messages,
     running,
     settings,
     word_count,
@@ -19,7 +19,6 @@ from tests.instance.support import (
 from tests.instance.test_errors import committed_offset, copy
 from tests.instance.test_global_stores import lookup
 from tests.malformed_headers import write_records
-from tests.reading import read_to_end
 from tests.waiting import wait_until
 
 from millrace.errors import FailedProcessingError
@@ -36,20 +35,7 @@ READ = [("a", b"1"), ("caf\ufffd", b"2")]
 
 def with_headers(kafka, topic):
     """Return (value, headers) of the committed records in a topic."""
-    admin = kafka.admin()
-    consumer = Consumer(
-        {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "group.id": "reader",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    try:
-        found = read_to_end(consumer, admin, [TopicPartition(topic, 0, 0)], 60)
-        return [(message.value(), message.headers()) for message in found]
-    finally:
-        consumer.close()
+    return [(message.value(), message.headers()) for message in read_messages(kafka, topic)]
 
 
 @BOTH

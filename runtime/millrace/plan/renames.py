@@ -72,10 +72,14 @@ def _pairs(
     key: Callable[[str, tuple[Hashable, ...]], Hashable],
 ) -> dict[str, str]:
     """Return the names with the same key in order, where as many are gone as have come."""
-    before, after = ({}, {})  # type: tuple[dict[Hashable, list[str]], dict[Hashable, list[str]]]
-    for names, found in ((gone, before), (come, after)):
+
+    def by_key(names: Mapping[str, tuple[Hashable, ...]]) -> dict[Hashable, list[str]]:
+        found: dict[Hashable, list[str]] = {}
         for name, place in names.items():
             found.setdefault(key(name, place), []).append(name)
+        return found
+
+    before, after = by_key(gone), by_key(come)
     return {
         name: other
         for place, names in before.items()
