@@ -57,13 +57,13 @@ class Newcomer:
 
     def __init__(self, python, folder, wheels):
         self.folder = folder
-        subprocess.run([python, "-m", "venv", folder / ".venv"], check=True)
         hidden = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYENV_VERSION"}
         self.environment = {name: value for name, value in os.environ.items() if name not in hidden} | {
             "PATH": os.pathsep.join((str(folder / ".venv" / "bin"), os.environ["PATH"])),
             "PIP_FIND_LINKS": str(wheels),
             "XDG_DATA_HOME": str(folder / "data"),
         }
+        subprocess.run([python, "-m", "venv", folder / ".venv"], check=True, env=self.environment)
 
     def run(self, *command, code=0):
         """Run a command, which must end with a code, and return its output, or its errors if it must fail."""
