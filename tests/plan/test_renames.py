@@ -21,7 +21,7 @@ from millrace.dsl import (
     TableJoined,
 )
 from millrace.plan.diff import diff_plans
-from millrace.plan.names import naming_of_store, naming_of_topic
+from millrace.plan.names import is_generated, naming_of_store, naming_of_topic
 from millrace.serdes import Serdes
 
 STRINGS = Consumed.with_(Serdes.string(), Serdes.string())
@@ -118,7 +118,11 @@ def test_generated_name_of_another_operator():
     old, new = (build(steps) for steps in (0, int(first[1][-10:]) - int(first[0][-10:])))
     assert renames(old, new)[0] == f"store {first[0]} was renamed to {first[1]}"
     found = reason(old, new, first[1])
-    assert (found.change, found.needs_reset, found.leaves_behind) == (f"is now what {first[0]} was", True, False)
+    assert (found.change, found.needs_reset, found.leaves_behind) == (
+        f"is now what {first[0]} was (made from in for one)",
+        True,
+        False,
+    )
 
 
 def test_several_stores_of_one_kind_are_told_apart():
@@ -271,3 +275,15 @@ def test_every_name_has_an_option(name, kind):
     """Whatever a store is called, there is an option that names it."""
     assert naming_of_store(name, kind).option
     assert naming_of_topic(f"{name}-repartition").option
+
+
+@pytest.mark.parametrize(
+    "name", ["orders-2026112500", "2026112500", "KSTREAM-orders-2026112500", "v2-KTABLE-2026112500"]
+)
+def test_ten_digits_in_a_given_name_are_part_of_it(name):
+    """Only numbers that the DSL generates count as such: two names that differ in the user's digits are different names."""
+    assert not is_generated(name)
+    old, new = (built(counting(name=store, by="w")) for store in (name, name.replace("25", "26")))
+    assert renames(old, new) == [f"store {name} was renamed to {name.replace('25', '26')}"]
+    both = built(lambda builder: [counting(name=store, by=store)(builder) for store in (name, "a-2026112499")])
+    assert "is now what" not in str(diff_plans(old.plan(), both.plan()).reasons)

@@ -16,6 +16,7 @@ from enum import StrEnum
 
 from millrace.plan.model import (
     PlannedGlobalStore,
+    PlannedOrigin,
     PlannedRepartitionTopic,
     PlannedStore,
     PlannedSubtopology,
@@ -121,7 +122,12 @@ def diff_plans(old: TopologyPlan, new: TopologyPlan) -> PlanDiff:
 
 
 def _moved_subtopologies(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
-    before, after = ({thing: item.id for item in plan.subtopologies for thing in contents(item)} for plan in (old, new))
+    exchanged = renamed_stores(old, new) | renamed_topics(old, new)
+    elsewhere = exchanged.keys() | set(exchanged.values())  # the names of others, reported as such
+    before, after = (
+        {thing: item.id for item in plan.subtopologies for thing in contents(item) if thing[1] not in elsewhere}
+        for plan in (old, new)
+    )
     moves = Counter((home, after[thing]) for thing, home in before.items() if after.get(thing, home) != home)
     for start, end in sorted(moves):
         things = sorted(thing for thing, home in before.items() if home == start and after.get(thing) == end)
@@ -140,7 +146,7 @@ def _store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]
     """Yield the changes to stores that tasks own; global stores are compared separately."""
     before, after = ({store.name: store for item in plan.subtopologies for store in item.stores} for plan in (old, new))
     renamed = renamed_stores(old, new)
-    yield from _taken_over("store", renamed, before, "it would go on with what belongs to another operator")
+    yield from _taken_over("store", renamed, before, after, "it would go on with what belongs to another operator")
     for name in sorted(before.keys() - after.keys()):
         if name in renamed:
             yield _renamed_store(old, before[name], after[renamed[name]])
@@ -154,13 +160,29 @@ def _store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]
         yield from _changes_of_store(before[name], after[name])
 
 
-def _taken_over(kind: str, renamed: Mapping[str, str], before: Iterable[str], why: str) -> Iterator[PlanChange]:
+def _taken_over(
+    kind: str,
+    renamed: Mapping[str, str],
+    before: Mapping[str, PlannedStore] | Mapping[str, PlannedRepartitionTopic],
+    after: Iterable[str],
+    why: str,
+) -> Iterator[PlanChange]:
     """Yield the names that were generated for one operator and are now those of another."""
+    cause = "Generated names are numbered, and operators were exchanged, or added or removed before these. Restore their order"
     for name, other in sorted(renamed.items()):
         if other in before:
-            change = f"is now what {name} was"
-            cause = "Generated names are numbered, and operators before these have been added or removed"
+            change = f"is now what {name} was{_made(before[name].origin)}"
             yield PlanChange(kind, other, change, f"{why}. {cause}", needs_reset=True)
+        elif name in after and name not in renamed.values():
+            change = f"is now that of another operator, and what it was{_made(before[name].origin)} is now {other}"
+            yield PlanChange(kind, name, change, f"{why}. {cause}", needs_reset=True)
+
+
+def _made(origin: PlannedOrigin | None) -> str:
+    if origin is None:
+        return ""
+    results = f" for {', '.join(origin.results)}" if origin.results else ""
+    return f" (made from {', '.join(origin.topics)}{results})"
 
 
 def _renamed_store(plan: TopologyPlan, old: PlannedStore, new: PlannedStore) -> PlanChange:
@@ -227,7 +249,7 @@ def _internal_topic_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[Pl
     before, after = repartition_topics(old), repartition_topics(new)
     renamed = renamed_topics(old, new)
     lost = "records in it that are not yet processed would be lost, and its offsets do not apply to another topic"
-    yield from _taken_over("repartition topic", renamed, before, "records in it are those of another operator")
+    yield from _taken_over("repartition topic", renamed, before, after, "records in it are those of another operator")
     for name in sorted(before.keys() - after.keys()):
         if name not in renamed:
             yield PlanChange("repartition topic", name, "was removed", lost, needs_reset=True, leaves_behind=True)

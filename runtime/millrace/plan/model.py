@@ -2,8 +2,8 @@
 
 Provisioning, `millrace plan`, `millrace dev` and the operator work from the plan alone; none of them imports user code. The hash
 covers what decides whether existing state still fits: ids, topics, stores and their formats, but neither topic configuration nor
-the dead-letter topic. It does not cover stores' windows and retention either, which plans of earlier versions do not have:
-another version of Millrace gives a topology the same hash.
+the dead-letter topic. Nor does it cover windows, retention and origins, which plans of earlier versions do not have: another
+version of Millrace gives a topology the same hash.
 """
 
 from __future__ import annotations
@@ -43,6 +43,17 @@ class PlannedWindows(_PlanModel):
     """Whether the DSL keeps them in order of time on disk, since results are emitted when they close."""
 
 
+class PlannedOrigin(_PlanModel):
+    """What a store or repartition topic with a generated name is made from: its name alone does not say which one it is."""
+
+    topics: tuple[str, ...] = ()
+    """The user's topics, and patterns of topics, that its records come from."""
+    steps: str
+    """A digest of the steps before it, their serdes, and its own kind and serdes."""
+    results: tuple[str, ...] = ()
+    """The user's topics that its results go to."""
+
+
 class PlannedStore(_PlanModel):
     """A state store and the topic that backs it."""
 
@@ -57,11 +68,13 @@ class PlannedStore(_PlanModel):
     """How long windows, sessions or history are kept; None for other stores, and in plans of earlier versions."""
     windows: PlannedWindows | None = None
     """None for stores that the DSL does not use by windows, and in plans of earlier versions."""
+    origin: PlannedOrigin | None = None
+    """None for stores whose name was given, and in plans of earlier versions."""
 
     @model_serializer(mode="wrap")
     def _serialized(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what there is not, so that the plans of most stores read as in earlier versions."""
-        return _without_none(serialize(self), "retentionMs", "retention_ms", "windows")
+        return _without_none(serialize(self), "retentionMs", "retention_ms", "windows", "origin")
 
 
 class PlannedRepartitionTopic(_PlanModel):
@@ -71,6 +84,13 @@ class PlannedRepartitionTopic(_PlanModel):
     partitions: int | None = None
     enforced: bool = False
     config: Mapping[str, str] = Field(default_factory=dict)
+    origin: PlannedOrigin | None = None
+    """None for topics whose name was given, and in plans of earlier versions."""
+
+    @model_serializer(mode="wrap")
+    def _serialized(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out an origin that there is not."""
+        return _without_none(serialize(self), "origin")
 
 
 class PlannedChangelogTopic(_PlanModel):
@@ -136,9 +156,11 @@ class TopologyPlan(_PlanModel):
         parts = [item.model_dump(mode="json", by_alias=True) for item in subtopologies]
         for topic in (topic for part in parts for topic in (*part["repartitionTopics"], *part["changelogTopics"])):
             del topic["config"]
+            topic.pop("origin", None)
         for store in (store for part in parts for store in part["stores"]):
             store.pop("retentionMs", None)
             store.pop("windows", None)
+            store.pop("origin", None)
         content: dict[str, Any] = {
             "applicationId": application_id,
             "subtopologies": parts,

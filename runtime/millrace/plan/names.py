@@ -11,6 +11,7 @@ import re
 from typing import Final, NamedTuple
 
 _NUMBER = "[0-9]{10}"
+_GENERATED = re.compile(rf"(STATE-STORE-|\b(?:KSTREAM|KTABLE|COGROUPKSTREAM)(?:-[A-Z]+)+-){_NUMBER}(?![0-9])")
 _SIDES = "(?:(?:outer-)?(?:this|other)|(?:left|outer)-shared)"
 
 
@@ -73,15 +74,28 @@ def _naming(name: str, table: tuple[tuple[str, str], ...]) -> Naming:
     return Naming("", keeps=False)
 
 
+def without_numbers(name: str) -> str:
+    """Return a name without the numbers that the DSL has generated; digits in names that were given stay.
+
+    >>> without_numbers("KSTREAM-JOINTHIS-0000000004-store"), without_numbers("orders-2026112500")
+    ('KSTREAM-JOINTHIS-#-store', 'orders-2026112500')
+    """
+    return _GENERATED.sub(r"\1#", name)
+
+
+def is_generated(name: str) -> bool:
+    """Whether a name has a number that the DSL generates."""
+    return _GENERATED.search(name) is not None
+
+
 def stem(name: str) -> str:
     """Return what two names of the same resource have in common: the ends that options add, or all but generated numbers.
 
     >>> stem("orders-this-join-store"), stem("KSTREAM-JOINTHIS-0000000004-store"), stem("counts")
     ('-this-join-store', 'KSTREAM-JOINTHIS-#-store', '')
     """
-    without_number = re.sub(_NUMBER, "#", name)
-    if without_number != name:
-        return without_number
+    if is_generated(name):
+        return without_numbers(name)
     found = re.search(
         rf"-{_SIDES}-join-store$|-subscription-(?:store|registration-topic|response-topic)$|-Buffer$|"
         r"(?:-left|-right)?-repartition$",

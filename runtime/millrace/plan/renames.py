@@ -1,16 +1,21 @@
 """Which store or repartition topic of a plan is one of an older plan under another name.
 
 A plan knows resources only by their names. One that is gone and one that has come count as the same if they have the same place:
-the same sub-topology, the same kind, and the same position among those. Sub-topologies are matched by what they hold. Generated
-names are numbered, so a name that is in both plans may be that of another operator: these are matched by position alone.
+the same sub-topology, the same kind, and the same position among those. Sub-topologies are matched by what they hold.
+
+Generated names are numbered, so a name that is in both plans may be that of another operator. These are matched by their origins
+first: operators that have been exchanged keep them. Those that are not recognised, because steps before them have changed
+too or a plan is of an earlier version, are matched by position. Of operators with the same origin, the topics that their
+results go to decide; if only these were exchanged and not the operators, it looks the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from typing import NamedTuple
 
-from millrace.plan.model import PlannedStore, PlannedSubtopology, TopologyPlan, repartition_topics
-from millrace.plan.names import stem
+from millrace.plan.model import PlannedOrigin, PlannedSubtopology, TopologyPlan, repartition_topics
+from millrace.plan.names import is_generated, stem, without_numbers
 
 
 def contents(item: PlannedSubtopology) -> set[tuple[str, str]]:
@@ -22,48 +27,88 @@ def contents(item: PlannedSubtopology) -> set[tuple[str, str]]:
     }
 
 
+class _Known(NamedTuple):
+    """What a resource is known by apart from its name."""
+
+    place: tuple[Hashable, ...]
+    """Its kind, among the resources of its sub-topology."""
+    origin: PlannedOrigin | None
+
+
 def renamed_stores(old: TopologyPlan, new: TopologyPlan) -> dict[str, str]:
     """Return old name → new name of the stores that tasks own."""
-
-    def place(store: PlannedStore) -> tuple[Hashable, ...]:
-        return store.kind, store.value_format
-
-    return _renamed(old, new, lambda item: {store.name: place(store) for store in item.stores})
+    return _renamed(
+        old,
+        new,
+        lambda item: {store.name: _Known((store.kind, store.value_format), store.origin) for store in item.stores},
+    )
 
 
 def renamed_topics(old: TopologyPlan, new: TopologyPlan) -> dict[str, str]:
     """Return old name → new name of the repartition topics."""
-    return _renamed(old, new, lambda item: {topic.name: () for topic in item.repartition_topics})
+    return _renamed(old, new, lambda item: {topic.name: _Known((), topic.origin) for topic in item.repartition_topics})
 
 
 def _renamed(
-    old: TopologyPlan,
-    new: TopologyPlan,
-    names_of: Callable[[PlannedSubtopology], Mapping[str, tuple[Hashable, ...]]],
+    old: TopologyPlan, new: TopologyPlan, names_of: Callable[[PlannedSubtopology], Mapping[str, _Known]]
 ) -> dict[str, str]:
-    known, wanted = ({name for item in plan.subtopologies for name in names_of(item)} for plan in (old, new))
+    known, wanted = (
+        {name: it for item in plan.subtopologies for name, it in names_of(item).items()} for plan in (old, new)
+    )
+    found = _same_origins(known, wanted)
+    recognised = set(found.values())
+    result = {name: other for name, other in found.items() if name != other}
     partners = _partners(old, new)
     names_after = {item.id: names_of(item) for item in new.subtopologies}
-    result: dict[str, str] = {}
     for item in old.subtopologies:
         if item.id not in partners:
             continue
-        before, after = names_of(item), names_after[partners[item.id]]
+        before = {name: it.place for name, it in names_of(item).items() if name not in found}
+        after = {name: it.place for name, it in names_after[partners[item.id]].items() if name not in recognised}
         numbered = _pairs(_generated(before), _generated(after), lambda name, place: (*place, stem(name)))
         result |= {name: other for name, other in numbered.items() if name != other}
         taken = set(result.values())
         gone = {name: place for name, place in before.items() if name not in wanted and name not in result}
         come = {name: place for name, place in after.items() if name not in known and name not in taken}
         for key in (lambda name, place: (*place, stem(name)), lambda _, place: place):
-            found = _pairs(gone, come, key)
-            result |= found
-            gone = {name: place for name, place in gone.items() if name not in found}
-            come = {name: place for name, place in come.items() if name not in found.values()}
+            pairs = _pairs(gone, come, key)
+            result |= pairs
+            gone = {name: place for name, place in gone.items() if name not in pairs}
+            come = {name: place for name, place in come.items() if name not in pairs.values()}
+    return result
+
+
+def _same_origins(old: Mapping[str, _Known], new: Mapping[str, _Known]) -> dict[str, str]:
+    """Return old name → new name of the resources with the same origin: if possible with the same results, too."""
+    result: dict[str, str] = {}
+    for with_results in (True, False):
+        before, after = (
+            {
+                name: (
+                    without_numbers(name),
+                    it.origin.topics,
+                    it.origin.steps,
+                    it.origin.results if with_results else (),
+                )
+                for name, it in sorted(names.items())
+                if it.origin is not None and name not in done
+            }
+            for names, done in ((old, result.keys()), (new, set(result.values())))
+        )
+        same = {name: name for name, origin in before.items() if after.get(name) == origin}
+        waiting: dict[Hashable, list[str]] = {}
+        for name, origin in after.items():
+            if name not in same:
+                waiting.setdefault(origin, []).append(name)
+        moved = {
+            name: waiting[origin].pop(0) for name, origin in before.items() if name not in same and waiting.get(origin)
+        }
+        result |= same | moved
     return result
 
 
 def _generated(names: Mapping[str, tuple[Hashable, ...]]) -> dict[str, tuple[Hashable, ...]]:
-    return {name: names[name] for name in sorted(names) if "#" in stem(name)}
+    return {name: names[name] for name in sorted(names) if is_generated(name)}
 
 
 def _pairs(
@@ -94,7 +139,8 @@ def _partners(old: TopologyPlan, new: TopologyPlan) -> dict[int, int]:
     feeding_before, feeding_after = _feeding(old), _feeding(new)
     result: dict[int, int] = {}
     for item in old.subtopologies:
-        found = [home[thing] for thing in sorted(contents(item)) if thing in home]
+        things = sorted(contents(item), key=lambda thing: (is_generated(thing[1]), thing))
+        found = [home[thing] for thing in things if thing in home]
         if found and found[0] not in result.values():
             result[item.id] = found[0]
     for item in old.subtopologies:  # what feeds others mostly comes before them

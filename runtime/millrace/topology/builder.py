@@ -30,6 +30,7 @@ from millrace.topology.model import (
     resolved_serde,
     resolved_store,
 )
+from millrace.topology.origins import Origins
 from millrace.topology.processor_wrapper import ProcessorWrapper, configured_wrapper, wrapped
 from millrace.topology.topic_config import changelog_topic_config, repartition_topic_config
 
@@ -301,18 +302,20 @@ class TopologyBuilder:
             of_global_stores,
             tuple(self.nodes),
             config.errors_dead_letter_queue_topic_name or None,
-            tuple(self._generated_names(tasks)),
+            tuple(self._generated_names(tasks, config.application_id)),
         )
 
-    def _generated_names(self, subtopologies: Iterable[Subtopology]) -> Iterator[GeneratedName]:
+    def _generated_names(self, subtopologies: Sequence[Subtopology], application_id: str) -> Iterator[GeneratedName]:
+        origins = Origins(subtopologies)
         for item in subtopologies:
             for builder in item.store_builders:
                 declared = self.stores[builder.name]
                 if getattr(declared, "generated_name", False):
                     call = self.store_calls.get(builder.name, Call("", ""))
-                    yield GeneratedName("store", builder.name, builder.kind, call)
+                    yield GeneratedName("store", builder.name, builder.kind, call, origins.of_store(builder.name))
         for name, call in self._generated_topics.items():
-            yield GeneratedName("repartition topic", name, "", call)
+            origin = origins.of_topic(self._full_name(name, application_id))
+            yield GeneratedName("repartition topic", name, "", call, origin)
 
     def _subtopology(self, group: NodeGroup, config: StreamsConfig, copartitioned: list[frozenset[str]]) -> Subtopology:
         application_id = config.application_id

@@ -17,6 +17,7 @@ from millrace.config import StreamsConfig
 from millrace.plan.model import (
     PlannedChangelogTopic,
     PlannedGlobalStore,
+    PlannedOrigin,
     PlannedRepartitionTopic,
     PlannedStore,
     PlannedSubtopology,
@@ -136,6 +137,8 @@ class GeneratedName:
     """The kind of the store; empty for a topic."""
     call: Call
     """The call of the DSL that needs it."""
+    origin: PlannedOrigin
+    """What it is made from, to know it by in another version of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +163,12 @@ class Subtopology:
     source_changelogs: frozenset[str] = frozenset()
     """Stores restored from a source topic: their changes are not logged, and standbys stop at committed offsets."""
 
-    def plan(self) -> PlannedSubtopology:
-        """Return what this sub-topology needs from a cluster, as data."""
+    def plan(self, origins: Mapping[tuple[str, str], PlannedOrigin]) -> PlannedSubtopology:
+        """Return what this sub-topology needs from a cluster, as data.
+
+        Args:
+            origins: by resource and name as in `GeneratedName`.
+        """
         return PlannedSubtopology(
             id=self.id,
             source_topics=self.source_topics,
@@ -177,12 +184,17 @@ class Subtopology:
                     changelog_is_source=builder.name in self.source_changelogs,
                     retention_ms=_retention_ms(builder),
                     windows=builder.windows,
+                    origin=origins.get(("store", builder.name)),
                 )
                 for builder in self.store_builders
             ),
             repartition_topics=tuple(
                 PlannedRepartitionTopic(
-                    name=name, partitions=topic.partitions, enforced=topic.enforced, config=topic.config
+                    name=name,
+                    partitions=topic.partitions,
+                    enforced=topic.enforced,
+                    config=topic.config,
+                    origin=origins.get(("repartition topic", topic.name)),
                 )
                 for name, topic in sorted(self.repartition_topics.items())
             ),
@@ -228,7 +240,8 @@ class BuiltTopology:
 
     def plan(self) -> TopologyPlan:
         """Return what this topology needs from a cluster, as data."""
-        subtopologies = tuple(subtopology.plan() for subtopology in self.subtopologies)
+        origins = {(name.resource, name.name): name.origin for name in self.generated_names}
+        subtopologies = tuple(subtopology.plan(origins) for subtopology in self.subtopologies)
         instances = self.global_subtopology
         stores = (
             ()
