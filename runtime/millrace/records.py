@@ -21,10 +21,11 @@ UNKNOWN_TIMESTAMP = -1
 
 
 class Headers(tuple[tuple[str, "bytes | None"], ...]):
-    """Record headers: an immutable sequence of (name, value) pairs in which names may repeat.
+    """Record headers: an immutable sequence of (name, value) pairs in which names may repeat. None makes empty ones.
 
     Raises:
-        SerializationError: a name is not text, or has a lone surrogate and so no bytes.
+        SerializationError: a name is not text, or has a lone surrogate and so no bytes; a value is not bytes or None; or
+            something else than pairs is given.
 
     >>> Headers([("trace", b"1")]).add("lang", b"en").last("lang")
     b'en'
@@ -32,16 +33,21 @@ class Headers(tuple[tuple[str, "bytes | None"], ...]):
 
     __slots__ = ()
 
-    def __new__(cls, pairs: Iterable[tuple[str, bytes | None]] = ()) -> Self:
+    def __new__(cls, pairs: Iterable[tuple[str, bytes | None]] | None = ()) -> Self:
         """Make headers of pairs."""
-        made = super().__new__(cls, pairs)
-        for name, _ in made:
-            _check_name(name)
+        try:
+            made = super().__new__(cls, pairs or ())
+            for name, value in made:
+                _check_header(name, value)
+        except (TypeError, ValueError):
+            raise SerializationError(
+                f"{pairs!r} cannot be headers. Give pairs of a name and bytes, such as [('trace', b'1')], or nothing"
+            ) from None
         return made
 
     def add(self, name: str, value: bytes | None) -> Headers:
         """Return these headers with one added at the end."""
-        _check_name(name)
+        _check_header(name, value)
         return new_tuple(Headers, (*self, (name, value)))
 
     def remove(self, name: str) -> Headers:
@@ -57,12 +63,16 @@ class Headers(tuple[tuple[str, "bytes | None"], ...]):
         return (value for key, value in self if key == name)
 
 
-def _check_name(name: str) -> None:
-    """Refuse what has no bytes: confluent-kafka would end the process when it sends it."""
+def _check_header(name: str, value: bytes | None) -> None:
+    """Refuse what confluent-kafka cannot send: it would end the process for a name that has no bytes."""
     try:
         str.encode(name)
     except (TypeError, UnicodeEncodeError) as error:
         raise SerializationError(f"{name!r} cannot be the name of a header: {error}. Names are text") from error
+    if value is not None and not isinstance(value, bytes):
+        raise SerializationError(
+            f"{value!r} cannot be the value of the header {name!r}: give bytes, such as b'1', or None"
+        )
 
 
 new_tuple = tuple.__new__
@@ -76,12 +86,23 @@ NO_HEADERS = Headers()
 
 @dataclass(slots=True)
 class Record(Generic[K, V]):
-    """A key, a value, a timestamp in milliseconds since the epoch, and headers. Treat as immutable."""
+    """A key, a value, a timestamp in milliseconds since the epoch, and headers. Treat as immutable.
+
+    Headers can be given as pairs too; None means none, as in Java.
+
+    Raises:
+        SerializationError: the headers cannot be sent.
+    """
 
     key: K
     value: V
     timestamp: int
     headers: Headers = NO_HEADERS
+
+    def __post_init__(self) -> None:
+        """Make headers of what was given."""
+        if type(self.headers) is not Headers:
+            self.headers = Headers(self.headers)
 
     def with_key(self, key: K2) -> Record[K2, V]:
         """Return a copy with another key."""
@@ -95,7 +116,7 @@ class Record(Generic[K, V]):
         """Return a copy with another timestamp (milliseconds; must not be negative)."""
         return Record(self.key, self.value, timestamp, self.headers)
 
-    def with_headers(self, headers: Iterable[tuple[str, bytes | None]]) -> Record[K, V]:
+    def with_headers(self, headers: Iterable[tuple[str, bytes | None]] | None) -> Record[K, V]:
         """Return a copy with other headers."""
         return Record(self.key, self.value, self.timestamp, Headers(headers))
 

@@ -37,7 +37,7 @@ class HandlerAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRecord:
-    """A record for a dead-letter topic, in bytes; partition None means that the key decides."""
+    """A record for a dead-letter topic, in bytes; partition None means that the key decides, headers None that it has none."""
 
     topic: str
     key: bytes | None
@@ -47,10 +47,10 @@ class DeadLetterRecord:
     partition: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the names of headers that a handler gives as plain pairs.
+        """Make headers of what a handler gives as plain pairs.
 
         Raises:
-            SerializationError: one cannot be sent.
+            SerializationError: they cannot be sent.
         """
         if type(self.headers) is not Headers:
             object.__setattr__(self, "headers", Headers(self.headers))
