@@ -113,6 +113,40 @@ def test_an_input_whose_key_has_changed_is_repartitioned() -> None:
     )
 
 
+def test_inputs_whose_keys_have_changed_need_names() -> None:
+    """Their repartition topics would have the same name, the store's, so `build` fails, as Java's does; names help."""
+
+    def build(*names: str | None, **settings: str) -> str:
+        builder = StreamsBuilder()
+        one, other = (
+            builder.stream(topic).group_by(lambda _key, value: value, name if name is None else Grouped.as_(name))
+            for topic, name in zip("ab", names, strict=True)
+        )
+        one.cogroup(appended("-")).cogroup(other, appended("+")).aggregate(str).to_stream().to("out")
+        return str(builder.build({**SETTINGS, **settings}).describe())
+
+    topic = "COGROUPKSTREAM-AGGREGATE-STATE-STORE-0000000004-repartition"
+    for settings in ({}, {"topology.optimization": "all"}):
+        with pytest.raises(TopologyError) as raised:
+            build(None, None, **settings)
+        assert str(raised.value).startswith(f"Two repartition topics would be named {topic}. Give each its own name")
+        assert 'group_by_key(Grouped.as_("…"))' in str(raised.value)
+        assert f"(at {__file__}:" in str(raised.value)
+    assert f"(topics: [{topic}])" in build("one", None)
+    assert "(topics: [two-repartition])" in build("one", "two")
+
+
+def test_inputs_of_one_changed_stream_share_a_topic_when_optimised() -> None:
+    """The optimiser makes one repartition topic of both, as Java's does, so they need no names."""
+    builder = StreamsBuilder()
+    changed = builder.stream("a").select_key(lambda _key, value: value)
+    some = changed.filter(lambda _key, value: value)
+    both = changed.group_by_key().cogroup(appended("-")).cogroup(some.group_by_key(), appended("+"))
+    both.aggregate(str).to_stream().to("out")
+    text = builder.build({**SETTINGS, "topology.optimization": "all"}).describe()
+    assert text.count("(topic: COGROUPKSTREAM-AGGREGATE-STATE-STORE-0000000003-repartition)") == 1
+
+
 def test_given_names_reach_nodes_store_and_repartition_topics() -> None:
     """A common prefix for the nodes, the name in `Materialized` for the store, the names in `Grouped` for the topics."""
     builder = StreamsBuilder()

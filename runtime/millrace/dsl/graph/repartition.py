@@ -6,6 +6,7 @@ import re
 
 from millrace.dsl.graph.names import Names
 from millrace.dsl.graph.nodes import GraphNode
+from millrace.errors import TopologyError
 from millrace.processor.api import StreamPartitioner
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.processor.timestamp_extractors import fail_on_invalid_timestamp
@@ -58,7 +59,17 @@ class Repartition(GraphNode):
         return f"{super().origin} through {self.topic.name}"
 
     def write(self, topology: TopologyBuilder) -> None:
-        """Add the topic, the filter, the sink and the source."""
+        """Add the topic, the filter, the sink and the source.
+
+        Raises:
+            TopologyError: another repartition topic has the name, as those of a cogroup's streams that have none of their own.
+        """
+        if self._filter in topology.nodes:
+            raise TopologyError(
+                f"Two repartition topics would be named {self.topic.name}. Give each its own name where the stream is grouped, "
+                'joined or repartitioned, such as group_by_key(Grouped.as_("…")): streams of one cogroup need this if their keys '
+                "have changed"
+            )
         topology.add_internal_topic(self.topic)
         if self.name_is_generated:
             topology.note_generated_topic(self.topic.name, self.call)
