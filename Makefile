@@ -102,6 +102,10 @@ bench-peers: $(READY) ## Measure speed, CPU and memory beside Java Kafka Streams
 bench-growth: $(READY) ## Measure how the cost of a record grows with partitions, keys, bytes and replicas
 	@$(BIN)/python -m benchmarks.growth $(BENCH)
 
+.PHONY: bench-profile
+bench-profile: $(READY) ## Draw where the time goes in a word count and a restoration (docs/flame-*.svg)
+	@$(BIN)/python -m benchmarks.profiling $(BENCH)
+
 MINUTES ?= 4
 .PHONY: soak
 soak: $(READY) ## Inject faults for MINUTES=4 on real brokers, and check every record (SOAK_ARGS=--help)
@@ -129,6 +133,7 @@ lock: ## Update the locked dependencies of the checkout and the images
 	@for cloud in aws azure; do $(LOCK) pyproject.toml --extra $$cloud --constraint requirements-dev.lock --output-file requirements-$$cloud.lock || exit 1; done
 	@$(LOCK) --group build --constraint requirements-dev.lock --output-file requirements-build.lock
 	@echo quixstreams | $(LOCK) - --output-file benchmarks/quix-requirements.txt
+	@echo py-spy | $(LOCK) - --output-file benchmarks/py-spy-requirements.txt
 
 .PHONY: e2e
 e2e: $(READY) ## Build and start a real Kubernetes, run the end-to-end tests, take it down again (root, Debian, Go)

@@ -12,6 +12,7 @@ from typing import Any
 
 from millrace.dsl import Consumed, Materialized, Produced, StreamsBuilder
 from millrace.instance import KafkaStreams
+from millrace.instance.run import fewer_collections
 from millrace.records import TopicPartition
 from millrace.serdes import Serdes
 from millrace.topology import Topology
@@ -115,14 +116,15 @@ def main(arguments: list[str]) -> int:
     streams = KafkaStreams(topology(settings, source, sink, name.encode()), settings)
     streams.set_state_listener(lambda now, _before: say(state=now.value))
     streams.set_restore_listener(Progress())
-    streams.start()
-    threading.Thread(target=watch_tasks, args=(streams,), daemon=True).start()
-    for command in sys.stdin:
-        if command.strip() == "check":
-            check(streams)
-        else:
-            report_lag(streams)
-    return 0 if streams.close(120, leave_group=True) and streams.error is None else 1
+    with fewer_collections():  # as `millrace run` does
+        streams.start()
+        threading.Thread(target=watch_tasks, args=(streams,), daemon=True).start()
+        for command in sys.stdin:
+            if command.strip() == "check":
+                check(streams)
+            else:
+                report_lag(streams)
+        return 0 if streams.close(120, leave_group=True) and streams.error is None else 1
 
 
 if __name__ == "__main__":

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import itertools
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -19,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from benchmarks.environments import environment
 from benchmarks.instances import HERE, Instance, java_command
 from benchmarks.peers_cases import SETTINGS, Case, Peer, found_in_output
 from benchmarks.process_tree import busy_seconds, cpu_seconds
@@ -32,9 +29,6 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicParti
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from tests.waiting import wait_until
 
-from millrace.dev.jars import cache_directory
-
-QUIX_REQUIREMENTS = HERE / "quix-requirements.txt"
 _SAMPLE_S = 0.05
 _TIMEOUT_S = 3600.0
 _VALUE_BYTES = 100
@@ -123,6 +117,7 @@ def run(
     expected: Expected,
     servers: str,
     advance: Callable[[float], None],
+    started: Callable[[Instance], None] = lambda _instance: None,
 ) -> Figures:
     """Run one peer until it has processed its input and has closed, and check what it has written.
 
@@ -133,6 +128,7 @@ def run(
         expected: what must come out.
         servers: the brokers.
         advance: told which share is done.
+        started: told each instance that begins to process.
     """
     application = f"{case.name}-{uuid.uuid4().hex[:8]}"
     sink = names.sink(application)
@@ -147,6 +143,8 @@ def run(
             for number in range(1, peer.processes + 1)
         ]
         _begin(instances)
+        for each in instances:
+            started(each)
         peak_mib = _finish(instances, expected.processed, advance)
     began, ended = min(each.last("began") for each in instances), max(each.last("ended") for each in instances)
     inputs = (names.source, names.table) if case.program == "join" else (names.source,)
@@ -285,24 +283,7 @@ def _check_committed(servers: str, application: str, inputs: Sequence[str], numb
     consumer.close()
 
 
-@functools.cache
 def quix_python() -> Path:
     """Return the interpreter of an environment with Quix Streams, which is created on first use."""
-    version = hashlib.sha256(QUIX_REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    directory = cache_directory() / f"quix-{version}"
-    python, ready = directory / "bin" / "python", directory / ".ready"
-    if not ready.exists():
-        announce(f"Installing Quix Streams into {directory} …")
-        shutil.rmtree(directory, ignore_errors=True)
-        install = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes")
-        try:
-            subprocess.run((sys.executable, "-m", "venv", str(directory)), check=True)
-            subprocess.run((*install, "-r", str(QUIX_REQUIREMENTS)), check=True)
-        except subprocess.CalledProcessError as error:
-            shutil.rmtree(directory, ignore_errors=True)
-            raise SystemExit(
-                f"Quix Streams could not be installed from {QUIX_REQUIREMENTS.name}; pip's message is above. "
-                "If the package registry does not have these versions, leave it out: --peers java,millrace"
-            ) from error
-        ready.touch()
-    return python
+    hint = "If the package registry does not have these versions, leave it out: --peers java,millrace"
+    return environment("quix", hint) / "python"

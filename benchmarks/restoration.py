@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.instances import LANGUAGES, Instance
@@ -86,8 +87,15 @@ def main() -> None:
     report.show()
 
 
-def restore(language: str, servers: str, application: str, partitions: int, written: Written) -> dict[str, float]:
-    """Run one instance with an empty disk until it has restored everything."""
+def restore(
+    language: str,
+    servers: str,
+    application: str,
+    partitions: int,
+    written: Written,
+    started: Callable[[Instance], None] = lambda _instance: None,
+) -> dict[str, float]:
+    """Run one instance with an empty disk until it has restored everything; `started` is told the instance."""
     source, sink, _ = topics(application)
     settings = {
         "application.id": application,
@@ -100,6 +108,7 @@ def restore(language: str, servers: str, application: str, partitions: int, writ
         tempfile.TemporaryDirectory() as directory,
         Instance(language, f"{language}-1", settings, Path(directory)) as instance,
     ):
+        started(instance)
         instance.wait(
             lambda each: (
                 each.last("state") == "RUNNING" and each.last("left") == 0 and len(each.active()) == partitions
