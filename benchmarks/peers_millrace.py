@@ -10,6 +10,7 @@ from benchmarks.peers_process import Measured, say
 from benchmarks.programs import Build, Names
 
 from millrace.instance import KafkaStreams
+from millrace.instance.run import collecting_rarely
 
 
 def main(arguments: list[str]) -> int:
@@ -27,8 +28,9 @@ def main(arguments: list[str]) -> int:
         lambda: closed.append(streams.close(120, leave_group=True)),
     )
     measured.wait_for_start()
-    streams.start()
-    measured.close_at_end_of_input()
+    with collecting_rarely():  # as `millrace run` does
+        streams.start()
+        measured.close_at_end_of_input()
     measured.report()
     return 0 if all(closed) and streams.error is None else 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from tests.waiting import wait_until
 
 from millrace.errors import FailedProcessingError
 from millrace.instance import KafkaStreams, State
+from millrace.instance.run import collecting_rarely
 
 pytestmark = pytest.mark.broker
 
@@ -192,3 +194,16 @@ def test_waiting_raises_what_ended_the_application(kafka, topic_factory, app, tm
         produce(kafka, source, ["bad"])
         streams.wait(DEADLINE_S)
     assert streams.state is State.NOT_RUNNING
+
+
+@pytest.mark.parametrize(("own", "used"), [(700, 10_000), (10_000, 10_000), (50_000, 50_000), (0, 0)])
+def test_garbage_is_looked_for_rarely(own, used):
+    """A program looks for garbage after 10,000 new objects, unless it does so more rarely already or not at all."""
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(own, 20, 30)
+        with collecting_rarely():
+            assert gc.get_threshold() == (used, 20, 30)
+        assert gc.get_threshold() == (own, 20, 30)
+    finally:
+        gc.set_threshold(*before)

@@ -7,11 +7,13 @@ comes before it, from the thread that has died.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
@@ -23,7 +25,7 @@ from millrace.instance.instrumentation import Instrumentation
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.topology import Topology
 
-__all__ = ["EXIT_FAILED", "EXIT_NOT_STARTED", "EXIT_OK", "run"]
+__all__ = ["EXIT_FAILED", "EXIT_NOT_STARTED", "EXIT_OK", "collecting_rarely", "run"]
 
 _log = logging.getLogger("millrace")
 
@@ -31,8 +33,24 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_NOT_STARTED: Final = 2
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_NEW_OBJECTS: Final = 10_000
+"""After how many new objects garbage is looked for. Python's default of 700 is reached several times by each batch of records,
+which are never part of a cycle: looking through them took a tenth of the CPU."""
 
 
+@contextmanager
+def collecting_rarely() -> Iterator[None]:
+    """Have Python look for garbage less often; a program that does so more rarely still, or not at all, keeps its setting."""
+    before = gc.get_threshold()
+    if 0 < before[0] < _NEW_OBJECTS:
+        gc.set_threshold(_NEW_OBJECTS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@collecting_rarely()
 def run(
     topology: Topology,
     config: StreamsConfig | Mapping[str, object],
