@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from benchmarks.topics import Digest, read
 
 RESTORATION = "restoration"
-_EXACTLY_ONCE = {"processing.guarantee": "exactly_once_v2", "commit.interval.ms": "100"}
+_OFTEN = {"commit.interval.ms": "100"}
+_EXACTLY_ONCE = {"processing.guarantee": "exactly_once_v2", **_OFTEN}
 NO_CACHE = {"statestore.cache.max.bytes": "0"}
 
 
@@ -67,6 +68,7 @@ SETTINGS = {
 """Kafka Streams' defaults."""
 CASES = (
     Case("words", "word count", "lines", 15, final=True),
+    Case("words-100-ms", "word count, commits every 100 ms", "lines", 20, _OFTEN, final=True),
     Case("words-exactly-once", "word count, exactly once", "lines", 20, _EXACTLY_ONCE, final=True),
     Case("stateless", "filter and map", "stateless", 5),
     Case("windows", "tumbling window", "tumbling", 6, final=True),
