@@ -100,8 +100,8 @@ class GraphNode:
             if found is not None:
                 yield found
             else:
-                waiting += (parent for parent in node._parents if parent not in seen)
-                seen.update(node._parents)
+                waiting += (parent for parent in node.parents if parent not in seen)
+                seen.update(node.parents)
 
     def use_versioned_semantics(self, parent: str) -> None:
         """Expect out-of-order updates from this parent; called if the parent is versioned."""
