@@ -158,3 +158,20 @@ def test_generated_names_can_be_forbidden():
     named = StreamsBuilder()
     named.stream("in").group_by(lambda _key, value: value, Grouped.as_("g")).count(Materialized.as_("c"))
     assert named.build(settings).build(settings).subtopologies
+
+
+def test_long_and_branching_topologies_are_built():
+    """Each node is looked at a few times, however long a chain is and however often branches meet again."""
+    builder = StreamsBuilder()
+    stream = builder.stream("in")
+    for _ in range(500):
+        stream = stream.filter(lambda _, value: value)
+    for _ in range(40):
+        stream = stream.filter(lambda _, value: value).merge(stream.filter_not(lambda _, value: value))
+    stream.to("out")
+    (part,) = (
+        builder.build(StreamsConfig.of({"application.id": "app"}))
+        .build(StreamsConfig.of({"application.id": "app"}))
+        .subtopologies
+    )
+    assert len(part.nodes) == 1 + 500 + 3 * 40 + 1

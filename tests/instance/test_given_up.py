@@ -19,7 +19,8 @@ from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.dev.kafka import EmbeddedKafka
-from millrace.errors import StreamsTimeoutError, TaskMigratedError, TransactionAbortedError
+from millrace.errors import MissingSourceTopicError, StreamsTimeoutError, TaskMigratedError, TransactionAbortedError
+from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.producer import StreamsProducer
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.client_supplier import KafkaClientSupplier
@@ -168,6 +169,49 @@ def native_clients():
         with contextlib.suppress(OSError):  # the thread has ended
             found += name.read_text().strip() == "rdk:main"
     return found
+
+
+class Observed(KafkaClientSupplier):
+    """Remembers the admin clients that it opens, without keeping them."""
+
+    def __init__(self):
+        self.admins = []
+
+    def admin(self, settings):
+        """Open one."""
+        client = super().admin(settings)
+        self.admins.append(weakref.ref(client))
+        return client
+
+
+def test_a_closed_instance_has_no_clients(kafka, topic_factory, app, tmp_path):
+    """Its native threads have ended when `close` returns, though the instance itself is kept; it can still be asked."""
+    source, sink, supplier = topic_factory("in"), topic_factory("out"), Observed()
+    given = settings(kafka, app, tmp_path) | {"default.client.supplier": supplier}
+    with no_collector():
+        before = native_clients()
+        with running(word_count(source, sink), given) as streams:
+            produce(kafka, source, ["a"])
+            wait_until(lambda: streams.error or last_counts(kafka, sink) == {"a": 1}, "all counted")
+            assert native_clients() > before
+            assert supplier.admins[0]() is not None
+        wait_until(lambda: [admin() for admin in supplier.admins] == [None], "it is freed")
+        wait_until(lambda: native_clients() <= before, lambda: f"{native_clients()} clients, {before} before")
+        assert streams.all_local_store_partition_lags() == {}
+        assert streams.close()
+
+
+def test_an_instance_that_cannot_start_has_no_clients(kafka, topic_factory, app, tmp_path):
+    """The error that says why does not keep them."""
+    supplier = Observed()
+    given = settings(kafka, app, tmp_path) | {"default.client.supplier": supplier}
+    with no_collector():
+        streams = KafkaStreams(word_count("missing", topic_factory("out")), given)
+        with pytest.raises(MissingSourceTopicError) as raised:
+            streams.start()
+        wait_until(lambda: [admin() for admin in supplier.admins] == [None], "it is freed")
+        assert "missing" in str(raised.value)
+        assert streams.close()
 
 
 @pytest.mark.slow

@@ -61,6 +61,17 @@ def test_svg_boxes_do_not_overlap_and_edges_go_down():
     assert [y for _, y, _ in places[:6]] == sorted(y for _, y, _ in places[:6])
 
 
+def test_pictures_on_one_page_share_nothing():
+    """A picture has no ids, which belong to the whole page: each arrow has a head of its own, at the end of its edge."""
+    root = ET.fromstring(svg([graph()]))
+    assert not [item for item in root.iter() if item.get("id")]
+    edges = [item.get("d") for item in root.iter(f"{SVG}path") if item.get("class") == "edge"]
+    heads = [item.get("d") for item in root.iter(f"{SVG}path") if item.get("class") == "head"]
+    assert len(edges) == len(heads) == 5
+    for edge, head in zip(edges, heads, strict=True):
+        assert head == f"M{' '.join(edge.split()[-2:])}l-4 -8h8z"
+
+
 def test_svg_of_a_loop():
     """What leads back to a box is drawn above or below it, and does not push it down forever."""
     boxes = tuple(Box(name, name, Shape.STAGE) for name in ("in", "a", "b"))

@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
-from confluent_kafka.admin import AdminClient
-
 from millrace.assignment import AssignedTasks
 from millrace.checks import instance
 from millrace.config import StreamsConfig
@@ -52,6 +50,7 @@ from millrace.instance.status import InstanceInfo, StreamsStatus, take_status
 from millrace.instance.stream_thread import CLOSE_WAIT_S, StreamThread
 from millrace.instance.thread_pool import ThreadPool
 from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import ClosableAdmin
 from millrace.kafka.credential_watch import CredentialWatch
 from millrace.topology import Topology
 
@@ -122,6 +121,7 @@ class KafkaStreams:
         self._health: ProbeServer | None = None
         self._assigned = AssignedTasks()
         self._credentials: CredentialWatch | None = None
+        self._admin: ClosableAdmin | None = None
         self._paused = threading.Event()
         self.error: Exception | None = None
         """What ended the instance, or None."""
@@ -199,12 +199,14 @@ class KafkaStreams:
             settings = ClientSettings(self.config, process_id)
             self._health = serve_probes(self.config, settings, self.status, self._metrics_page)
             self._credentials = settings.watch_credentials()
-            admin = self._startup.call(lambda: check_cluster(self.topology, self.config, settings))
+            self._admin = admin = self._startup.call(lambda: check_cluster(self.topology, self.config, settings))
             self._start_global_thread(settings, admin)
             self._startup.require_not_closed()
         except BaseException:
             if self._global_thread is not None:
                 self._global_thread.shutdown()
+            if self._admin is not None:
+                self._admin.close()
             if self._health is not None:
                 self._health.close()
             self._directory.unlock()
@@ -399,7 +401,7 @@ class KafkaStreams:
         """The stream threads, for inspection; ended ones are included until they are replaced or removed."""
         return tuple(self._pool.threads)
 
-    def _start_global_thread(self, settings: ClientSettings, admin: AdminClient) -> None:
+    def _start_global_thread(self, settings: ClientSettings, admin: ClosableAdmin) -> None:
         subtopology = self.topology.global_subtopology
         if subtopology is not None:
             thread = GlobalStreamThread(
@@ -487,6 +489,8 @@ class KafkaStreams:
             self._housekeeping.stop()
             if self._credentials is not None:
                 self._credentials.stop()
+            if self._admin is not None:
+                self._admin.close()
             self._directory.unlock()
             self._housekeeping.write_status(end)
             if self._health is not None and end is not State.ERROR:  # after a failure probes are answered until `close`

@@ -17,6 +17,7 @@ from millrace.instance.membership import may_create_topics
 from millrace.kafka.admin import appears_on_demand, may_write
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.client_supplier import client_supplier
+from millrace.kafka.clients import ClosableAdmin
 from millrace.kafka.connection_check import check_connection
 from millrace.kafka.internal_topics import partition_counts, provision
 from millrace.kafka.membership.streams_topology import describe_topology
@@ -90,7 +91,7 @@ def _check_streams_protocol(config: StreamsConfig, settings: ClientSettings) -> 
         )
 
 
-def check_cluster(topology: BuiltTopology, config: StreamsConfig, settings: ClientSettings) -> AdminClient:
+def check_cluster(topology: BuiltTopology, config: StreamsConfig, settings: ClientSettings) -> ClosableAdmin:
     """Check brokers, credentials and topics, create internal topics that are missing, and return the client used for it.
 
     Raises:
@@ -99,9 +100,13 @@ def check_cluster(topology: BuiltTopology, config: StreamsConfig, settings: Clie
         StreamsError: a topic is missing or wrong, or a permission.
     """
     check_connection(settings)
-    admin = client_supplier(config).admin(settings.admin())
-    _provision_internal_topics(topology, config, admin)
-    _check_dead_letter_topic(config, admin)
+    admin = ClosableAdmin(client_supplier(config).admin(settings.admin()))
+    try:
+        _provision_internal_topics(topology, config, admin)
+        _check_dead_letter_topic(config, admin)
+    except BaseException:
+        admin.close()
+        raise
     return admin
 
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -21,10 +21,10 @@ from confluent_kafka.admin import AdminClient
 from millrace.config import ClientConfig
 from millrace.config_providers import Hidden
 from millrace.deadline import Deadline
-from millrace.errors import ConfigError
+from millrace.errors import ConfigError, StreamsError
 from millrace.kafka.security import HIDDEN, ClientProperties
 
-__all__ = ["librdkafka_log", "open_admin", "open_consumer", "open_producer"]
+__all__ = ["ClosableAdmin", "librdkafka_log", "open_admin", "open_consumer", "open_producer"]
 
 _REPEAT_INTERVAL_S: Final = 10.0
 _VARIABLE_PART: Final = re.compile(r" ?\(after .*?\)|, \d+ identical error\(s\) suppressed")
@@ -102,6 +102,32 @@ def open_admin(settings: ClientConfig) -> AdminClient:
         ConfigError: librdkafka does not take the settings.
     """
     return _open(AdminClient, settings)
+
+
+class ClosableAdmin(AdminClient if TYPE_CHECKING else object):  # type: ignore[misc]
+    """An admin client that ends with `close`, although others may still hold it: the library's ends when it is freed.
+
+    Ending it directly could free it under a call of another thread. So this is a handle that lets it go: whoever is in a call
+    keeps it until that returns, and each later call is an error.
+    """
+
+    def __init__(self, client: AdminClient) -> None:
+        self._client: AdminClient | None = client
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the client.
+
+        Raises:
+            StreamsError: it is closed.
+        """
+        client = self._client
+        if client is None:
+            raise StreamsError("The client that asks the brokers is closed, as the application has ended")
+        return getattr(client, name)
+
+    def close(self) -> None:
+        """Let the client go, with its native threads; may be called more than once."""
+        self._client = None
 
 
 class _Consumer(Consumer):

@@ -145,6 +145,7 @@ _STYLE = """
   .millrace .shuffle { fill: #f3e8ff; stroke: #6b46c1 }
   .millrace .source, .millrace .sink { fill: #fff8e1; stroke: #b7791f }
   .millrace .edge { fill: none; stroke: #52606d }
+  .millrace .head { fill: #52606d }
   .millrace .dashed { stroke-dasharray: 4 3 }
 """
 """Only for what is inside, since a notebook may show several pictures in one page."""
@@ -180,15 +181,10 @@ def svg(graphs: Sequence[Graph]) -> str:
         parts += [_box(item) for item in placed.values()]
         top, total_width = bottom + _PADDING, max(total_width, width + 2 * _PADDING)
     size = f'width="{total_width:.0f}" height="{top:.0f}" viewBox="0 0 {total_width:.0f} {top:.0f}"'
-    arrow = (
-        '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-        '<path d="M0 0 8 4 0 8z" fill="#52606d"/></marker></defs>'
-    )
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="millrace" {size}>',
             f"<style>{_STYLE}</style>",
-            arrow,
             *parts,
             "</svg>",
             "",
@@ -238,4 +234,7 @@ def _edge(start: _Placed, end: _Placed) -> str:
     path = f"M{start.centre:.1f} {y1:.1f}C{start.centre:.1f} {middle:.1f} {end.centre:.1f} {middle:.1f} {end.centre:.1f} {y2:.1f}"
     if Shape.STORE in {start.box.shape, end.box.shape}:
         return f'<path class="edge dashed" d="{path}"/>'
-    return f'<path class="edge" marker-end="url(#arrow)" d="{path}"/>'
+    # A triangle of its own and no marker: markers have ids, which are those of the page if it shows several pictures.
+    back = -8 if middle <= y2 else 8
+    head = f"M{end.centre:.1f} {y2:.1f}l-4 {back}h8z"
+    return f'<path class="edge" d="{path}"/><path class="head" d="{head}"/>'

@@ -70,15 +70,15 @@ class GraphBuilder:
         sequence = 0
         while queue:
             _, _, node = heapq.heappop(queue)
-            if not node.written and all(parent.written for parent in node.parents):
-                before = len(self.topology.stores)
-                with placed(node.call.place):
-                    node.write(self.topology)
-                for store in list(self.topology.stores)[before:]:
-                    self.topology.store_calls[store] = node.call
-                node.written = True
+            if node.written or not all(parent.written for parent in node.parents):
+                continue
+            before = len(self.topology.stores)
+            with placed(node.call.place):
+                node.write(self.topology)
+            for store in list(self.topology.stores)[before:]:
+                self.topology.store_calls[store] = node.call
+            node.written = True
             for child in node.children:
-                if not child.written:
-                    sequence += 1
-                    heapq.heappush(queue, (child.build_priority, sequence, child))
+                sequence += 1
+                heapq.heappush(queue, (child.build_priority, sequence, child))
         return self.topology

@@ -6,7 +6,8 @@ of the physical node whose output is the logical node's output. The optimiser lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from millrace.checks import Call
 from millrace.processor.api import StreamPartitioner, TopicNameExtractor
@@ -14,6 +15,8 @@ from millrace.processor.node import NodeFactory
 from millrace.serdes.base import AnySerde
 from millrace.topology.builder import TopologyBuilder
 from millrace.topology.model import DeclaredStore, SinkNode, SourceNode
+
+T = TypeVar("T")
 
 
 class GraphNode:
@@ -79,15 +82,26 @@ class GraphNode:
     @property
     def is_versioned(self) -> bool:
         """Whether the records it forwards come from a versioned table, its own or one upstream."""
-        if self.output_versioned is not None:
-            return self.output_versioned
-        return all(parent.is_versioned for parent in self._parents)
+        return all(self._nearest(lambda node: node.output_versioned))
 
     def longest_grace_ms(self) -> int | None:
         """Return how long windows can change after their end, by the windowed aggregations upstream; None if there are none."""
-        if self.window_grace_ms is not None:
-            return self.window_grace_ms
-        return max((ms for node in self._parents if (ms := node.longest_grace_ms()) is not None), default=None)
+        return max(self._nearest(lambda node: node.window_grace_ms), default=None)
+
+    def _nearest(self, value: Callable[[GraphNode], T | None]) -> Iterator[T]:
+        """Yield the value of this node, or if it has none those of the nearest nodes upstream that have one.
+
+        It visits each node once: chains may be long, and branches that meet again and again have many paths.
+        """
+        waiting, seen = [self], {self}
+        while waiting:
+            node = waiting.pop()
+            found = value(node)
+            if found is not None:
+                yield found
+            else:
+                waiting += (parent for parent in node.parents if parent not in seen)
+                seen.update(node.parents)
 
     def use_versioned_semantics(self, parent: str) -> None:
         """Expect out-of-order updates from this parent; called if the parent is versioned."""
