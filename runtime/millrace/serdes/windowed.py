@@ -26,6 +26,7 @@ K = TypeVar("K")
 _INT64: Final = Struct(">q")
 _START_SEQ: Final = Struct(">qi")
 _END_START: Final = Struct(">qq")
+_pack_start, _pack_start_seq = _INT64.pack, _START_SEQ.pack
 _MAX_INT64: Final = 2**63 - 1
 
 
@@ -61,7 +62,7 @@ class TimeWindowedSerde(Serde[Windowed[K]], Generic[K]):
         """Return the key and the window's start (and sequence number 0 in the changelog format)."""
         try:
             key, (start, _) = data
-            suffix = _START_SEQ.pack(start, 0) if self.for_changelog else _INT64.pack(start)
+            suffix = _pack_start_seq(start, 0) if self.for_changelog else _pack_start(start)
         except (TypeError, ValueError, StructError) as error:
             reject_data(self, topic, data, "Windowed", error)
         return self.inner.serialize(topic, key, headers) + suffix
