@@ -265,3 +265,7 @@ class VoidSerde(Serde[None]):
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> None:
         """Raise: bytes are not null."""
         reject_bytes(self, topic, data, "null only")
+
+
+FIXED_FORMATS: Final = {ShortSerde: "h", IntegerSerde: "i", LongSerde: "q", FloatSerde: "f"}
+"""The serdes that only pack one number, with its format in the `struct` module: it can be packed together with others."""

@@ -59,6 +59,7 @@ class LayeredStore(Generic[P]):
         self._value_bytes: Callable[[str, Any], bytes] = values.serialize
         self._value_of: Callable[[str, bytes], Any] = values.deserialize
         self._shareable = values.shareable
+        self._value_serde = values
         if context.shared:
             self._bytes_store = cast("P", SharedBytesStore(self._bytes_store))
         self._bytes_store.open(context)
