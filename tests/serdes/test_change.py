@@ -72,3 +72,8 @@ def test_what_is_not_a_change_is_refused():
     """The error for a bare value names its type."""
     with pytest.raises(SerializationError, match="given int"):
         SERDE.serialize("t", 7)
+
+
+def test_bits_beyond_the_32nd_of_a_varint_are_ignored_as_in_java():
+    """Five bytes have room for three more, which Java shifts out."""
+    assert decode_varint(bytes.fromhex("ffffffff7f")) == decode_varint(bytes.fromhex("ffffffff0f")) == (-(2**31), 5)

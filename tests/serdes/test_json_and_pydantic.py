@@ -1,11 +1,13 @@
 """JSON and pydantic serdes: deterministic bytes, validation, errors."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, Strict
 
 from millrace.errors import ConfigError, SerializationError
 from millrace.serdes import JsonSerde, PydanticSerde, Serdes
@@ -83,9 +85,35 @@ def test_what_json_cannot_say_is_refused(value):
         Serdes.json().serialize("t", value)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b'{"a":1}x', b"\xff", b"[1,"])
+def test_a_type_of_models_is_written_under_their_aliases():
+    """As one model is: otherwise it could not be read back."""
+    serde = JsonSerde(list[Order])
+    data = serde.serialize("t", [Order(orderNumber=1)])
+    assert data == b'[{"orderNumber":1,"note":""}]'
+    assert serde.deserialize("t", data) == [Order(orderNumber=1)]
+
+
+def test_a_strict_type_is_read_from_its_json():
+    """A strict type takes the form that JSON has for it, such as text for a time."""
+    serde = JsonSerde(Annotated[datetime, Strict()])
+    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert serde.deserialize("t", serde.serialize("t", now)) == now
+
+
+def test_nesting_beyond_the_interpreters_limit_is_refused():
+    """It is an error as any other, for which there are handlers, when written and when read."""
+    nested = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(SerializationError, match="recursion"):
+        Serdes.json().serialize("t", nested)
+    with pytest.raises(SerializationError, match="recursion"):
+        Serdes.json().deserialize("t", b"[" * 100_000)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"a":1}x', b"\xff", b"[1,", b"NaN", b"[-Infinity]"])
 def test_text_that_is_not_json_is_refused(data):
-    """Truncated text and trailing text are errors that name the topic."""
+    """Truncated text, trailing text and numbers that JSON does not have are errors that name the topic."""
     with pytest.raises(SerializationError, match="'orders'"):
         Serdes.json().deserialize("orders", data)
 
@@ -113,6 +141,14 @@ def test_a_value_of_another_model_is_refused():
     """The error names both types."""
     with pytest.raises(SerializationError, match=r"writes Order, but was given dict"):
         PydanticSerde(Order).serialize("t", {"orderNumber": 1})
+
+
+def test_a_model_with_a_field_of_another_type_is_refused():
+    """A field that was assigned without validation is not written: nobody could read it."""
+    order = Order(orderNumber=1)
+    order.number = "one"
+    with pytest.raises(SerializationError, match="writes Order"):
+        PydanticSerde(Order).serialize("t", order)
 
 
 def test_bytes_that_do_not_validate_are_refused():

@@ -81,3 +81,9 @@ def test_fixed_layout_needs_an_inner_serde_of_fixed_size():
     data = Serdes.list(Serdes.long()).serialize("t", [1])
     with pytest.raises(SerializationError, match="fixed-size"):
         Serdes.list(Serdes.string()).deserialize("t", data)
+
+
+def test_a_null_that_is_named_twice_is_one():
+    """The items begin after all indexes of nulls, as many as there are."""
+    data = bytes.fromhex("00 00000002 00000000 00000000 00000002 00000007")
+    assert ListSerde(Serdes.integer()).deserialize("t", data) == [None, 7]

@@ -167,3 +167,49 @@ def test_immutable_values_may_be_shared():
 def test_python_types_have_a_serde(kind, serde):
     """`serde_from` returns the serde with the Python type's range."""
     assert Serdes.serde_from(kind) is serde
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("12345678-1234-5678-ABCD-123456789abc", "12345678-1234-5678-abcd-123456789abc"),
+        ("1-2-3-4-5", "00000001-0002-0003-0004-000000000005"),
+        ("1ffffffff-2-3-4-5", "ffffffff-0002-0003-0004-000000000005"),
+    ],
+)
+def test_uuids_are_read_as_java_reads_them(text, number):
+    """Any five groups of hexadecimal digits, each cut to its size."""
+    assert Serdes.uuid().deserialize("t", text.encode()) == uuid.UUID(number)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "12345678123456781234567812345678",
+        "urn:uuid:12345678-1234-5678-1234-567812345678",
+        "{12345678-1234-5678-1234-567812345678}",
+        "1_345678-1234-5678-1234-567812345678",
+        "+1-2-3-4-5",
+        "1-2-3-4",
+        "1-2-3-4-",
+        "000000000012345678-1234-5678-1234-567812345678",
+        "",
+    ],
+)
+def test_other_texts_are_no_uuids(text):
+    """What Python's UUID accepts in addition is refused, as in Java."""
+    with pytest.raises(SerializationError, match="a UUID as text"):
+        Serdes.uuid().deserialize("t", text.encode())
+
+
+def test_what_differs_from_itself_is_not_taken_for_nan():
+    """Only numbers are written as NaN: an object of another type is refused, however it compares."""
+
+    class Missing:
+        def __eq__(self, other):
+            return False
+
+        __hash__ = None
+
+    with pytest.raises(SerializationError, match=r"writes float, but was given .*Missing"):
+        Serdes.double().serialize("t", Missing())

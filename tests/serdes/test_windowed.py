@@ -1,9 +1,12 @@
 """Keys of time and session windows."""
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, SerializationError
 from millrace.records import Window, Windowed
 from millrace.serdes import Serdes, SessionWindowedSerde, TimeWindowedSerde
@@ -21,11 +24,11 @@ def test_time_windowed_keys_survive(for_changelog, key, start):
     assert serde.deserialize("t", serde.serialize("t", windowed)) == windowed
 
 
-@given(key=KEYS, start=TIMES, end=TIMES)
-def test_session_windowed_keys_survive(key, start, end):
+@given(key=KEYS, bounds=st.tuples(TIMES, TIMES))
+def test_session_windowed_keys_survive(key, bounds):
     """Both bounds are read back."""
     serde = Serdes.session_windowed(Serdes.string())
-    windowed = Windowed(key, Window(start, end))
+    windowed = Windowed(key, Window(min(bounds), max(bounds)))
     assert serde.deserialize("t", serde.serialize("t", windowed)) == windowed
 
 
@@ -56,6 +59,51 @@ def test_reading_needs_the_window_size():
         serde.deserialize("t", bytes(9))
     with pytest.raises(ConfigError, match="at least 1 ms"):
         TimeWindowedSerde(Serdes.string(), 0)
+
+
+def test_the_window_size_may_come_from_the_configuration():
+    """`window.size.ms` is used by a serde that was not given a size, and by no other."""
+    config = StreamsConfig.of({"application.id": "a", "bootstrap.servers": "b:1", "window.size.ms": 50})
+    unknown, known = TimeWindowedSerde(Serdes.string()), TimeWindowedSerde(Serdes.string(), 100)
+    data = known.serialize("t", Windowed("k", Window(1, 101)))
+    for serde, end in ((unknown, 51), (known, 101)):
+        serde.configure(config)
+        assert serde.deserialize("t", data) == Windowed("k", Window(1, end))
+
+
+def test_no_bytes_are_no_key():
+    """An empty key is read as null, as Java's deserialisers do."""
+    for serde in (TimeWindowedSerde(Serdes.string(), 100), SessionWindowedSerde(Serdes.string())):
+        assert serde.deserialize("t", b"") is None
+
+
+@pytest.mark.parametrize("window", [Window(-1, 99), Window(-2, -1)], ids=repr)
+def test_windows_before_the_epoch_are_refused(window):
+    """Neither written nor read: such bytes come from another serde."""
+    for serde, suffix in (
+        (TimeWindowedSerde(Serdes.string(), 100), struct.pack(">q", window.start)),
+        (SessionWindowedSerde(Serdes.string()), struct.pack(">qq", window.end, window.start)),
+    ):
+        with pytest.raises(SerializationError, match="start"):
+            serde.serialize("t", Windowed("k", window))
+        with pytest.raises(SerializationError, match="written with another serde"):
+            serde.deserialize("t", b"k" + suffix)
+
+
+def test_a_session_that_ends_before_its_start_is_refused():
+    """Neither written nor read."""
+    serde = SessionWindowedSerde(Serdes.string())
+    with pytest.raises(SerializationError, match="start <= end"):
+        serde.serialize("t", Windowed("k", Window(2, 1)))
+    with pytest.raises(SerializationError, match="from 2 to 1"):
+        serde.deserialize("t", b"k" + struct.pack(">qq", 1, 2))
+
+
+def test_a_window_of_no_key_is_refused():
+    """The inner serde is not asked to write null, which JSON would write as text."""
+    for serde in (TimeWindowedSerde(Serdes.json(), 100), SessionWindowedSerde(Serdes.json())):
+        with pytest.raises(SerializationError, match="with a key"):
+            serde.serialize("t", Windowed(None, Window(0, 100)))
 
 
 @pytest.mark.parametrize(

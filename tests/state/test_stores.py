@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from millrace.config import StreamsConfig
-from millrace.errors import ConfigError, TopologyError
+from millrace.errors import ConfigError, SerializationError, TopologyError
 from millrace.records import Headers, KeyValue, TopicPartition, ValueAndTimestamp, Window, Windowed
 from millrace.serdes import Serdes
 from millrace.state import Stores, ValueTimestampHeaders
@@ -68,6 +68,41 @@ def test_pairs_are_put_in_bulk_and_counted(task):
     store.put_all([("c", "3"), ("a", None), ("c", None)])
     assert list(store.all()) == [KeyValue("b", "2")]
     assert list(store.prefix_scan("b", S)) == [KeyValue("b", "2")]
+
+
+@pytest.mark.parametrize(
+    ("serde", "value", "wrong"),
+    [
+        (Serdes.short(), -2, 2**15),
+        (Serdes.integer(), -2, 2**31),
+        (Serdes.long(), -2, 2**63),
+        (Serdes.float(), 0.5, 1e39),
+        (Serdes.double(), 0.5, "0.5"),
+        (Serdes.string(), "v", 1),
+    ],
+    ids=repr,
+)
+def test_timestamped_numbers_are_stored_as_timestamp_and_value(task, serde, value, wrong):
+    """The row is the timestamp followed by the serde's bytes, which alone are logged; a value that does not fit is refused."""
+    store = task.open(
+        Stores.timestamped_key_value_store_builder(Stores.persistent_timestamped_key_value_store("s"), S, serde)
+    )
+    store.put("k", ValueAndTimestamp(value, 7))
+    data = serde.serialize("t", value)
+    assert store._bytes_store.get(b"k") == (7).to_bytes(8, "big") + data
+    assert task.log("s")[0][:3] == (b"k", data, 7)
+    assert store.get("k") == ValueAndTimestamp(value, 7)
+    with pytest.raises(SerializationError, match=repr(serde).strip("()")):
+        store.put("k", ValueAndTimestamp(wrong, 8))
+    assert store.get("k") == ValueAndTimestamp(value, 7)
+
+
+def test_a_row_of_another_length_is_refused(task):
+    """If the serde was changed, the stored bytes are not read as another number."""
+    store = task.open(Stores.timestamped_key_value_store_builder(Stores.in_memory_key_value_store("s"), S, L))
+    store._bytes_store.put(b"k", bytes(8 + 4))
+    with pytest.raises(SerializationError, match="exactly 8 bytes, but got 4 bytes"):
+        store.get("k")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -18,7 +18,13 @@ T = TypeVar("T")
 
 _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _dumps_sorted = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True).encode
-_loads = json.JSONDecoder().decode
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_loads = json.JSONDecoder(parse_constant=_reject_constant).decode
 
 
 class JsonSerde(Serde[T], Generic[T]):
@@ -44,20 +50,21 @@ class JsonSerde(Serde[T], Generic[T]):
     def serialize(self, topic: str, data: T, headers: Headers = NO_HEADERS) -> bytes:
         """Return the JSON text; NaN and infinities, which JSON does not have, are refused."""
         try:
-            plain: Any = (
-                data if self._adapter is None else self._adapter.dump_python(data, mode="json", warnings="error")
-            )
+            plain: Any = data
+            if self._adapter is not None:
+                plain = self._adapter.dump_python(data, mode="json", by_alias=True, warnings="error")
             return self._encode(plain).encode()
-        except (TypeError, ValueError, PydanticSerializationError) as error:
+        except (TypeError, ValueError, RecursionError, PydanticSerializationError) as error:
             expected = "JSON types" if self.type is None else f"what {self.type!r} describes"
             reject_data(self, topic, data, f"{expected} [{error}]", error)
 
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> T:
         """Return the object, validated if a type was given."""
         try:
-            plain = _loads(data.decode())
-            return plain if self._adapter is None else self._adapter.validate_python(plain)
-        except (ValidationError, ValueError) as error:
+            if self._adapter is not None:
+                return self._adapter.validate_json(data)
+            return _loads(data.decode())  # type: ignore[no-any-return]
+        except (ValidationError, ValueError, RecursionError) as error:
             raise SerializationError(f"{self!r} cannot read {len(data)} bytes from topic {topic!r}: {error}") from error
 
     def __repr__(self) -> str:
@@ -92,7 +99,7 @@ class PydanticSerde(Serde[M], Generic[M]):
         if not isinstance(data, self.model):
             reject_data(self, topic, data, self.model.__qualname__)
         try:
-            return self._dump(data, by_alias=True)
+            return self._dump(data, by_alias=True, warnings="error")
         except PydanticSerializationError as error:
             reject_data(self, topic, data, self.model.__qualname__, error)
 

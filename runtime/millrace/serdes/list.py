@@ -97,9 +97,11 @@ class ListSerde(Serde["list[T | None]"], Generic[T]):
         position, nulls = 5, frozenset[int]()
         if flag == _FIXED:
             self._check_count(topic, data, count, 4, position)
-            nulls = frozenset(unpack_from(f">{count}i", data, position))
-            (count,) = _INT32.unpack_from(data, position + 4 * count)
-            position += 4 * len(nulls) + 4
+            indexes = unpack_from(f">{count}i", data, position)
+            position += 4 * count
+            (count,) = _INT32.unpack_from(data, position)
+            position += 4
+            nulls = frozenset(indexes)
             if self._item_size is None:
                 raise SerializationError(f"{self!r} cannot read a list of fixed-size items from topic {topic!r}")
         elif flag != _VARIABLE:

@@ -7,6 +7,7 @@ determined only after that call has failed.
 # ruff: noqa: ARG002 (most serdes need neither topic nor headers; the interface has them for those that do)
 from __future__ import annotations
 
+import re
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (lower case in the standard library)
 from typing import Any, Final, NoReturn
@@ -28,6 +29,9 @@ _pack_float, _unpack_float = _FLOAT.pack, _FLOAT.unpack
 _pack_double, _unpack_double = _DOUBLE.pack, _DOUBLE.unpack
 _encode, _decode = str.encode, bytes.decode
 _JAVA_NAN: Final = bytes.fromhex("7ff8000000000000")
+_UUID_GROUPS: Final = re.compile(rb"-".join([rb"([0-9a-fA-F]+)"] * 5)).fullmatch
+_UUID_BITS: Final = (32, 16, 16, 16, 48)
+_UUID_SIZE: Final = 36
 
 
 def reject_data(serde: object, topic: str, data: object, expected: str, cause: Exception | None = None) -> NoReturn:
@@ -200,8 +204,9 @@ class DoubleSerde(Serde[float]):
     def serialize(self, topic: str, data: float, headers: Headers = NO_HEADERS) -> bytes:
         """Return eight bytes."""
         try:
-            return _pack_double(data) if data == data else _JAVA_NAN  # noqa: PLR0124 (only NaN differs from itself)
-        except (StructError, OverflowError) as error:
+            packed = _pack_double(data)
+            return packed if data == data else _JAVA_NAN  # noqa: PLR0124 (only NaN differs from itself)
+        except (StructError, OverflowError, TypeError, ValueError) as error:
             reject_data(self, topic, data, "float", error)
 
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> float:
@@ -246,11 +251,14 @@ class UUIDSerde(Serde[UUID]):
         reject_data(self, topic, data, "uuid.UUID")
 
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> UUID:
-        """Return the UUID."""
-        try:
-            return UUID(data.decode())
-        except ValueError as error:
-            reject_bytes(self, topic, data, "a UUID as text", error)
+        """Return the UUID; as in Java, leading zeroes of its five groups may be missing, and nothing else is a UUID."""
+        found = _UUID_GROUPS(data) if len(data) <= _UUID_SIZE else None
+        if found is None:
+            reject_bytes(self, topic, data, "a UUID as text")
+        number = 0
+        for group, bits in zip(found.groups(), _UUID_BITS, strict=True):
+            number = number << bits | int(group, 16) & (1 << bits) - 1
+        return UUID(int=number)
 
 
 class VoidSerde(Serde[None]):
@@ -265,3 +273,7 @@ class VoidSerde(Serde[None]):
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> None:
         """Raise: bytes are not null."""
         reject_bytes(self, topic, data, "null only")
+
+
+FIXED_FORMATS: Final = {ShortSerde: "h", IntegerSerde: "i", LongSerde: "q", FloatSerde: "f"}
+"""The serdes that only pack one number, with its format in the `struct` module: it can be packed together with others."""

@@ -33,6 +33,7 @@ def decode_varint(data: bytes, position: int = 0) -> tuple[int, int]:
             position += 1
             result |= (byte & 0x7F) << shift
             if byte < 0x80:
+                result &= 0xFFFFFFFF
                 return (result >> 1) ^ -(result & 1), position
     except IndexError:
         raise ValueError(f"the data ends within a varint, after {len(data)} bytes") from None

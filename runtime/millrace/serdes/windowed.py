@@ -6,7 +6,8 @@
 | time window in the changelog of a window store | key ‖ start(8) ‖ seq(4) |
 | session window | key ‖ end(8) ‖ start(8) |
 
-The end of a time window is not written; the reader must know the window's size.
+The end of a time window is not written; the reader must know the window's size. As in Java, no bytes are read as None, and no
+window starts before the epoch or ends before its start.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ K = TypeVar("K")
 _INT64: Final = Struct(">q")
 _START_SEQ: Final = Struct(">qi")
 _END_START: Final = Struct(">qq")
+_pack_start, _pack_start_seq = _INT64.pack, _START_SEQ.pack
 _MAX_INT64: Final = 2**63 - 1
 
 
@@ -34,7 +36,7 @@ class TimeWindowedSerde(Serde[Windowed[K]], Generic[K]):
 
     Args:
         inner: the serde of the key itself.
-        window_size_ms: needed for reading: the window is [start, start + size).
+        window_size_ms: needed for reading: the window is [start, start + size). If None, it is that of `window.size.ms`.
         for_changelog: use the format with a sequence number, for reading a window store's changelog.
 
     >>> from millrace.serdes import Serdes
@@ -54,16 +56,20 @@ class TimeWindowedSerde(Serde[Windowed[K]], Generic[K]):
         """How many bytes follow those of the inner key."""
 
     def configure(self, config: StreamsConfig) -> None:
-        """Configure the inner serde."""
+        """Configure the inner serde, and take the window's size if it was not given."""
         self.inner.configure(config)
+        if self.window_size_ms is None:
+            self.window_size_ms = config.window_size_ms
 
     def serialize(self, topic: str, data: Windowed[K], headers: Headers = NO_HEADERS) -> bytes:
         """Return the key and the window's start (and sequence number 0 in the changelog format)."""
         try:
             key, (start, _) = data
-            suffix = _START_SEQ.pack(start, 0) if self.for_changelog else _INT64.pack(start)
+            suffix = _pack_start_seq(start, 0) if self.for_changelog else _pack_start(start)
         except (TypeError, ValueError, StructError) as error:
             reject_data(self, topic, data, "Windowed", error)
+        if key is None or start < 0:
+            reject_data(self, topic, data, "Windowed with a key and a start that is not negative")
         return self.inner.serialize(topic, key, headers) + suffix
 
     def serialize_base_key(self, topic: str, data: Windowed[K], headers: Headers = NO_HEADERS) -> bytes:
@@ -71,11 +77,13 @@ class TimeWindowedSerde(Serde[Windowed[K]], Generic[K]):
         return self.inner.serialize(topic, data[0], headers)
 
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> Windowed[K]:
-        """Return the key with its window.
+        """Return the key with its window; None if there are no bytes.
 
         Raises:
-            SerializationError: there are too few bytes, or the window size was not given.
+            SerializationError: there are too few bytes, the start is negative, or the window size was not given.
         """
+        if not data:
+            return None  # type: ignore[return-value]
         if self.window_size_ms is None:
             raise SerializationError(
                 f"{self!r} cannot read topic {topic!r} without the window's size: "
@@ -85,6 +93,8 @@ class TimeWindowedSerde(Serde[Windowed[K]], Generic[K]):
         if split < 0:
             reject_bytes(self, topic, data, f"at least {self.suffix_size} bytes")
         (start,) = _INT64.unpack_from(data, split)
+        if start < 0:
+            reject_bytes(self, topic, data, f"a window that does not start at {start}")
         key = self.inner.deserialize(topic, data[:split], headers)
         return Windowed(key, Window(start, min(start + self.window_size_ms, _MAX_INT64)))
 
@@ -112,6 +122,8 @@ class SessionWindowedSerde(Serde[Windowed[K]], Generic[K]):
             suffix = _END_START.pack(end, start)
         except (TypeError, ValueError, StructError) as error:
             reject_data(self, topic, data, "Windowed", error)
+        if key is None or not 0 <= start <= end:
+            reject_data(self, topic, data, "Windowed with a key and 0 <= start <= end")
         return self.inner.serialize(topic, key, headers) + suffix
 
     def serialize_base_key(self, topic: str, data: Windowed[K], headers: Headers = NO_HEADERS) -> bytes:
@@ -119,11 +131,15 @@ class SessionWindowedSerde(Serde[Windowed[K]], Generic[K]):
         return self.inner.serialize(topic, data[0], headers)
 
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> Windowed[K]:
-        """Return the key with its session."""
+        """Return the key with its session; None if there are no bytes."""
+        if not data:
+            return None  # type: ignore[return-value]
         split = len(data) - _END_START.size
         if split < 0:
             reject_bytes(self, topic, data, f"at least {_END_START.size} bytes")
         end, start = _END_START.unpack_from(data, split)
+        if not 0 <= start <= end:
+            reject_bytes(self, topic, data, f"a session that is not from {start} to {end}")
         return Windowed(self.inner.deserialize(topic, data[:split], headers), Window(start, end))
 
     def __repr__(self) -> str:

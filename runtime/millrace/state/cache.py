@@ -45,19 +45,23 @@ class CacheEntry:
     offset: int
     timestamp: int
 
-    def __init__(self, value: Any, value_size: int, size: int) -> None:
+    def __init__(self, value: Any, value_size: int, size: int, topic: str | None, headers: Headers) -> None:
         self.value = value
         self.value_size = value_size
         self.size = size
         self.dirty = False
-        self.topic: str | None = None
-        self.headers: Headers = NO_HEADERS
+        self.topic = topic
+        self.headers = headers
 
 
 def _size(key: bytes, value_size: int, topic: str | None, headers: Headers) -> int:
     """Return the size of an entry, as in Java."""
-    size = len(key) + value_size + _NODE_BYTES + (0 if topic is None else len(topic))
-    return size + sum(len(name) + len(data or b"") for name, data in headers)
+    size = len(key) + value_size + _NODE_BYTES
+    if topic is not None:
+        size += len(topic)
+    if headers:
+        size += sum(len(name) + len(data or b"") for name, data in headers)
+    return size
 
 
 class StoreCache:
@@ -68,12 +72,12 @@ class StoreCache:
         "_dirty",
         "_order",
         "_record",
-        "_write_back",
         "_writing",
         "bytes",
         "entries",
         "put",
         "touch",
+        "write_back",
     )
 
     def __init__(
@@ -81,7 +85,8 @@ class StoreCache:
     ) -> None:
         self._budget = budget
         self._record = record
-        self._write_back = write_back
+        self.write_back = write_back
+        """Writes one dirty entry to the layers below, and forwards it."""
         self._writing = 0
         """How many nested write-backs are in progress."""
         self._dirty: OrderedDict[bytes, CacheEntry] = OrderedDict()
@@ -95,14 +100,14 @@ class StoreCache:
 
     def load(self, key: bytes, value: object, value_size: int) -> None:
         """Cache a value that was read from the layer below."""
-        self._add(key, CacheEntry(value, value_size, len(key) + value_size + _NODE_BYTES))
+        self._add(key, CacheEntry(value, value_size, _size(key, value_size, None, NO_HEADERS), None, NO_HEADERS))
         if self._budget.used_bytes > self._budget.max_bytes:
             self._evict()
 
     def _compile_put(self) -> Callable[[bytes, Any, int], None]:
         """Return `put` as a closure: it is on the path of every write, and what it uses never changes."""
-        record, budget, find, touch = self._record, self._budget, self.entries.get, self.touch
-        dirty, put_last = self._dirty, self._dirty.move_to_end
+        record, budget, entries, touch = self._record, self._budget, self.entries, self.touch
+        dirty, put_last, find = self._dirty, self._dirty.move_to_end, self.entries.get
 
         def put(key: bytes, value: object, value_size: int) -> None:
             topic, headers = record.topic, record.headers
@@ -115,21 +120,27 @@ class StoreCache:
                     self._resize(size - entry.size)
                     entry.size = size
                     entry.value_size = value_size
+                    entry.topic = topic
+                    entry.headers = headers
+                if entry.dirty:
+                    put_last(key)
+                else:
+                    entry.dirty = True
+                    dirty[key] = entry
             else:
                 if entry is not None:
                     self._remove(key)
-                entry = CacheEntry(value, value_size, _size(key, value_size, topic, headers))
-                self._add(key, entry)
-            if entry.dirty:
-                put_last(key)
-            else:
+                size = _size(key, value_size, topic, headers)
+                entry = CacheEntry(value, value_size, size, topic, headers)
                 entry.dirty = True
-                dirty[key] = entry
-            entry.topic = topic
+                entries[key] = dirty[key] = entry
+                self.bytes += size
+                budget.used_bytes += size
+                if self._order is not None:
+                    self._order.add(key)
             entry.partition = record.partition
             entry.offset = record.offset
             entry.timestamp = record.timestamp
-            entry.headers = headers
             if budget.used_bytes > budget.max_bytes:
                 self._evict()
 
@@ -182,10 +193,13 @@ class StoreCache:
         return entry
 
     def _evict(self) -> None:
-        budget = self._budget
-        while budget.used_bytes > budget.max_bytes and self.entries:
-            key = next(iter(self.entries))
-            entry = self._remove(key)
+        budget, entries = self._budget, self.entries
+        while budget.used_bytes > budget.max_bytes and entries:
+            key, entry = entries.popitem(last=False)
+            self.bytes -= entry.size
+            budget.used_bytes -= entry.size
+            if self._order is not None:
+                self._order.discard(key)
             if entry.dirty:
                 del self._dirty[key]
                 self._flush([(key, entry)])
@@ -199,7 +213,8 @@ class StoreCache:
         saved = (record.topic, record.partition, record.offset, record.timestamp, record.headers)
         raw = record.raw_key, record.raw_value
         record.raw_key = record.raw_value = None
-        write_back = self._write_back
+        write_back = self.write_back
+        deleted: list[tuple[bytes, CacheEntry]] = []
         done = 0
         self._writing += 1
         try:
@@ -209,6 +224,8 @@ class StoreCache:
                 record.offset = entry.offset
                 record.timestamp = entry.timestamp
                 record.headers = entry.headers
+                if entry.value is None:
+                    deleted.append((key, entry))
                 write_back(key, entry)
                 done += 1
         finally:
@@ -219,6 +236,6 @@ class StoreCache:
                 if self.entries.get(key) is entry:
                     entry.dirty = True
                     self._dirty[key] = entry
-        for key, entry in batch:
-            if entry.value is None and self.entries.get(key) is entry and not entry.dirty:
+        for key, entry in deleted:
+            if self.entries.get(key) is entry and not entry.dirty:
                 self._remove(key)

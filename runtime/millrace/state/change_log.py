@@ -5,7 +5,7 @@ It is compiled to one function per store when the store is opened, because it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from millrace.records import Headers, TopicPartition, new_tuple
@@ -17,7 +17,7 @@ from millrace.state.bytes_store import (
     decode_position,
     encode_position,
 )
-from millrace.state.value_formats import ValueFormat
+from millrace.state.value_formats import TIMESTAMPED, ValueFormat, pack_long
 
 CONSISTENCY_FLAG = "__iq.consistency.offset.vector.enabled__"
 """Internal setting: every changelog record carries the store's position in its headers."""
@@ -82,14 +82,20 @@ def note_position(bytes_store: BytesStore, headers: Headers) -> None:
 
 
 def disk_rows(
-    records: Iterable[ChangelogRecord], value_format: ValueFormat, bytes_store: BytesStore
-) -> Iterator[tuple[bytes, bytes | None]]:
+    records: Sequence[ChangelogRecord], value_format: ValueFormat, bytes_store: BytesStore
+) -> list[tuple[bytes, bytes | None]]:
     """Turn changelog records back into rows: the record's timestamp becomes part of the value again (formats §1)."""
+    for headers in [record[4] for record in records if record[4]]:
+        note_position(bytes_store, headers)
     to_disk = value_format.to_disk
-    for key, value, timestamp, _offset, headers in records:
-        if headers:
-            note_position(bytes_store, headers)
-        yield key, (None if value is None else to_disk(value, timestamp, headers))
+    if to_disk is TIMESTAMPED.to_disk:  # the usual case, without a call
+        return [
+            (key, None if value is None else pack_long(timestamp) + value) for key, value, timestamp, _, _ in records
+        ]
+    return [
+        (key, None if value is None else to_disk(value, timestamp, headers))
+        for key, value, timestamp, _, headers in records
+    ]
 
 
 def restored_offsets(

@@ -183,27 +183,39 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
             cache.load(raw, self._format.from_disk(data), len(data))
         return value
 
-    def _write_back(self, raw: bytes, entry: CacheEntry) -> None:
-        cached = entry.value
-        listener = self._listener
-        old_data: bytes | None = None
-        if listener is not None and (cached is None or self._send_old_values):
-            old_data = self._bytes_store.get(raw)
-            if old_data is None and cached is None:
+    def _compile_write_back(self) -> Callable[[bytes, CacheEntry], None]:
+        listener, send_old_values, shareable, timed = self._listener, self._send_old_values, self._shareable, self.timed
+        read, write_through, key_of, topic = self._bytes_store.get, self._write_through, self._key_of, self._topic
+        write, to_disk, join, from_disk, bare = (
+            self._write,
+            self._format.to_disk,
+            self._join,
+            self._from_disk,
+            self._bare,
+        )
+
+        def write_back(raw: bytes, entry: CacheEntry) -> None:
+            cached = entry.value
+            old_data: bytes | None = None
+            if listener is not None and (cached is None or send_old_values):
+                old_data = read(raw)
+                if old_data is None and cached is None:
+                    return
+            if cached is None or shareable:
+                write_through(raw, cached)
+            else:
+                data, timestamp, headers = cached
+                write(raw, to_disk(data, timestamp, headers), data, timestamp, headers)
+                cached = join(cached)
+            if listener is None:
                 return
-        if cached is None or self._shareable:
-            self._write_through(raw, cached)
-        else:
-            data, timestamp, headers = cached
-            self._write(raw, self._format.to_disk(data, timestamp, headers), data, timestamp, headers)
-            cached = self._join(cached)
-        if listener is None:
-            return
-        old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))
-        new, timestamp = cached, entry.timestamp
-        if self.timed and cached is not None:
-            new, timestamp = cached[0], cached[1]
-        listener(self._key_of(self._topic, raw), (new, old, True), timestamp, entry.headers)
+            old = None if old_data is None or not send_old_values else bare(from_disk(old_data))
+            new, timestamp = cached, entry.timestamp
+            if timed and cached is not None:
+                new, timestamp = cached[0], cached[1]
+            listener(key_of(topic, raw), (new, old, True), timestamp, entry.headers)
+
+        return write_back
 
 
 class KeyValueStore(PlainValues, TypedKeyValueStore[K, V]):

@@ -59,6 +59,7 @@ class LayeredStore(Generic[P]):
         self._value_bytes: Callable[[str, Any], bytes] = values.serialize
         self._value_of: Callable[[str, bytes], Any] = values.deserialize
         self._shareable = values.shareable
+        self._value_serde = values
         if context.shared:
             self._bytes_store = cast("P", SharedBytesStore(self._bytes_store))
         self._bytes_store.open(context)
@@ -68,6 +69,8 @@ class LayeredStore(Generic[P]):
         if self._caching and budget is not None and budget.max_bytes > 0:
             self._cache = StoreCache(budget, context.record, self._write_back)
         self._compile()
+        if self._cache is not None:
+            self._cache.write_back = self._compile_write_back()
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:
         """Connect the layers below the cache."""
@@ -79,6 +82,10 @@ class LayeredStore(Generic[P]):
     def _write_back(self, key: bytes, entry: CacheEntry) -> None:
         """Write one dirty entry to the layers below, and forward it."""
         raise NotImplementedError
+
+    def _compile_write_back(self) -> Callable[[bytes, CacheEntry], None]:
+        """Return the function that writes dirty entries back; called again when there is a listener to forward them to."""
+        return self._write_back
 
     def flush(self) -> None:
         """Write dirty cache entries to the layers below, and forward them."""
@@ -121,6 +128,7 @@ class LayeredStore(Generic[P]):
             return False
         self._listener = listener
         self._send_old_values = send_old_values
+        self._cache.write_back = self._compile_write_back()
         return True
 
     @property

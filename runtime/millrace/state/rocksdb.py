@@ -218,7 +218,10 @@ class RocksDatabase:
         old = rows.get(key, _NOT_WAITING)
         grown = 0 if value is None else len(value)
         if old is _NOT_WAITING:
-            self._pending.set(key, value)
+            if self._pending.order is None:
+                rows[key] = value
+            else:
+                self._pending.set(key, value)
             self._pending_bytes += grown + len(key) + _ROW_OVERHEAD
         else:
             rows[key] = value

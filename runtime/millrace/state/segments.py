@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 from calendar import timegm
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -94,6 +94,7 @@ class SegmentedDatabase:
         self.position: Position = {}
         self._format = value_format
         self._segments: SortedDict[int, RocksDatabase] = SortedDict()
+        self._find: Callable[[int], RocksDatabase | None] = self._segments.get
         self._new: list[RocksDatabase] = []
         self._expired: list[RocksDatabase] = []
         self._context: StoreContext | None = None
@@ -162,8 +163,7 @@ class SegmentedDatabase:
         """Return the segment of a timestamp, if it is within retention and exists."""
         if timestamp <= self.observed_stream_time - self.retention_ms - self.readable_beyond_ms:
             return None
-        segment: RocksDatabase | None = self._segments.get(timestamp // self.segment_interval_ms)
-        return segment
+        return self._find(timestamp // self.segment_interval_ms)
 
     def for_writing(self, timestamp: int) -> RocksDatabase | None:
         """Return the segment of a timestamp, created if needed; None if it has expired.
@@ -176,7 +176,7 @@ class SegmentedDatabase:
             if timestamp >= self._next_expiry:
                 self._drop_expired()
         segment_id = timestamp // interval
-        segment: RocksDatabase | None = self._segments.get(segment_id)
+        segment = self._find(segment_id)
         if segment is not None:
             return segment
         if segment_id < self._oldest_live():

@@ -7,9 +7,13 @@ headers. The disk format keeps some or all of them; the changelog record has all
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
+from struct import error as StructError  # noqa: N812 (lower case in the standard library)
 from typing import Any
 
 from millrace.records import NO_HEADERS, Headers, RecordContext, ValueAndTimestamp
+from millrace.serdes.base import AnySerde
+from millrace.serdes.primitives import FIXED_FORMATS
 from millrace.state.api import ValueTimestampHeaders
 from millrace.state.cache import StoreCache
 from millrace.state.change_log import Write
@@ -40,6 +44,7 @@ class Values:
     _record: RecordContext
     _topic: str
     _from_disk: Callable[[bytes], Any]
+    _value_serde: AnySerde | None
     _value_bytes: Serialize
     _value_of: Deserialize
 
@@ -162,22 +167,41 @@ class TimestampedValues(Values):
         value_of, topic = self._value_of, self._topic
         return lambda data: (value_of(topic, data[8:]), unpack_long(data))
 
+    def _numbers(self) -> Struct | None:
+        """Return the layout of a disk value if it consists of two numbers, timestamp and value, so that one call reads both."""
+        code = FIXED_FORMATS.get(type(self._value_serde))
+        return Struct(f">q{code}") if code is not None and self._format.to_disk is TIMESTAMPED.to_disk else None
+
     def _reader(self, read: Callable[[Any], bytes | None]) -> Reader:
         if self._format.from_disk is not TIMESTAMPED.from_disk:
             return super()._reader(read)
-        value_of, topic = self._value_of, self._topic
+        value_of, topic, numbers = self._value_of, self._topic, self._numbers()
 
         def get(row: object) -> Any:
             data = read(row)
             return None if data is None else (value_of(topic, data[8:]), unpack_long_from(data)[0])
 
-        return get
+        if numbers is None:
+            return get
+        unpack = numbers.unpack
+
+        def get_numbers(row: object) -> Any:
+            data = read(row)
+            if data is None:
+                return None
+            try:
+                timestamp, value = unpack(data)
+            except StructError:
+                return value_of(topic, data[8:]), unpack_long_from(data)[0]  # raises what the serde does
+            return value, timestamp
+
+        return get_numbers
 
     def _writer(self, write: Write) -> Writer:
         general = super()._writer(write)
         if self._format.to_disk is not TIMESTAMPED.to_disk:
             return lambda raw, pair: general(raw, None if pair is None or pair[0] is None else pair)
-        value_bytes, topic = self._value_bytes, self._topic
+        value_bytes, topic, numbers = self._value_bytes, self._topic, self._numbers()
 
         def put(raw: bytes, pair: Any) -> None:
             if pair is None or pair[0] is None:
@@ -187,7 +211,22 @@ class TimestampedValues(Values):
                 data = value_bytes(topic, value)
                 write(raw, pack_long(timestamp) + data, data, timestamp, NO_HEADERS)
 
-        return put
+        if numbers is None:
+            return put
+        pack = numbers.pack
+
+        def put_numbers(raw: bytes, pair: Any) -> None:
+            if pair is None or pair[0] is None:
+                general(raw, None)
+                return
+            value, timestamp = pair
+            try:
+                disk = pack(timestamp, value)
+            except (StructError, OverflowError):
+                disk = pack_long(timestamp) + value_bytes(topic, value)  # raises what the serde does
+            write(raw, disk, disk[8:], timestamp, NO_HEADERS)
+
+        return put_numbers
 
     def _cache_writer(self, cache: StoreCache, extra_bytes: int = 0, *, of_windows: bool = False) -> Writer:
         general = super()._cache_writer(cache, extra_bytes, of_windows=of_windows)

@@ -70,8 +70,6 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         self.retain_duplicates = retain_duplicates
         self._seq = self._log_seq = 0
         """The sequence numbers of duplicates on disk and in the changelog, where nulls count too, since they are only logged."""
-        self._last_window = Window(-1, -1)
-        """The window flushed last; the next is often the same."""
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:
         self._log = log
@@ -292,31 +290,46 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
             else:
                 yield key, start, (cached if self._shareable else self._join(cached))
 
-    def _write_back(self, cache_key: bytes, entry: CacheEntry) -> None:
-        start: int = unpack_long_from(cache_key, len(cache_key) - 12)[0]
-        window = (cache_key, start)
-        cached, listener = entry.value, self._listener
-        old_data: bytes | None = None
-        if listener is not None and (cached is None or self._send_old_values):
-            old_data = self._bytes_store.get(window)
-            if old_data is None and cached is None:
+    def _compile_write_back(self) -> Callable[[bytes, CacheEntry], None]:
+        listener, send_old_values, shareable, timed = self._listener, self._send_old_values, self._shareable, self.timed
+        read, write_through, key_of, topic = self._bytes_store.get, self._write_through, self._key_of, self._topic
+        write, to_disk, join, from_disk, bare = (
+            self._write,
+            self._format.to_disk,
+            self._join,
+            self._from_disk,
+            self._bare,
+        )
+        size, last = self.window_size_ms, Window(-1, -1)
+
+        def write_back(cache_key: bytes, entry: CacheEntry) -> None:
+            nonlocal last
+            start: int = unpack_long_from(cache_key, len(cache_key) - 12)[0]
+            window = (cache_key, start)
+            cached = entry.value
+            old_data: bytes | None = None
+            if listener is not None and (cached is None or send_old_values):
+                old_data = read(window)
+                if old_data is None and cached is None:
+                    return
+            if cached is None or shareable:
+                write_through(window, cached)
+            else:
+                data, timestamp, headers = cached
+                write(window, to_disk(data, timestamp, headers), data, timestamp, headers)
+                cached = join(cached)
+            if listener is None:
                 return
-        if cached is None or self._shareable:
-            self._write_through(window, cached)
-        else:
-            data, timestamp, headers = cached
-            self._write(window, self._format.to_disk(data, timestamp, headers), data, timestamp, headers)
-            cached = self._join(cached)
-        if listener is None:
-            return
-        old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))
-        new, timestamp = cached, entry.timestamp
-        if self.timed and cached is not None:
-            new, timestamp = cached[0], cached[1]
-        if self._last_window[0] != start:
-            self._last_window = Window(start, min(start + self.window_size_ms, MAX_LONG))
-        key = new_tuple(Windowed, (self._key_of(self._topic, cache_key[:-12]), self._last_window))
-        listener(key, (new, old, True), timestamp, entry.headers)
+            old = None if old_data is None or not send_old_values else bare(from_disk(old_data))
+            new, timestamp = cached, entry.timestamp
+            if timed and cached is not None:
+                new, timestamp = cached[0], cached[1]
+            if last[0] != start:  # otherwise it is the window flushed last, as often
+                last = Window(start, min(start + size, MAX_LONG))
+            key = new_tuple(Windowed, (key_of(topic, cache_key[:-12]), last))
+            listener(key, (new, old, True), timestamp, entry.headers)
+
+        return write_back
 
 
 def _locate(key: bytes, start: int) -> WindowRow:

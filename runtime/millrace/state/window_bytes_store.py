@@ -81,9 +81,13 @@ class RocksWindowStore(SegmentedDatabase):
     def put(self, window: WindowRow, value: bytes | None) -> bool:
         """Write one window; False when its segment has expired."""
         row, start = window
-        segment = self.for_writing(start)
+        segment = None
+        if start <= self.observed_stream_time:  # the usual case, without a call
+            segment = self._find(start // self.segment_interval_ms)
         if segment is None:
-            return False
+            segment = self.for_writing(start)
+            if segment is None:
+                return False
         segment.put(row, value)
         return True
 
