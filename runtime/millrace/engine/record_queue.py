@@ -35,6 +35,7 @@ from millrace.records import (
     RecordContext,
     TopicPartition,
 )
+from millrace.serdes.primitives import c_decoder
 
 _SHORTEST_RUN = 8
 _LONGEST_RUN = 1024
@@ -53,6 +54,7 @@ class RecordQueue:
 
     __slots__ = (
         "_current",
+        "_decode",
         "_drop",
         "_extract",
         "_failures",
@@ -98,6 +100,7 @@ class RecordQueue:
         self._source = source
         self._read_key = source.key_serde.deserialize
         self._read_value = source.value_serde.deserialize
+        self._decode = c_decoder(source.key_serde) if c_decoder(source.value_serde) is not None else None
         self._extract = extractor
         self._own_timestamps = extractor in RECORD_TIMESTAMP_EXTRACTORS
         self._forward = source.forward
@@ -186,18 +189,26 @@ class RecordQueue:
         partition_time, stream_time = self.partition_time, times.stream_time
         current.topic = topic
         current.partition = partition
+        decode = self._decode
         offset = -1
         dropped = 0
         try:
             for raw in batch:
                 _, _, offset, timestamp, raw_key, raw_value, headers = raw
-                try:
-                    key = None if raw_key is None else read_key(topic, raw_key, headers)  # type: ignore[arg-type]
-                    value = None if raw_value is None else read_value(topic, raw_value, headers)  # type: ignore[arg-type]
-                except Exception as error:
-                    self._unreadable(raw, error)
-                    dropped += 1
-                    continue
+                if decode is not None:
+                    try:
+                        key = None if raw_key is None else decode(raw_key)  # type: ignore[arg-type]
+                        value = None if raw_value is None else decode(raw_value)  # type: ignore[arg-type]
+                    except Exception:
+                        decode = None  # the serdes read this record, and the rest of the batch
+                if decode is None:
+                    try:
+                        key = None if raw_key is None else read_key(topic, raw_key, headers)  # type: ignore[arg-type]
+                        value = None if raw_value is None else read_value(topic, raw_value, headers)  # type: ignore[arg-type]
+                    except Exception as error:
+                        self._unreadable(raw, error)
+                        dropped += 1
+                        continue
                 if timestamp < 0 or not own_timestamps:
                     timestamp = self._timestamp(offset, timestamp, key, value, headers, partition_time)
                     if timestamp < 0:
