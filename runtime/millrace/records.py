@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Self, TypeVar
+from typing import Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 from millrace.errors import SerializationError
 
@@ -189,6 +189,10 @@ class ConsumedRecord(NamedTuple):
     key: object
     value: object
     headers: Headers = NO_HEADERS
+
+
+RawRecord: TypeAlias = tuple[str, int, int, int, object, object, Headers]
+"""The parts of a `ConsumedRecord`. A host may pass them as a plain tuple, which takes a third of the time to make."""
 
 
 class Window(NamedTuple):

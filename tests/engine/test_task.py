@@ -9,7 +9,7 @@ from millrace.engine.offset_metadata import decode_metadata, encode_metadata
 from millrace.engine.task_state import ALLOWED_TRANSITIONS, IllegalTaskStateError, TaskState, check_transition
 from millrace.errors import FailedProcessingError, TopologyError
 from millrace.processor.api import Processor, PunctuationType
-from millrace.records import OffsetAndMetadata, Record, TopicPartition
+from millrace.records import NO_HEADERS, OffsetAndMetadata, Record, TopicPartition
 from millrace.serdes import Serdes
 from millrace.state import Stores
 from millrace.state.api import ChangelogRecord
@@ -411,3 +411,25 @@ def test_input_partitions_may_come_and_go(tmp_path):
     task.update_input_partitions(frozenset({two}))
     assert task.input_partitions == {two}
     assert task.buffered() == 0
+
+
+def test_text_that_is_not_utf8_is_read_amid_other_text(tmp_path):
+    """Java replaces such bytes, in keys and values; null keys and values stay null, and order and offsets stay as they are."""
+    harness = Harness(pipe(), tmp_path)
+    task = harness.run()
+    pairs = [(b"k", b"a"), (None, b"b"), (b"k\xff", b"c"), (b"k", b"\xfed"), (b"k", None), (b"k", b"e")]
+    raw = [("in", 0, offset, offset, key, value, NO_HEADERS) for offset, (key, value) in enumerate(pairs)]
+    task.add_records(IN, raw)
+    assert task.process(0, 10) == 6
+    sent = [(record.key, record.value) for record in harness.collector.take()]
+    replaced = "\ufffd".encode()
+    assert sent == [
+        (b"k", b"a"),
+        (None, b"b"),
+        (b"k" + replaced, b"c"),
+        (b"k", replaced + b"d"),
+        (b"k", None),
+        (b"k", b"e"),
+    ]
+    assert task.prepare_commit()[IN].offset == 6
+    task.close_dirty()

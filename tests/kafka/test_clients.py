@@ -73,12 +73,14 @@ def test_requests_in_flight(guarantee):
 
 
 def test_exactly_once_producer():
-    """The producer is idempotent and transactional, with 10 s transactions, and retries for as long as a transaction may take."""
+    """The producer is transactional and sends soon; transactions may take 10 s, and it retries for as long as they may take."""
     producer = clients(processing_guarantee="exactly_once_v2", delivery_timeout_ms=2147483647).producer(1)
     assert producer["enable.idempotence"] is True
     assert producer["transaction.timeout.ms"] == 10_000
     assert producer["delivery.timeout.ms"] == 10_000
-    assert producer["linger.ms"] == 100
+    assert producer["linger.ms"] == 10
+    assert clients(processing_guarantee="at_least_once").producer(1)["linger.ms"] == 100
+    assert of({"processing.guarantee": "exactly_once_v2", "producer.linger.ms": 50}).producer(1)["linger.ms"] == 50
     open_producer(producer)
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.errors import SerializationError
-from millrace.serdes import Serdes
+from millrace.serdes import Serdes, StringSerde
+from millrace.serdes.primitives import c_decoder, c_encoder
 
 INTEGERS = [(Serdes.short(), 2), (Serdes.integer(), 4), (Serdes.long(), 8)]
 
@@ -213,3 +214,40 @@ def test_what_differs_from_itself_is_not_taken_for_nan():
 
     with pytest.raises(SerializationError, match=r"writes float, but was given .*Missing"):
         Serdes.double().serialize("t", Missing())
+
+
+@pytest.mark.parametrize(
+    ("serde", "data"),
+    [(Serdes.string(), "grüß"), (Serdes.short(), -2), (Serdes.integer(), 3), (Serdes.long(), 2**40)],
+)
+def test_what_c_encodes_is_the_same(serde, data):
+    """A serde's function in C makes its bytes, and raises for what the serde refuses."""
+    encode = c_encoder(serde)
+    assert encode(data) == serde.serialize("topic", data)
+    with pytest.raises((TypeError, struct.error)):
+        encode(1.5)
+
+
+def test_what_c_decodes_is_the_same():
+    """It reads text, and raises for bytes that are not UTF-8, which the serde replaces."""
+    decode = c_decoder(Serdes.string())
+    assert decode("grüß".encode()) == "grüß"
+    with pytest.raises(UnicodeDecodeError):
+        decode(b"\xff")
+
+
+def test_a_serde_of_ones_own_has_no_function_in_c():
+    """Not even if it is derived from one that has, or one of its methods is replaced: its own method must be called."""
+
+    class Shouting(StringSerde):
+        def serialize(self, topic, data, headers=()):
+            return super().serialize(topic, data.upper(), headers)
+
+        def deserialize(self, topic, data, headers=()):
+            return super().deserialize(topic, data, headers).lower()
+
+    replaced = StringSerde()
+    replaced.serialize = replaced.deserialize = lambda _topic, data, _headers=(): data
+    for serde in (Shouting(), replaced, Serdes.byte_array(), Serdes.json()):
+        assert (c_encoder(serde), c_decoder(serde)) == (None, None)
+    assert c_decoder(Serdes.long()) is None

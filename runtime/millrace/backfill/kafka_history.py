@@ -200,7 +200,7 @@ def read_committed(
         reader.assign({partition: start})
         silence = Deadline(_SILENCE_S)
         while True:
-            records = reader.poll(_BATCH, _WAIT_S).get(partition, [])
+            records = [ConsumedRecord._make(raw) for raw in reader.poll(_BATCH, _WAIT_S).get(partition, ())]
             complete = reader.at_end.get(partition, -1) >= end
             if records:
                 silence = Deadline(_SILENCE_S)

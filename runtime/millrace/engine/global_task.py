@@ -22,7 +22,7 @@ from millrace.engine.record_queue import RecordQueue, default_timestamp_extracto
 from millrace.engine.task_state import IllegalTaskStateError, TaskCounters, TaskTimes
 from millrace.errors import TopologyError
 from millrace.processor.api import Cancellable, PunctuationType, Punctuator
-from millrace.records import ConsumedRecord, Headers, RecordContext, TaskId, TopicPartition
+from millrace.records import Headers, RawRecord, RecordContext, TaskId, TopicPartition
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import LogChange, StateStore, StoreContext, close_all
 from millrace.state.rocksdb import explain
@@ -157,7 +157,7 @@ class GlobalStateTask:
         store = self._stores[self._store_of[partition.topic]]
         return store.committed_offset(partition) if store.persistent else None
 
-    def update(self, partition: TopicPartition, records: Sequence[ConsumedRecord]) -> None:
+    def update(self, partition: TopicPartition, records: Sequence[RawRecord]) -> None:
         """Process records of one partition, as bytes, in offset order.
 
         Raises:

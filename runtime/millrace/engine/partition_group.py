@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from millrace.engine.record_queue import RecordQueue
 from millrace.engine.task_state import TaskCounters
-from millrace.records import ConsumedRecord, TopicPartition
+from millrace.records import RawRecord, TopicPartition
 
 IDLING_DISABLED = -1
 
@@ -38,7 +38,7 @@ class PartitionGroup:
     def __repr__(self) -> str:
         return f"PartitionGroup({list(self._list)!r})"
 
-    def add(self, partition: TopicPartition, records: Iterable[ConsumedRecord]) -> None:
+    def add(self, partition: TopicPartition, records: Iterable[RawRecord]) -> None:
         """Append raw records of one partition, in offset order."""
         queue = self.queues[partition]
         if not queue and len(self._list) > 1:

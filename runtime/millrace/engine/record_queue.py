@@ -12,7 +12,8 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import cast
+from operator import itemgetter
+from typing import Final, cast
 
 from millrace.config import StreamsConfig
 from millrace.engine.compile import CompiledSource
@@ -26,13 +27,25 @@ from millrace.processor.timestamp_extractors import (
     RECORD_TIMESTAMP_EXTRACTORS,
     fail_on_invalid_timestamp,
 )
-from millrace.records import UNKNOWN_TIMESTAMP, ConsumedRecord, Headers, RecordContext, TopicPartition
+from millrace.records import (
+    UNKNOWN_TIMESTAMP,
+    ConsumedRecord,
+    Headers,
+    RawRecord,
+    RecordContext,
+    TopicPartition,
+)
+from millrace.serdes.primitives import c_decoder
 
 _SHORTEST_RUN = 8
 _LONGEST_RUN = 1024
 """Records taken at a time while another partition waits: few while turns alternate, then more as long as they do not."""
 
-Head = tuple[int, object, object, ConsumedRecord]
+_OFFSET: Final = 2
+"""Where a raw record has its offset."""
+_offset_of: Callable[[RawRecord], int] = itemgetter(_OFFSET)
+
+Head = tuple[int, object, object, RawRecord]
 """timestamp ms, key, value, the raw record."""
 
 
@@ -41,6 +54,7 @@ class RecordQueue:
 
     __slots__ = (
         "_current",
+        "_decode",
         "_drop",
         "_extract",
         "_failures",
@@ -81,11 +95,12 @@ class RecordQueue:
         self.lag: int | None = None
         """Records known to be on the broker but not fetched; None = unknown."""
         self.idle_deadline_ms: int | None = None
-        self.raw: deque[ConsumedRecord] = deque()
+        self.raw: deque[RawRecord] = deque()
         self.head: Head | None = None
         self._source = source
         self._read_key = source.key_serde.deserialize
         self._read_value = source.value_serde.deserialize
+        self._decode = c_decoder(source.key_serde) if c_decoder(source.value_serde) is not None else None
         self._extract = extractor
         self._own_timestamps = extractor in RECORD_TIMESTAMP_EXTRACTORS
         self._forward = source.forward
@@ -104,8 +119,8 @@ class RecordQueue:
     def head_offset(self) -> int | None:
         """Return the offset of the record to be processed next, or None if the queue is empty."""
         if self.head is not None:
-            return self.head[3].offset
-        return self.raw[0].offset if self.raw else None
+            return self.head[3][_OFFSET]
+        return self.raw[0][_OFFSET] if self.raw else None
 
     def peek(self) -> int | None:
         """Read the head if necessary; return its timestamp, or None if no valid record is left."""
@@ -120,13 +135,14 @@ class RecordQueue:
                 self._put_back(raw)
                 raise
             if head is None:
-                self.position = raw.offset + 1
+                self.position = raw[_OFFSET] + 1
         return head[0]
 
     def process_head(self) -> None:
         """Process the record that `peek` read."""
         assert self.head is not None
         timestamp, key, value, raw = self.head
+        _, _, offset, _, raw_key, raw_value, headers = raw
         self.head = None
         if timestamp > self.partition_time:
             self.partition_time = timestamp
@@ -135,20 +151,20 @@ class RecordQueue:
             times.stream_time = timestamp
         current = self._current
         current.topic, current.partition = self.partition
-        current.offset = raw.offset
+        current.offset = offset
         current.timestamp = timestamp
-        current.headers = raw.headers
-        current.raw_key = raw.key  # type: ignore[assignment]
-        current.raw_value = raw.value  # type: ignore[assignment]
+        current.headers = headers
+        current.raw_key = raw_key  # type: ignore[assignment]
+        current.raw_value = raw_value  # type: ignore[assignment]
         try:
-            self._forward(key, value, timestamp, raw.headers)
+            self._forward(key, value, timestamp, headers)
         except StreamsError:
             self._put_back(raw)
             raise
         except Exception as error:
             self._put_back(raw)
-            raise self._unexpected(error, raw) from error
-        self.position = raw.offset + 1
+            raise self._unexpected(error, offset) from error
+        self.position = offset + 1
 
     def drain(self, max_records: int, until: int | None = None) -> int:  # noqa: C901, PLR0912, PLR0915 (one loop, unrolled)
         """Process at most this many records, including the head; return how many were taken from the queue.
@@ -173,18 +189,26 @@ class RecordQueue:
         partition_time, stream_time = self.partition_time, times.stream_time
         current.topic = topic
         current.partition = partition
+        decode = self._decode
         offset = -1
         dropped = 0
         try:
             for raw in batch:
                 _, _, offset, timestamp, raw_key, raw_value, headers = raw
-                try:
-                    key = None if raw_key is None else read_key(topic, raw_key, headers)  # type: ignore[arg-type]
-                    value = None if raw_value is None else read_value(topic, raw_value, headers)  # type: ignore[arg-type]
-                except Exception as error:
-                    self._unreadable(raw, error)
-                    dropped += 1
-                    continue
+                if decode is not None:
+                    try:
+                        key = None if raw_key is None else decode(raw_key)  # type: ignore[arg-type]
+                        value = None if raw_value is None else decode(raw_value)  # type: ignore[arg-type]
+                    except Exception:
+                        decode = None  # the serdes read this record, and the rest of the batch
+                if decode is None:
+                    try:
+                        key = None if raw_key is None else read_key(topic, raw_key, headers)  # type: ignore[arg-type]
+                        value = None if raw_value is None else read_value(topic, raw_value, headers)  # type: ignore[arg-type]
+                    except Exception as error:
+                        self._unreadable(raw, error)
+                        dropped += 1
+                        continue
                 if timestamp < 0 or not own_timestamps:
                     timestamp = self._timestamp(offset, timestamp, key, value, headers, partition_time)
                     if timestamp < 0:
@@ -211,7 +235,7 @@ class RecordQueue:
             raise
         except Exception as error:
             self._take(_index(batch, offset), offset)
-            raise self._unexpected(error, raw) from error
+            raise self._unexpected(error, offset) from error
         finally:
             self.partition_time = partition_time
         self._take(limit, offset + 1)
@@ -230,22 +254,21 @@ class RecordQueue:
                 waiting.popleft()
         self.position = position
 
-    def _put_back(self, raw: ConsumedRecord) -> None:
+    def _put_back(self, raw: RawRecord) -> None:
         """Keep a record that failed at the head, so that its offset is not committed."""
         self.raw.appendleft(raw)
-        self.position = raw.offset
+        self.position = raw[_OFFSET]
 
-    def _read(self, raw: ConsumedRecord) -> Head | None:
-        topic, headers = raw.topic, raw.headers
+    def _read(self, raw: RawRecord) -> Head | None:
+        topic, _, offset, timestamp, raw_key, raw_value, headers = raw
         try:
-            key = None if raw.key is None else self._read_key(topic, raw.key, headers)  # type: ignore[arg-type]
-            value = None if raw.value is None else self._read_value(topic, raw.value, headers)  # type: ignore[arg-type]
+            key = None if raw_key is None else self._read_key(topic, raw_key, headers)  # type: ignore[arg-type]
+            value = None if raw_value is None else self._read_value(topic, raw_value, headers)  # type: ignore[arg-type]
         except Exception as error:
             self._unreadable(raw, error)
             return None
-        timestamp = raw.timestamp
         if timestamp < 0 or not self._own_timestamps:
-            timestamp = self._timestamp(raw.offset, timestamp, key, value, headers, self.partition_time)
+            timestamp = self._timestamp(offset, timestamp, key, value, headers, self.partition_time)
             if timestamp < 0:
                 return None
         return timestamp, key, value, raw
@@ -267,23 +290,19 @@ class RecordQueue:
             self._drop()
         return timestamp
 
-    def _unreadable(self, raw: ConsumedRecord, error: Exception) -> None:
-        source = self._source
-        self._failures.deserialization_failed(source.name, raw, source.key_serde, source.value_serde, error)
+    def _unreadable(self, raw: RawRecord, error: Exception) -> None:
+        source, record = self._source, ConsumedRecord._make(raw)
+        self._failures.deserialization_failed(source.name, record, source.key_serde, source.value_serde, error)
 
-    def _unexpected(self, error: Exception, raw: ConsumedRecord) -> FailedProcessingError:
+    def _unexpected(self, error: Exception, offset: int) -> FailedProcessingError:
         return FailedProcessingError(
-            f"Processing failed on the record at offset {raw.offset} of {self.partition} (source {self._source.name}): "
+            f"Processing failed on the record at offset {offset} of {self.partition} (source {self._source.name}): "
             f"{type(error).__name__}: {error}"
         )
 
 
-def _index(batch: list[ConsumedRecord], offset: int) -> int:
+def _index(batch: list[RawRecord], offset: int) -> int:
     return bisect_left(batch, offset, key=_offset_of)
-
-
-def _offset_of(record: ConsumedRecord) -> int:
-    return record.offset
 
 
 def default_timestamp_extractor(config: StreamsConfig) -> TimestampExtractor:

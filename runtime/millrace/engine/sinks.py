@@ -18,6 +18,7 @@ from millrace.loading import implements
 from millrace.processor.node import ProcessFn
 from millrace.records import Headers, Record
 from millrace.serdes.base import Serde
+from millrace.serdes.primitives import c_encoder
 from millrace.topology.model import SinkNode
 
 _T = TypeVar("_T")
@@ -96,7 +97,24 @@ def _plain_sink(
         else:
             send(topic, key_bytes, value_bytes, timestamp, headers, None)
 
-    return sink
+    encode_key, encode_value = c_encoder(key_serde), c_encoder(value_serde)
+    if encode_key is None or encode_value is None:
+        return sink
+
+    def quick_sink(key: object, value: object, timestamp: int, headers: Headers) -> None:
+        try:
+            key_bytes = None if key is None else encode_key(key)
+            value_bytes = None if value is None else encode_value(value)
+        except Exception:
+            encoded = False
+        else:
+            encoded = timestamp >= 0
+        if encoded:
+            send(topic, key_bytes, value_bytes, timestamp, headers, None)
+        else:
+            sink(key, value, timestamp, headers)  # which says what is wrong
+
+    return quick_sink
 
 
 def _general_sink(

@@ -30,8 +30,8 @@ from millrace.processor.adapter import PASS_THROUGH
 from millrace.records import (
     NO_HEADERS,
     UNKNOWN_TIMESTAMP,
-    ConsumedRecord,
     OffsetAndMetadata,
+    RawRecord,
     RecordContext,
     TaskId,
     TopicPartition,
@@ -196,7 +196,7 @@ class StreamTask:
 
     # Processing
 
-    def add_records(self, partition: TopicPartition, records: Sequence[ConsumedRecord]) -> None:
+    def add_records(self, partition: TopicPartition, records: Sequence[RawRecord]) -> None:
         """Append records of one input partition, as bytes, in offset order."""
         self._running_group().add(partition, records)
 

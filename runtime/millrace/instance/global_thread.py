@@ -31,7 +31,7 @@ from millrace.kafka.admin import DescribedTopic, describe_topics
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.client_supplier import client_supplier
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
-from millrace.records import ConsumedRecord, TopicPartition
+from millrace.records import RawRecord, TopicPartition
 from millrace.state.api import StateStore
 from millrace.topology.model import Subtopology
 
@@ -237,7 +237,8 @@ class GlobalStreamThread:
                         continue  # it has got new records, while others are still read to their ends
                     restored[partition] += len(records)
                     store = self._store_of[partition.topic]
-                    self._listener.on_batch_restored(partition, store, records[-1].offset, len(records))
+                    _, _, offset, *_ = records[-1]
+                    self._listener.on_batch_restored(partition, store, offset, len(records))
             self._end_complete(left, restored)
             if batches:
                 deadline = Deadline(self._timeout_s)
@@ -257,7 +258,7 @@ class GlobalStreamThread:
             if self._listener is not None:
                 self._listener.on_restore_end(partition, self._store_of[partition.topic], restored[partition])
 
-    def _poll_once(self) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
+    def _poll_once(self) -> Mapping[TopicPartition, Sequence[RawRecord]]:
         assert self._consumer is not None
         batches = self._consumer.poll(_BATCH, self._poll_s)
         for partition, records in batches.items():

@@ -20,7 +20,7 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from millrace.errors import MissingSourceTopicError, StreamsError
 from millrace.kafka.message_headers import mend_headers
-from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TopicPartition
+from millrace.records import NO_HEADERS, Headers, RawRecord, TopicPartition, new_tuple
 
 __all__ = ["InputConsumer"]
 
@@ -93,7 +93,7 @@ class InputConsumer:
         """The paused partitions."""
         return frozenset(self._paused)
 
-    def poll(self, max_records: int, timeout_s: float) -> dict[TopicPartition, list[ConsumedRecord]]:
+    def poll(self, max_records: int, timeout_s: float) -> dict[TopicPartition, list[RawRecord]]:
         """Return records per partition, in offset order.
 
         Args:
@@ -112,12 +112,11 @@ class InputConsumer:
             messages = [first]
             if max_records > 1:
                 messages += self._client.consume(max_records - 1, 0)
-        batches: dict[TopicPartition, list[ConsumedRecord]] = {}
+        batches: dict[TopicPartition, list[RawRecord]] = {}
         topic: str | None = None
         number: int | None = -1
         partition: TopicPartition | None = None
-        append: Callable[[ConsumedRecord], None] = list[ConsumedRecord]().append
-        new = tuple.__new__
+        append: Callable[[RawRecord], None] = list[RawRecord]().append
         some_headers = mend_headers(messages)
         for message in messages:
             if message.error() is not None:
@@ -135,19 +134,16 @@ class InputConsumer:
                 topic = partition.topic
                 append = batches.setdefault(partition, []).append
             append(
-                new(
-                    ConsumedRecord,
-                    (
-                        topic,
-                        number,
-                        message.offset(),
-                        message.timestamp()[1],
-                        message.key(),
-                        message.value(),
-                        new(Headers, message.headers())  # type: ignore[arg-type]
-                        if some_headers and message.headers()
-                        else NO_HEADERS,
-                    ),
+                (  # type: ignore[arg-type]  # without an error, none of these is None
+                    topic,
+                    number,
+                    message.offset(),
+                    message.timestamp()[1],
+                    message.key(),
+                    message.value(),
+                    new_tuple(Headers, message.headers())  # type: ignore[arg-type]
+                    if some_headers and message.headers()
+                    else NO_HEADERS,
                 )
             )
         self._note_position(partition, batches)
@@ -176,11 +172,12 @@ class InputConsumer:
         self._client.close()
 
     def _note_position(
-        self, partition: TopicPartition | None, batches: Mapping[TopicPartition, list[ConsumedRecord]]
+        self, partition: TopicPartition | None, batches: Mapping[TopicPartition, list[RawRecord]]
     ) -> None:
         records = None if partition is None else batches.get(partition)
         if partition is not None and records:
-            self.positions[partition] = records[-1].offset + 1
+            _, _, offset, *_ = records[-1]
+            self.positions[partition] = offset + 1
             if self.at_end.get(partition, 0) < self.positions[partition]:
                 self.at_end.pop(partition, None)
 

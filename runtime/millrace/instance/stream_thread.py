@@ -47,7 +47,7 @@ from millrace.instance.resources import ThreadContext, ThreadResources, open_res
 from millrace.instance.states import THREAD_TRANSITIONS, ThreadState
 from millrace.instance.task_manager import TaskManager
 from millrace.kafka.admin_requests import give_up_when
-from millrace.records import ConsumedRecord, TaskId, TopicPartition
+from millrace.records import RawRecord, TaskId, TopicPartition
 
 __all__ = ["StreamThread"]
 
@@ -383,9 +383,7 @@ class ThreadLoop:
             self._ends_refreshed = time.monotonic()
             consumer.refresh_ends(list(consumer.partitions))
 
-    def _hold_back(
-        self, tasks: Collection[StreamTask], batches: Mapping[TopicPartition, Sequence[ConsumedRecord]]
-    ) -> None:
+    def _hold_back(self, tasks: Collection[StreamTask], batches: Mapping[TopicPartition, Sequence[RawRecord]]) -> None:
         """Pause partitions that are far ahead of the one their task waits for."""
         now_ms = self._context.clock()
         waiting = [task for task in tasks if task.buffered() and not task.ready(now_ms)]
@@ -494,7 +492,7 @@ class ThreadLoop:
         self._context.directory.disown_all(self._name)
 
 
-def _mean_bytes(records: Sequence[ConsumedRecord]) -> float:
+def _mean_bytes(records: Sequence[RawRecord]) -> float:
     """Return the memory that a record takes on average."""
-    payload = sum(len(record.value) for record in records if isinstance(record.value, bytes))
+    payload = sum(len(value) for *_, value, _ in records if isinstance(value, bytes))
     return _RECORD_OVERHEAD_BYTES + payload / len(records)

@@ -40,7 +40,7 @@ from millrace.instance.restoration import SuspendReason
 from millrace.instance.standby_limits import StandbyLimits
 from millrace.instance.task_opening import WantedTask, open_task, source_changelogs
 from millrace.kafka.membership.offsets import CommittedOffsets
-from millrace.records import ConsumedRecord, OffsetAndMetadata, TaskId, TopicPartition
+from millrace.records import OffsetAndMetadata, RawRecord, TaskId, TopicPartition
 
 __all__ = ["TaskManager"]
 
@@ -336,7 +336,7 @@ class TaskManager:
 
     # Processing
 
-    def add_records(self, batches: Mapping[TopicPartition, list[ConsumedRecord]]) -> None:
+    def add_records(self, batches: Mapping[TopicPartition, list[RawRecord]]) -> None:
         """Give polled records to their tasks."""
         for partition, records in batches.items():
             self._by_partition[partition].add_records(partition, records)

@@ -60,6 +60,13 @@ beyond its timeout, until any of the client's connections opens or closes; only 
 the calls of producers that were given up for this reason return, and the producers' dozen of threads end.
 """
 
+_TRANSACTIONAL_LINGER_MS: Final = 10
+"""How long a transactional producer waits for more records before it sends a batch.
+
+Java waits 100 ms, the default interval of commits, but for 16 KiB at most. librdkafka's batches have a megabyte: with 100 ms
+nearly all records would be sent by the commit, while the thread waits for it.
+"""
+
 _MAIN: Final = ("consumer.", "main.consumer.")
 _RESTORE: Final = ("consumer.", "restore.consumer.")
 _GLOBAL: Final = ("consumer.", "global.consumer.")
@@ -168,6 +175,7 @@ class ClientSettings:
             self._check_exactly_once(given)
             timeout = self.transaction_timeout_ms()
             defaults |= {"transaction.timeout.ms": timeout, "connections.max.idle.ms": _TRANSACTIONAL_IDLE_MS}
+            defaults["linger.ms"] = _TRANSACTIONAL_LINGER_MS
             # Java retries until the transaction times out; librdkafka needs that limit as a number.
             given["delivery.timeout.ms"] = min(int(given.get("delivery.timeout.ms", timeout)), timeout)
             forced |= {"enable.idempotence": True, "transactional.id": self.transactional_id(thread)}
