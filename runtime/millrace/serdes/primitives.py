@@ -7,11 +7,8 @@ determined only after that call has failed.
 # ruff: noqa: ARG002 (most serdes need neither topic nor headers; the interface has them for those that do)
 from __future__ import annotations
 
-<<<<<<< HEAD
 import re
-=======
 from collections.abc import Callable, Mapping
->>>>>>> hot
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (lower case in the standard library)
 from typing import Any, Final, NoReturn
@@ -279,10 +276,9 @@ class VoidSerde(Serde[None]):
         reject_bytes(self, topic, data, "null only")
 
 
-<<<<<<< HEAD
 FIXED_FORMATS: Final = {ShortSerde: "h", IntegerSerde: "i", LongSerde: "q", FloatSerde: "f"}
 """The serdes that only pack one number, with its format in the `struct` module: it can be packed together with others."""
-=======
+
 _C_ENCODERS: Final[Mapping[object, Callable[[Any], bytes]]] = {
     StringSerde.serialize: _encode,
     ShortSerde.serialize: _pack_int16,
@@ -302,4 +298,3 @@ def c_encoder(serde: Serde[Any]) -> Callable[[Any], bytes] | None:
 def c_decoder(serde: Serde[Any]) -> Callable[[bytes], Any] | None:
     """Return the function in C that a serde calls with nothing but the bytes, or None; see `c_encoder`."""
     return _decode if getattr(serde.deserialize, "__func__", None) is StringSerde.deserialize else None
->>>>>>> hot
