@@ -65,6 +65,12 @@ def decode_window_key(data: bytes) -> WindowKey:
     return WindowKey(data[:-12], start, seq)
 
 
+def window_start(data: bytes) -> int:
+    """Return only the start in what `encode_window_key` wrote."""
+    start: int = unpack_long_from(data, len(data) - 12)[0]
+    return start
+
+
 def encode_session_key(key: bytes, start: int, end: int) -> bytes:
     """Return key ‖ end(8) ‖ start(8).
 

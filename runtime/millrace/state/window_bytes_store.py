@@ -31,6 +31,7 @@ from millrace.state.keys import (
     pack_window_suffix,
     time_ordered_window_key,
     upper_range,
+    window_start,
 )
 from millrace.state.memory import MemoryStore
 from millrace.state.ordered_map import OrderedMap
@@ -129,7 +130,7 @@ class RocksWindowStore(SegmentedDatabase):
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
         """Apply restored rows; expired ones are skipped."""
         for row, value in rows:
-            self.put((row, decode_window_key(row).start), value)
+            self.put((row, window_start(row)), value)
         self.commit(offsets)
 
 
@@ -208,7 +209,7 @@ class RocksTimeOrderedWindowStore(SegmentedDatabase):
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
         """Apply restored rows; expired ones are skipped."""
         for row, value in rows:
-            self.put((row, decode_window_key(row).start), value)
+            self.put((row, window_start(row)), value)
         self.commit(offsets)
 
 
@@ -303,7 +304,7 @@ class MemoryWindowStore(MemoryStore):
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
         """Apply restored rows."""
         for row, value in rows:
-            self.put((row, decode_window_key(row).start), value)
+            self.put((row, window_start(row)), value)
         self.commit(offsets)
 
     def close(self) -> None:
