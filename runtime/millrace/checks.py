@@ -14,14 +14,14 @@ import sys
 from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NamedTuple, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, SupportsIndex, TypeVar
 
 from millrace.errors import ConfigError, TopologyError
 
 T = TypeVar("T")
 
 _OURS: Final = "millrace"
-_BETWEEN: Final = frozenset({_OURS, "contextlib", "dataclasses", "pydantic", "typing"})
+_BETWEEN: Final = frozenset({_OURS, "contextlib", "dataclasses", "functools", "pydantic", "typing"})
 """Packages whose frames can lie between the user's call and the check."""
 _HOSTS: Final = frozenset({"click", "concurrent", "runpy", "threading", "typer"})
 """What calls Millrace where no user does: its commands and threads."""
@@ -299,7 +299,11 @@ def did_you_mean(name: str, known: list[str]) -> str:
 def _no_attribute(kind: type, name: str) -> AttributeError:
     text = f"{kind.__name__} has no attribute {name!r}"
     if not name.startswith("_"):  # others are looked up by Python itself, and often
-        text = located(text + did_you_mean(name, [each for each in dir(kind) if not each.startswith("_")]))
+        elsewhere: Mapping[str, str] = getattr(kind, "_ELSEWHERE", {})
+        if name in elsewhere:
+            text = located(f"{text}; {elsewhere[name]}")
+        else:
+            text = located(text + did_you_mean(name, [each for each in dir(kind) if not each.startswith("_")]))
     return AttributeError(text, name=name)  # with `obj`, Python would add its own guess
 
 
@@ -314,6 +318,8 @@ class Suggesting(metaclass=_SuggestingType):
     """A class that answers to a wrong name, such as Java's, with the right one."""
 
     __slots__ = ()
+    _ELSEWHERE: ClassVar[Mapping[str, str]] = {}
+    """Names of other classes for which users look here, and how to get there."""
 
     if not TYPE_CHECKING:
 

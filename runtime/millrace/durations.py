@@ -14,6 +14,7 @@ Duration = timedelta | str | int
 
 _PART: Final = re.compile(r"([0-9]+)(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LONGEST_MS: Final = 2**63 - 1
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -65,4 +66,6 @@ def to_millis(duration: Duration, what: str, *, minimum: int | None = 0) -> int:
         )
     if minimum is not None and millis < minimum:
         raise mistake(f"{what} must be at least {minimum} ms, not {millis} ms")
+    if millis > _LONGEST_MS:
+        raise mistake(f"{what} must be less than 2⁶³ ms, not {millis} ms")
     return millis

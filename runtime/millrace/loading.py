@@ -169,11 +169,19 @@ def import_attribute(module: str, attribute: str, *, folder: str | None = None) 
         try:
             value = getattr(value, step)
         except AttributeError:
-            near = difflib.get_close_matches(step, [name for name in dir(value) if not name.startswith("_")], 1, 0.5)
+            near = difflib.get_close_matches(step, _own_names(value), 1, 0.5)
             hint = f"; did you mean `{near[0]}`?" if near else ""
             where = imported.__spec__.origin if imported.__spec__ else None
             raise LoadError(f"`{module}` ({where or 'without a file'}) has no `{step}`{hint}") from None
     return value
+
+
+def _own_names(value: object) -> list[str]:
+    """Return the public names of a value; of a module those that it defines, unless it has only imported ones."""
+    names = [name for name in dir(value) if not name.startswith("_")]
+    if not isinstance(value, ModuleType):
+        return names
+    return [name for name in names if getattr(getattr(value, name), "__module__", None) == value.__name__] or names
 
 
 def where_raised(error: BaseException) -> str:

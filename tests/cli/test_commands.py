@@ -302,3 +302,38 @@ def test_run_without_a_broker_says_so_with_a_hint(folder):
     assert "127.0.0.1:1" in result.stderr
     assert "Hint: Check the address, or start Kafka on this machine with `millrace dev kafka`." in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("plan", "streamsapp.yaml"), "streamsapp.yaml is a manifest and no program: give it with -f streamsapp.yaml"),
+        (("plan", ".", "--application-id", "a"), "for example `wordcount:topology`"),
+        (("plan", "shop:topolgy", "--application-id", "a"), "has no `topolgy`; did you mean `topology`?"),
+        (("init", "shop.py"), "shop.py is a file: name a folder, which is created if it does not exist"),
+        (("plan", "shop.py", "--application-id", "a", "-c", "num.stream.threads=x"), "(got 'x')\n"),
+    ],
+)
+def test_wrong_command_lines(folder, arguments, told):
+    """Exit code 2, and what to write instead."""
+    result = millrace(*arguments, folder=folder)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert told in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_logs_of_an_application_that_has_not_run(folder):
+    """It is told how to start it."""
+    result = millrace("dev", "logs", "--dir", "data", folder=folder)
+    assert result.returncode == 0
+    assert "shop has no logs in" in result.stderr
+    assert "start it with `millrace dev up`" in result.stderr
+
+
+@pytest.mark.slow
+def test_brokers_that_do_not_answer(folder):
+    """The message says what to check, in words."""
+    result = millrace("dev", "topics", "--bootstrap", "127.0.0.1:1", folder=folder)
+    assert result.returncode == 1
+    assert "Check that the brokers are running, and that host and port are right" in result.stderr
+    assert "KafkaError" not in result.stderr

@@ -45,6 +45,7 @@ class App:
         )
         assert ran.returncode == code, ran.stderr + ran.stdout
         assert "Traceback" not in ran.stderr
+        assert "librdkafka" not in ran.stderr  # what clients try again, such as a coordinator that is loading
         return ran.stderr if code else ran.stdout
 
     def status(self):
@@ -182,6 +183,25 @@ def test_reload_runs_the_changed_program(app):
     app.millrace("dev", "produce", "lines", '{"value": "Two"}')
     app.wait_for({"one": 1, "TWO": 1})
     assert "Changed: words.py" in log.read_text()
+
+
+def test_manifest_that_is_removed_while_it_is_watched(app):
+    """It is told what is missing, what runs keeps running, and with the file back the replicas are restarted."""
+    app.millrace("dev", "up", "--detach", "--reload")
+    app.millrace("dev", "produce", "lines", '{"value": "one"}')
+    app.wait_for({"one": 1})
+    before = app.status()["replicas"][0]["pid"]
+    manifest, log = app.folder / "streamsapp.yaml", app.folder / "data" / "host.log"
+    kept = manifest.rename(app.folder / "kept.yaml")
+    told = (
+        "Not reloaded: streamsapp.yaml is not there any more. The replicas that run go on with what they have read, and"
+    )
+    wait_until(lambda: told in log.read_text(), "a report", PATIENCE_S)
+    os.kill(before, 0)
+    kept.rename(manifest)
+    wait_until(lambda: app.status()["replicas"][0]["pid"] not in {before, None}, "another process", PATIENCE_S)
+    app.millrace("dev", "produce", "lines", '{"value": "one"}')
+    app.wait_for({"one": 2})
 
 
 def test_replica_that_dies_does_not_run_a_program_that_the_state_does_not_fit(app):

@@ -112,3 +112,23 @@ def test_wrong_choice_is_refused_with_the_valid_ones(run, option, wrong, choices
     assert code == 2
     assert option in text
     assert choices in text.upper()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [("verbose=False", False), ("verbose=True", True), ("verbose=False, quiet=False", True)],
+    ids=["command", "command -v", "run"],
+)
+def test_kafka_clients_warn_only_where_there_is_a_log(options, told):
+    """A command that prints what it does shows only errors of its clients, unless it is verbose; `run` logs warnings."""
+    program = (
+        "import logging\n"
+        "from millrace.cli.logs import configure\n"
+        "from millrace.kafka.clients import librdkafka_log\n"
+        f"configure({options})\n"
+        "librdkafka_log.warning('Coordinator load in progress: retrying')\n"
+        "librdkafka_log.error('Connect failed')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert ("retrying" in ran.stderr) is told
+    assert "Connect failed" in ran.stderr

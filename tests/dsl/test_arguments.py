@@ -178,7 +178,7 @@ class Whole:
 def test_whole_numbers_of_any_type_are_accepted():
     """What Python takes as an index, such as numpy's integers, is a duration, a number of partitions and a limit."""
     assert TimeWindows.of_size_with_no_grace(Whole(5)) == TimeWindows(5, 5, 0)
-    assert type(Repartitioned.as_("r").with_number_of_partitions(Whole(3)).number_of_partitions) is int
+    assert type(Repartitioned.as_("r").with_number_of_partitions(Whole(3)).partitions) is int
     assert type(BufferConfig.max_records(Whole(3)).with_max_bytes(Whole(4)).byte_limit) is int
 
 

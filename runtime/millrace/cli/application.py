@@ -214,6 +214,8 @@ def application(
         raise ConfigError(
             "Say what to run: give an entrypoint (`package.module:callable` or app.py) or a manifest (-f FILE)"
         )
+    if manifest is None and entrypoint.endswith((".yaml", ".yml")):
+        raise ConfigError(f"{entrypoint} is a manifest and no program: give it with -f {entrypoint}")
     if bootstrap is not None:
         merged["bootstrap.servers"] = bootstrap
     merged |= dict(map(setting, settings))

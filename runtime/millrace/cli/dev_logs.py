@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +42,9 @@ def logs(
         raise ConfigError(f"In `dev logs`, -f is short for --follow: name the manifest with --file {manifest}")
     name = load(file).metadata.name
     place = LocalDirectory.of(name, directory)
+    if not place.logs():
+        print(f"{name} has no logs in {place.root}: start it with `millrace dev up`", file=sys.stderr)
+        return
     wanted = {f"{name}-{replica}" if replica.isdigit() else replica for replica in replicas or ()}
     if unknown := sorted(wanted - place.logs().keys()):
         there = ", ".join(place.logs()) or "none"

@@ -85,7 +85,7 @@ def parse(entrypoint: str) -> tuple[str, str, str | None]:
     steps = [*module.split("."), *attribute.split(".")]
     if not all(step.isidentifier() for step in steps):
         example = module if colon and module.replace(".", "_").isidentifier() else entrypoint.partition(":")[0]
-        example = example if example.replace(".", "_").isidentifier() else "wordcount"
+        example = example if all(step.isidentifier() for step in example.split(".")) else "wordcount"
         raise EntrypointError(
             f"`{entrypoint}` is not an entrypoint: write `package.module:callable`, for example `{example}:{DEFAULT_CALLABLE}`"
         )

@@ -43,6 +43,8 @@ def init(
     - `millrace init --name order-totals`
     """
     folder = directory.absolute()
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{directory} is a file: name a folder, which is created if it does not exist")
     given = name if name is not None else re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,40}[a-z0-9])?", given):
         raise ConfigError(

@@ -53,7 +53,8 @@ def configure(
 
     Args:
         verbose: Whether Millrace logs at DEBUG, whatever `level` says.
-        quiet: Whether Millrace logs only warnings unless `level` is given, because the command itself prints what it does.
+        quiet: Whether Millrace logs only warnings unless `level` is given, because the command itself prints what it does. Its
+            Kafka clients then log only errors, since they warn of what they try again, such as a coordinator that is loading.
         level: The level of Millrace and of the user's program; libraries do not log below INFO. None: Millrace's level
             depends on `quiet`, and everything else logs from WARNING on.
         form: The format of a record.
@@ -71,6 +72,8 @@ def configure(
     else:
         ours = level.value
     logging.getLogger("millrace").setLevel(ours)
+    alone = quiet and not verbose and level is None
+    logging.getLogger("millrace.kafka.librdkafka").setLevel(logging.ERROR if alone else logging.NOTSET)
 
 
 def are_json() -> bool:

@@ -231,6 +231,12 @@ class LocalHost:
 
     def reload(self) -> None:
         """Restart the replicas with the program and the manifest as they are now; if these are wrong, only report that."""
+        if not self._options.manifest.exists():
+            self._report(
+                f"Not reloaded: {self._options.manifest} is not there any more. The replicas that run go on with what they have "
+                "read, and are restarted as soon as it is back"
+            )
+            return
         app, plan = self.app, self._plan
         try:
             self.app = load(self._options.manifest)

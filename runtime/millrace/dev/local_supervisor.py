@@ -52,7 +52,7 @@ def supervise(options: HostOptions, console: Console | None = None) -> None:
     """
     console = console or Console(highlight=False)
     with _stop_signals():
-        host = LocalHost(options, report=lambda line: console.print(line, markup=False))
+        host = LocalHost(options, report=lambda line: console.print(line, markup=False, soft_wrap=True))
         with host:
             try:
                 host.ask_for_plan()
@@ -161,19 +161,21 @@ def table(views: Sequence[ReplicaView]) -> Table:
 
 
 def _watch(host: LocalHost, console: Console, sources: SourceWatch | None) -> NoReturn:
-    show_views = _live_table if console.is_terminal else _lines
+    show_views, here = _live_table if console.is_terminal else _lines, Path.cwd()  # which may be deleted, too
     with show_views(console) as update:
         while True:
             host.poll()
             update(host.publish())
             if sources and (changes := sources.changes()):
-                console.print(f"Changed: {', '.join(map(_short, changes))}", markup=False, soft_wrap=True)
+                console.print(
+                    f"Changed: {', '.join(_short(path, here) for path in changes)}", markup=False, soft_wrap=True
+                )
                 host.reload()
             time.sleep(_REFRESH_S)
 
 
-def _short(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+def _short(path: Path, here: Path) -> str:
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from millrace.checks import Suggesting
 from millrace.dsl.processors.tables import View
@@ -13,6 +13,11 @@ V = TypeVar("V")
 
 class GlobalKTable(Suggesting, Generic[K, V]):
     """Made by `StreamsBuilder.global_table`; streams can be joined with it by any key."""
+
+    _ELSEWHERE: ClassVar = dict.fromkeys(
+        ("to_stream", "filter", "map_values", "group_by", "join", "left_join"),
+        "streams can look it up, and nothing else: stream.join(global_table, joiner, key_selector=…)",
+    )
 
     def __init__(self, view: View, queryable_store_name: str | None, topic: str) -> None:
         self._view = view

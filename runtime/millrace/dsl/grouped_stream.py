@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 from millrace.checks import callback
 from millrace.dsl.abstract_stream import AbstractStream
@@ -32,6 +32,10 @@ REDUCE = "KSTREAM-REDUCE-"
 
 class KGroupedStream(AbstractStream[K, V]):
     """Made by `KStream.group_by` and `group_by_key`. Records without key or value are dropped by the aggregations."""
+
+    _ELSEWHERE: ClassVar = dict.fromkeys(
+        ("to", "to_stream", "suppress", "map_values"), "aggregate it first: count(), reduce(…) or aggregate(…)"
+    )
 
     def __init__(
         self,

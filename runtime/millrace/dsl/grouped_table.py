@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from millrace.checks import callback
 from millrace.config import StreamsConfig
@@ -34,6 +34,10 @@ REDUCE = "KTABLE-REDUCE-"
 
 class KGroupedTable(AbstractStream[K, V]):
     """Made by `KTable.group_by`. When an entry changes, its old value is removed from its group and its new value added."""
+
+    _ELSEWHERE: ClassVar = {
+        "windowed_by": "only streams have windows: to_stream().group_by_key().windowed_by(…) of the table"
+    }
 
     def __init__(self, table: KTable[Any, Any], node: GraphNode, grouped: Grouped[K, V]) -> None:
         super().__init__(

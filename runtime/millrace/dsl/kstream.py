@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from millrace.checks import callback, instance, option, processor_supplier
 from millrace.dsl.branched_stream import BranchedKStream
@@ -39,6 +39,15 @@ R = TypeVar("R")
 
 class KStream(StreamJoins[K, V]):
     """Records with keys of type K and values of type V. Made by `StreamsBuilder.stream` and by operators."""
+
+    _ELSEWHERE: ClassVar = {
+        **{
+            name: f"group the stream first: group_by_key().{name}(…)"
+            for name in ("count", "reduce", "aggregate", "cogroup", "windowed_by")
+        },
+        "suppress": "only a table can be suppressed: aggregate the stream first",
+        "to_stream": "it is a stream already",
+    }
 
     # Stateless operators.
 
@@ -310,7 +319,7 @@ class KStream(StreamJoins[K, V]):
             key_serde=key_serde,
             value_serde=value_serde,
             partitioner=options.partitioner,
-            partitions=options.number_of_partitions,
+            partitions=options.partitions,
             name_is_generated=options.name is None,
             mergeable=False,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 from millrace.checks import callback, instance, mistake, option, processor_supplier, wrong
 from millrace.dsl import table_joins
@@ -49,6 +49,19 @@ FK = TypeVar("FK")
 
 class KTable(AbstractKTable[K, V]):
     """A table with keys of type K and values of type V. Made by `StreamsBuilder.table`, aggregations and operators."""
+
+    _ELSEWHERE: ClassVar = {
+        **{
+            name: f"make a stream of its changes first: to_stream().{name}(…)"
+            for name in (
+                "to", "foreach", "peek", "print", "process", "process_values", "repartition", "merge", "select_key", "map",
+                "flat_map", "flat_map_values", "split",
+            )
+        },
+        **{name: f"group the table first: group_by(…).{name}(…)" for name in ("count", "reduce", "aggregate")},
+        "group_by_key": "a table is grouped by what a function returns: group_by(lambda key, value: (key, value))",
+        "windowed_by": "only streams have windows: to_stream().group_by_key().windowed_by(…)",
+    }  # fmt: skip
 
     @property
     def queryable_store_name(self) -> str | None:

@@ -64,6 +64,8 @@ class StreamsBuilder(Suggesting):
             ['(topics: [orders, returns])', '(topics: clicks-.*)']
         """
         options: Consumed[Any, Any] = option(consumed, "consumed", Consumed)
+        if isinstance(topics, re.Pattern) and not isinstance(topics.pattern, str):
+            raise wrong("the pattern", "one of text, such as re.compile('in-.*')", topics)
         pattern, listed = (topics, ()) if isinstance(topics, re.Pattern) else (None, _topics(topics))
         name = self._graph.names.processor(STREAM_SOURCE, options.name)
         node = StreamSource(

@@ -197,6 +197,18 @@ def request_timeout(deadline: Deadline) -> float:
     return min(REQUEST_TIMEOUT_S, deadline.left_s(at_least=0.1))
 
 
+_UNREACHABLE: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})  # noqa: SLF001 (their only names)
+
+
+def _told(problem: object) -> str:
+    """Return what a problem is, and what can be done if no broker has answered."""
+    error = problem.args[0] if isinstance(problem, KafkaException) else problem
+    if not isinstance(error, KafkaError):
+        return str(problem)
+    advice = ". Check that the brokers are running, and that host and port are right"
+    return f"{error.str()}{advice if error.code() in _UNREACHABLE else ''}"
+
+
 def pause(deadline: Deadline, what: str, problem: object) -> None:
     """Wait a moment before a retry.
 
@@ -204,7 +216,7 @@ def pause(deadline: Deadline, what: str, problem: object) -> None:
         StreamsTimeoutError: The deadline has passed; the message has what was tried, and the last problem.
     """
     if deadline.passed or given_up():
-        raise StreamsTimeoutError(f"Cannot {what} in time: {problem}")
+        raise StreamsTimeoutError(f"Cannot {what} in time: {_told(problem)}")
     time.sleep(_PAUSE_S)
 
 

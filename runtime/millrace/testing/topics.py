@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from millrace.checks import Suggesting
+from millrace.checks import Suggesting, whole
 from millrace.durations import Duration, to_millis
 from millrace.records import NO_HEADERS, Headers, KeyValue, Record
 from millrace.serdes.base import Serde
@@ -62,6 +62,8 @@ class TestInputTopic(Suggesting, Generic[K, V]):
         if timestamp is None:
             timestamp = self._next_ms
             self._next_ms += self._auto_advance_ms
+        else:
+            timestamp = whole(timestamp, "the timestamp", "whole milliseconds since the epoch")
         headers = Headers(headers)
         key_bytes = None if key is None else self._key_serde.serialize(self.name, key, headers)
         value_bytes = None if value is None else self._value_serde.serialize(self.name, value, headers)

@@ -256,6 +256,7 @@ class Topology(Suggesting):
         Raises:
             TopologyError: it is empty, or internal resources have generated names although the configuration forbids it.
         """
+        instance(config, "config", StreamsConfig, "a StreamsConfig", "make one with StreamsConfig.of(…)")
         if not self._builder.nodes:
             raise mistake("The topology is empty: it reads nothing. Call stream(), table() or add_source() first")
         return self._builder.build(config)

@@ -62,18 +62,18 @@ class Repartitioned(Suggesting, Generic[K, V]):
     """The topic is `<application.id>-<name>-repartition`."""
     key_serde: Serde[K] | None = None
     value_serde: Serde[V] | None = None
-    number_of_partitions: int | None = None
+    partitions: int | None = None
     """None: as many as the largest input."""
     partitioner: StreamPartitioner | None = None
 
     def __post_init__(self) -> None:
         name_of(self.name)
         serdes(key_serde=self.key_serde, value_serde=self.value_serde)
-        if self.number_of_partitions is not None:
-            number = whole(self.number_of_partitions, "number_of_partitions", "an int of at least 1")
+        if self.partitions is not None:
+            number = whole(self.partitions, "number_of_partitions", "an int of at least 1")
             if number < 1:
                 raise wrong("number_of_partitions", "an int of at least 1", number)
-            object.__setattr__(self, "number_of_partitions", number)
+            object.__setattr__(self, "partitions", number)
         if self.partitioner is not None:
             callback(self.partitioner, "partitioner", "topic, key, value, number_of_partitions")
 
@@ -88,6 +88,11 @@ class Repartitioned(Suggesting, Generic[K, V]):
         return Repartitioned(key_serde=key_serde, value_serde=value_serde)
 
     @classmethod
+    def number_of_partitions(cls, number: int) -> Repartitioned[Any, Any]:
+        """Use this number of partitions; streams and tables joined with it must have the same number."""
+        return cls(partitions=number)
+
+    @classmethod
     def stream_partitioner(cls, partitioner: StreamPartitioner) -> Repartitioned[Any, Any]:
         """Choose partitions with this function."""
         return cls(partitioner=partitioner)
@@ -98,7 +103,7 @@ class Repartitioned(Suggesting, Generic[K, V]):
 
     def with_number_of_partitions(self, number: int) -> Repartitioned[K, V]:
         """Use this number of partitions; streams and tables joined with it must have the same number."""
-        return replace(self, number_of_partitions=number)
+        return replace(self, partitions=number)
 
     def with_key_serde(self, serde: Serde[K] | None) -> Repartitioned[K, V]:
         """Write and read keys with this serde."""

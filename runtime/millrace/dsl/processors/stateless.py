@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,17 @@ from millrace.records import Headers
 KeyValueMapper = Callable[[Any, Any], object]
 """Gets key and value."""
 Predicate = KeyValueMapper
+
+
+def _result_error(error: Exception, wanted: str) -> Exception:
+    """Return what to report: that the result is of another kind, if the error is not one that the function raised."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    raised_here = bool(frames) and frames[-1][0].f_code.co_filename == __file__
+    if raised_here and isinstance(error, TypeError | ValueError) and re.search("unpack|not iterable", str(error)):
+        told = TypeError(f"the function must return {wanted} ({error})")
+        told.__cause__ = error
+        return told
+    return error
 
 
 def pass_through() -> NodeFactory:
@@ -58,7 +71,7 @@ def mapping(mapper: Callable[[Any, Any], tuple[object, object]]) -> NodeFactory:
             try:
                 new_key, new_value = mapper(key, value)
             except Exception as error:
-                fail(error, key, value, timestamp, headers)
+                fail(_result_error(error, "a pair of key and value"), key, value, timestamp, headers)
                 return
             forward(new_key, new_value, timestamp, headers)
 
@@ -134,7 +147,13 @@ def flat_mapping(mapper: Callable[[Any, Any], Iterable[tuple[object, object]]]) 
             try:
                 pairs = [(new_key, new_value) for new_key, new_value in mapper(key, value)]
             except Exception as error:
-                fail(error, key, value, timestamp, headers)
+                fail(
+                    _result_error(error, "pairs of key and value, such as a list of them"),
+                    key,
+                    value,
+                    timestamp,
+                    headers,
+                )
                 return
             for new_key, new_value in pairs:
                 forward(new_key, new_value, timestamp, headers)
@@ -154,7 +173,9 @@ def flat_mapping_values(mapper: Callable[[Any], Iterable[object]]) -> NodeFactor
             try:
                 values = list(mapper(value))
             except Exception as error:
-                fail(error, key, value, timestamp, headers)
+                fail(
+                    _result_error(error, "several values, such as a list; [] for none"), key, value, timestamp, headers
+                )
                 return
             for new_value in values:
                 forward(key, new_value, timestamp, headers)
@@ -174,7 +195,9 @@ def flat_mapping_values_with_key(mapper: Callable[[Any, Any], Iterable[object]])
             try:
                 values = list(mapper(key, value))
             except Exception as error:
-                fail(error, key, value, timestamp, headers)
+                fail(
+                    _result_error(error, "several values, such as a list; [] for none"), key, value, timestamp, headers
+                )
                 return
             for new_value in values:
                 forward(key, new_value, timestamp, headers)
