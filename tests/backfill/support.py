@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from millrace.backfill.executor import TaskFunction
 from millrace.backfill.history import Backfill
+from millrace.backfill.packing import unpacked
 from millrace.backfill.rows import REPORT, Row, to_arrow
 from millrace.backfill.stages import plan_stages, shuffled_topics
 from millrace.config import StreamsConfig
@@ -298,7 +299,7 @@ def run_without_spark(backfill: Backfill) -> Result:
             previous = circular
             rows = _run_stage(function, [*before, *circular])
         done += rows
-    return result_of(plan, [row for row in done if row.topic not in shuffled])
+    return result_of(plan, single_rows([row for row in done if row.topic not in shuffled]))
 
 
 def _run_stage(function: TaskFunction, before: Sequence[Row]) -> list[Row]:
@@ -311,10 +312,22 @@ def _run_stage(function: TaskFunction, before: Sequence[Row]) -> list[Row]:
         first = Row(REPORT, index, -1, "", 0, 0, None, None, NO_HEADERS)
         arrow = pa.Table.from_batches([to_arrow([first, *own])]).to_batches(max_chunksize=ARROW_ROWS)
         for batch in function(iter(arrow)):
-            for row in batch.to_pylist():
-                headers = Headers((one["name"], one["value"]) for one in row.pop("headers") or ())
-                sent.append(Row(**row, headers=headers))
+            sent += rows_of(batch)
     return sent
+
+
+def single_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return packed rows as single ones."""
+    return [row for batch in unpacked(iter([to_arrow(rows)])) for row in rows_of(batch)] if rows else []
+
+
+def rows_of(batch: pa.RecordBatch) -> list[Row]:
+    """Return the rows of a batch of Arrow."""
+    found = []
+    for row in batch.to_pylist():
+        headers = Headers((one["name"], one["value"]) for one in row.pop("headers") or ())
+        found.append(Row(**row, headers=headers))
+    return found
 
 
 def step(task: StreamTask) -> bool:

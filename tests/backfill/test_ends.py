@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import backfill_clients, check_unchanged, freeze
 from millrace.backfill.publish import Changes, Publisher
-from millrace.backfill.rows import Row
+from millrace.backfill.rows import Row, to_arrow
 from millrace.backfill.run import BackfillSpec, Phase, run_backfill
 from millrace.backfill.writer import Writer
 from millrace.cli.backfill_report import Reporter
@@ -114,12 +114,12 @@ def test_versions_of_the_first_millisecond_are_found_again(app):
     target = TopicPartition(app.sink, 0)
     clients, admin = backfill_clients(app.clients.config), open_admin(app.clients.admin())
     writer = Writer(clients, f"{app.id}-backfill")
-    row = Row(app.sink, 0, 0, "0_0", 1, 0, b"k", b"v", NO_HEADERS)
+    rows = to_arrow([Row(app.sink, 0, 0, "0_0", 1, 0, b"k", b"v", NO_HEADERS)])
     for _ in range(2):
         old = {target: range(latest_offsets(admin, [target])[target])}
         with writer.transaction():
             changes = Changes(app.settings, old, versioned=frozenset({app.sink}), mark="")
-            assert changes.write(writer, clients, target, iter([row])).tombstones == 0
+            assert changes.write(writer, clients, target, iter([rows])).tombstones == 0
             writer.commit(app.id, {})
     writer.close()
 

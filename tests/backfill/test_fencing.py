@@ -22,7 +22,7 @@ from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.states import State
 from millrace.kafka.clients import open_admin
 from millrace.kafka.offsets import latest_offsets
-from millrace.records import OffsetAndMetadata, TopicPartition
+from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -127,7 +127,7 @@ def test_a_transaction_that_takes_too_long(app):
         pytest.raises(StreamsTimeoutError, match=r"producer.transaction.timeout.ms \(1,000 ms\)"),
         writer.transaction(),
     ):
-        writer.send(target, b"k", b"v", 1, ())
+        writer.send(target, [(b"k", b"v", 1, NO_HEADERS)])
         writer.flush()
         wait_until(ended, "the coordinator ends the transaction", DEADLINE_S)
         writer.commit(app.id, {TopicPartition(app.source, 0): OffsetAndMetadata(1)})
@@ -139,7 +139,7 @@ def test_a_record_that_is_too_large(app):
     """The error says which limit of the producer it exceeds."""
     writer = Writer(backfill_clients(app.clients.config), f"{app.id}-backfill")
     with pytest.raises(ProductionError, match=f"send a record to {app.sink}.*too large"), writer.transaction():
-        writer.send(TopicPartition(app.sink, 0), b"k", bytes(2_000_000), 1, ())
+        writer.send(TopicPartition(app.sink, 0), [(b"k", bytes(2_000_000), 1, NO_HEADERS)])
     writer.close()
 
 

@@ -112,7 +112,7 @@ def test_spark_computes_what_the_engine_does(spark, names):
     """So they are when Spark runs the tasks and shuffles what they send each other."""
     backfills = {name: backfill_of(name, 3) for name in names}
     computed = {name: compute(spark, backfill) for name, backfill in backfills.items()}
-    named = [found.rows.withColumn("name", F.lit(name)) for name, found in computed.items()]
+    named = [found.records().withColumn("name", F.lit(name)) for name, found in computed.items()]
     rows = reduce(DataFrame.unionByName, named).collect()  # one job for all of them
     problems = []
     for name, backfill in backfills.items():

@@ -207,7 +207,7 @@ def test_rows_of_files_come_before_what_is_read(spark):
     history.filed = [(0, 1, 100, b"f1"), (0, 2, 300, b"f2"), (0, 3, 200, b"f3")]
     history.shuffled = frozenset({"in"})
     found = compute(spark, Backfill(partial(dsl, copied), SETTINGS, history, outputs=Outputs.ALL))
-    values = [value for _, value in outputs_of(result_of(found.plan, found.rows.collect()), "out")]
+    values = [value for _, value in outputs_of(result_of(found.plan, found.records().collect()), "out")]
     assert values == [b"f1", b"o1", b"f2", b"f3", b"o2", b"k4"]
 
 
@@ -258,7 +258,7 @@ def test_each_task_reports_its_offsets_and_times(spark):
         b.stream(["a", "b"]).group_by_key().count(kv("counts"))
 
     inputs = [("a", b"k", b"1", 50, ()), ("a", b"k", b"1", 20, ())]
-    rows = compute(spark, backfill_of(merged, inputs, {"a": 1, "b": 1})).rows.where(f"topic = '{REPORT}'").collect()
+    rows = compute(spark, backfill_of(merged, inputs, {"a": 1, "b": 1})).records(REPORT).collect()
     report = json.loads(rows[0].value)
     assert (rows[0].task, report["processed"], report["dropped"], report["stream_time"]) == ("0_0", 2, 0, 50)
     [[topic, partition, offset, metadata]] = report["offsets"]
@@ -281,9 +281,10 @@ def test_a_users_topic_that_is_a_changelog_is_handed_over(spark):
         (Outputs.ALL, {"middle": 3, "out": 3}),
     ):
         found = compute(spark, backfill_of(through, inputs, counts, outputs=outputs, config=optimised))
-        counted = {row.topic: row["count"] for row in found.rows.groupBy("topic").count().collect()}
+        counted = {row.topic: row["count"] for row in found.records().groupBy("topic").count().collect()}
         del counted[REPORT]
         assert counted == expected
+        assert {topic: size.records for topic, size in found.sizes().items()} == expected
 
 
 def test_stores_without_changelog_are_named():
@@ -317,7 +318,7 @@ def test_side_effects_can_be_allowed(spark):
     """Then they happen, and the records pass."""
     backfill = backfill_of(peeking, records("in", ("a", "1")), {"in": 1, "out": 1}, side_effects=True)
     found = compute(spark, backfill)
-    assert outputs_of(result_of(found.plan, found.rows.collect()), "out") == [(b"a", b"1")]
+    assert outputs_of(result_of(found.plan, found.records().collect()), "out") == [(b"a", b"1")]
 
 
 def clock() -> Topology:
@@ -420,7 +421,7 @@ def test_headers_survive_the_shuffle(spark):
 
     inputs = [("in", b"k", b"", 0, (("h", b"1"),)), ("in", b"", None, 1, ())]
     found = compute(spark, backfill_of(shuffle, inputs, {"in": 1, "out": 1}))
-    rows = [row for rows in result_of(found.plan, found.rows.collect()).outputs.values() for row in rows]
+    rows = [row for rows in result_of(found.plan, found.records().collect()).outputs.values() for row in rows]
     assert rows == [
         (b"k", b"", 0, (("h", b"1"), ("h", b""), ("none", None))),
         (b"", None, 1, (("h", b""), ("none", None))),

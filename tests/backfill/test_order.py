@@ -108,4 +108,4 @@ def test_300_000_records_in_spark_give_what_the_engine_gives(spark):
     backfill = backfill_of(25_000)
     expected = engine_of(backfill).run()
     computed = compute(spark, backfill)
-    assert differences(expected, result_of(computed.plan, computed.rows.collect()))[:3] == []
+    assert differences(expected, result_of(computed.plan, computed.records().collect()))[:3] == []

@@ -6,10 +6,11 @@ import random
 
 import pyarrow as pa
 import pytest
+from tests.backfill.support import single_rows
 
 from millrace.backfill import packing
-from millrace.backfill.packing import PackedTopic, merged, unpacked
-from millrace.backfill.rows import REPORT, Row, rows_from_arrow, to_arrow
+from millrace.backfill.packing import PackedTopic, merged
+from millrace.backfill.rows import REPORT, Row, to_arrow
 from millrace.engine.partitioner import partition_for_key
 from millrace.records import NO_HEADERS, Headers
 
@@ -136,5 +137,5 @@ def test_packed_rows_become_single_ones_again():
     chance = random.Random(3)
     packed, single = send("a", "0_0", chance, 300)
     other = Row("b", 1, 5, "0_0", 1, 4, b"k", None, Headers([("h", b"x")]))
-    found = [row for batch in unpacked(iter([to_arrow([*packed, other])])) for row in rows_from_arrow(batch)]
+    found = single_rows([*packed, other])
     assert sorted(found, key=lambda row: (row.topic, row.number)) == [*single, other]

@@ -15,7 +15,7 @@ from millrace.config import StreamsConfig
 from millrace.dev._ports import free_ports
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.errors import StreamsTimeoutError
-from millrace.records import OffsetAndMetadata, TopicPartition
+from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -97,7 +97,7 @@ def test_a_commit_without_an_answer(proxied, app):
     network.fail(app.id, before_the_broker=False)
     try:
         with pytest.raises(StreamsTimeoutError, match=UNKNOWN) as failure, writer.transaction():
-            writer.send(TopicPartition(app.sink, 0), b"k", b"v", 1, ())
+            writer.send(TopicPartition(app.sink, 0), [(b"k", b"v", 1, NO_HEADERS)])
             writer.commit(app.id, {TopicPartition(app.source, 0): OffsetAndMetadata(1)})
         assert "Start the backfill again" in str(failure.value)
         assert "producer takes" not in str(failure.value)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millrace.backfill.changes import CompactedChanges
-from millrace.backfill.packing import PackedTopic
+from millrace.backfill.packing import Changed, PackedTopic, Size, packed_changes
 from millrace.backfill.rows import Row
 from millrace.engine.partitioner import partition_for_key
 from millrace.engine.task_state import TaskTimes
@@ -51,7 +51,6 @@ class Topics(NamedTuple):
 class _Route(Enum):
     DISCARD = auto()
     LAST_PER_KEY = auto()
-    EVERY = auto()
     PACKED = auto()
     CIRCULAR = auto()
 
@@ -59,14 +58,12 @@ class _Route(Enum):
 class _Target:
     """Where the records of one topic go."""
 
-    __slots__ = ("packed", "partitions", "reached", "route")
+    __slots__ = ("packed", "partitions", "route")
 
     def __init__(self, route: _Route, partitions: int, packed: PackedTopic | None) -> None:
         self.route = route
         self.partitions = partitions
         self.packed = packed
-        self.reached = [UNKNOWN_TIMESTAMP] * partitions
-        """The largest timestamp sent to each partition."""
 
 
 class BackfillCollector:
@@ -94,6 +91,7 @@ class BackfillCollector:
         self._rows: list[Row] = []
         self._number = 0
         self._targets: dict[str, _Target] = {}
+        self._sizes: dict[str, Size] = {}
         self._last: dict[TopicPartition, CompactedChanges] = {}
         self._changes: dict[TopicPartition, CompactedChanges] = {}
 
@@ -122,11 +120,7 @@ class BackfillCollector:
             self._compacted(self._last, TopicPartition(topic, partition)).log_change(key, value, at, headers)
             return
         self._number = number = self._number + 1
-        reached = target.reached[partition]
-        if at > reached:
-            target.reached[partition] = reached = at
-        if route is _Route.CIRCULAR:
-            reached = max(at, self.reached, self.times.stream_time)
+        reached = max(at, self.reached, self.times.stream_time)
         row = (topic, partition, reached, self._name, number, at, key, value, headers, 0)
         self._rows.append(new_tuple(Row, row))
 
@@ -159,6 +153,8 @@ class BackfillCollector:
     def take(self, *, everything: bool = False) -> list[Row]:
         """Return the rows since the last call; those for other tasks only once there are many, or if everything is wanted."""
         rows, self._rows = self._rows, []
+        for row in rows:
+            self._count(row.topic, Size(1, len(row.key or b"") + len(row.value or b"")))
         for target in self._targets.values():
             if target.packed is not None:
                 rows += target.packed.take(everything=everything)
@@ -170,17 +166,27 @@ class BackfillCollector:
         Args:
             stream_time: of the task: the timestamp of changes that have none.
         """
-        for (topic, partition), changes in chain(self._last.items(), self._changes.items()):
-            topics = self._topics
-            keeps_deletions = (
-                topic in topics.versioned | topics.numbered or TopicPartition(topic, partition) in self._last
+        late = max(stream_time, 0)
+        topics = self._topics
+        for target, changes in chain(self._last.items(), self._changes.items()):
+            keeps_deletions = target.topic in topics.versioned | topics.numbered or target in self._last
+            left: Iterator[Changed] = (
+                (late if timestamp is None else timestamp, key, value, headers)
+                for key, (value, timestamp, headers) in changes.rows()
+                if value is not None or keeps_deletions
             )
-            for key, change in changes.rows():
-                if change.value is None and not keeps_deletions:
-                    continue
-                at = max(stream_time, 0) if change.timestamp is None else change.timestamp
-                self._number += 1
-                yield Row(topic, partition, 0, self._name, self._number, at, key, change.value, change.headers)
+            for row, size in packed_changes(target, self._name, self._number + 1, left):
+                self._number += size.records
+                self._count(target.topic, size)
+                yield row
+
+    def sizes(self) -> dict[str, Size]:
+        """Return how much was sent to each topic, in all rows that were returned."""
+        packed = {name: target.packed.size for name, target in self._targets.items() if target.packed is not None}
+        return {name: size for name, size in {**packed, **self._sizes}.items() if size.records}
+
+    def _count(self, topic: str, size: Size) -> None:
+        self._sizes[topic] = self._sizes.get(topic, Size()).plus(*size)
 
     def close(self) -> None:
         """Delete what is on disk."""
@@ -204,7 +210,7 @@ class BackfillCollector:
         elif self._outputs is Outputs.LAST and topic != topics.dead_letters:
             route = _Route.LAST_PER_KEY
         else:
-            route = _Route.EVERY
+            route = _Route.PACKED
         partitions = 1 if route is _Route.DISCARD else self.partition_count(topic)
         packed = None
         if route is _Route.PACKED:

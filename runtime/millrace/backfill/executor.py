@@ -100,7 +100,7 @@ class TaskFunction:
         )
         observation.task = run.task
         try:
-            yield from _batches(_rows(run, observation))
+            yield from _batches(_rows(run, collector, observation))
         finally:
             run.task.close_dirty()
             collector.close()
@@ -224,11 +224,11 @@ def _parts(batch: pa.RecordBatch, circular: frozenset[str]) -> Iterator[pa.Recor
             start = index
 
 
-def _rows(run: TaskRun, observation: TaskObservation) -> Iterator[Row]:
+def _rows(run: TaskRun, collector: BackfillCollector, observation: TaskObservation) -> Iterator[Row]:
     for rows in run.rows():
         observation.tell()
         yield from rows
-    yield _report(run)
+    yield _report(run, collector)
 
 
 def _batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
@@ -245,12 +245,13 @@ def _batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         yield to_arrow(batch)
 
 
-def _report(run: TaskRun) -> Row:
+def _report(run: TaskRun, collector: BackfillCollector) -> Row:
     counters, task_id = run.task.counters, run.task.task_id
     report = {
         "processed": counters.records_processed,
         "dropped": counters.dropped_records,
         "stream_time": run.stream_time,
+        "sizes": collector.sizes(),
         "offsets": [[*partition, found.offset, found.metadata] for partition, found in sorted(run.offsets.items())],
     }
     value = json.dumps(report).encode()

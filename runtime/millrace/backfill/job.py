@@ -6,11 +6,12 @@ task had reached; `TaskRun` feeds both to the engine. Nothing is written here.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import NamedTuple
+from functools import cached_property, reduce
+from typing import Any
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +21,7 @@ from millrace.backfill.collector import Outputs
 from millrace.backfill.executor import TaskFunction
 from millrace.backfill.history import Backfill, History
 from millrace.backfill.observation import Observer
-from millrace.backfill.packing import unpacked
+from millrace.backfill.packing import Size, unpacked
 from millrace.backfill.refusals import notes, refuse
 from millrace.backfill.rows import COLUMNS, PACKED_DDL, REPORT, ROWS_DDL
 from millrace.backfill.stages import Stage, plan_stages, shuffled_topics
@@ -36,31 +37,45 @@ _BATCH_BYTES = ("spark.sql.execution.arrow.maxBytesPerBatch", str(64 * 1024 * 10
 """How much Spark gives a Python worker at once. Its own limit is a number of rows, of which packed ones are too large."""
 
 
-class Size(NamedTuple):
-    """How much is computed of a topic."""
-
-    records: int
-    bytes: int
-    """Of keys and values."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Computed:
     """What a job computes; Spark does so when `rows` are used."""
 
     plan: TopologyPlan
     counts: PartitionCounts
     rows: DataFrame
-    """`Row`s: outputs, changelogs, and one report per task (topic `REPORT`)."""
+    """`Row`s, most of them packed: outputs, changelogs, and one report per task (topic `REPORT`)."""
     notes: tuple[str, ...]
     """What the user should know about the result."""
 
+    last: frozenset[str] = frozenset()
+    """Topics of which only the last record of each key is kept although their tasks sent more."""
+    left_out: frozenset[str] = frozenset()
+    """Topics of which nothing is kept although tasks sent records to them."""
+
+    @cached_property
+    def reports(self) -> list[dict[str, Any]]:
+        """What the tasks report; the first call computes everything."""
+        return [json.loads(row["value"]) for row in self.rows.where(F.col("topic") == REPORT).select("value").collect()]
+
+    def records(self, *topics: str) -> DataFrame:
+        """Return rows of single records, without `packed`: of some topics, or of all."""
+        rows = self.rows.where(F.col("topic").isin(*topics)) if topics else self.rows
+        return rows.mapInArrow(unpacked, ROWS_DDL)
+
     def sizes(self) -> dict[str, Size]:
         """Return how much there is of each topic; reports are left out."""
-        size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
-        rows = self.rows.where(F.col("topic") != REPORT)
-        found = rows.groupBy("topic").agg(F.count("*").alias("records"), F.sum(size).alias("bytes")).collect()
-        return {row["topic"]: Size(row["records"], row["bytes"]) for row in found}
+        found: dict[str, Size] = {}
+        for report in self.reports:
+            for topic, size in report["sizes"].items():
+                if topic not in self.last | self.left_out:
+                    found[topic] = found.get(topic, Size()).plus(*size)
+        if self.last:
+            size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
+            rows = self.rows.where(F.col("topic").isin(*self.last))
+            for row in rows.groupBy("topic").agg(F.count("*").alias("records"), F.sum(size).alias("bytes")).collect():
+                found[row["topic"]] = Size(row["records"], row["bytes"])
+        return found
 
 
 def compute(spark: SparkSession, backfill: Backfill, watch: Watch | None = None) -> Computed:
@@ -98,7 +113,9 @@ def compute(spark: SparkSession, backfill: Backfill, watch: Watch | None = None)
                 before.append(given.where(F.col("topic").isin(*stage.sources)).withColumn("packed", F.lit(0)))
             done.append(job.run(number, stage, before))
     rows = _union(done, spark.createDataFrame([], PACKED_DDL))
-    return Computed(plan, counts, _published(rows, plan, job.shuffled, backfill.outputs), notes(plan))
+    every, last = _kept(plan, job.shuffled, backfill.outputs)
+    left_out = job.shuffled - every - last
+    return Computed(plan, counts, _published(rows, last, left_out), notes(plan), last, left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,31 +199,29 @@ def _checksum(rows: DataFrame) -> tuple[int, int]:
     return found[0], int(found[1] or 0)
 
 
-def _published(rows: DataFrame, plan: TopologyPlan, shuffled: frozenset[str], outputs: Outputs) -> DataFrame:
-    """Return the rows without those that only tasks of the application need.
+def _kept(plan: TopologyPlan, shuffled: frozenset[str], outputs: Outputs) -> tuple[frozenset[str], frozenset[str]]:
+    """Return of which topics that tasks of the application read all records are kept, and of which the last of each key.
 
-    Topics of the user that the application reads again are outputs too. If one is the changelog of a store, its last records are
-    needed in any case.
+    Topics of the user are outputs too. If one is the changelog of a store, its last records are needed in any case.
     """
     restored = {
         store.changelog_topic for item in plan.subtopologies for store in item.stores if store.changelog_is_source
     }
     users = shuffled - repartition_topics(plan).keys()
     every = users if outputs is Outputs.ALL else frozenset[str]()
-    last = (users if outputs is Outputs.LAST else users & restored) - every
-    found = rows.where(~F.col("topic").isin(*shuffled)).drop("packed")
-    if every or last:
-        rows = rows.where(F.col("topic").isin(*every, *last)).mapInArrow(unpacked, ROWS_DDL)
-    if every:
-        found = found.unionByName(rows.where(F.col("topic").isin(*every)))
+    return every, (users if outputs is Outputs.LAST else users & restored) - every
+
+
+def _published(rows: DataFrame, last: frozenset[str], left_out: frozenset[str]) -> DataFrame:
+    """Return the rows without those that only tasks of the application need."""
+    found = rows.where(~F.col("topic").isin(*last, *left_out))
     if not last:
         return found
+    single = rows.where(F.col("topic").isin(*last)).mapInArrow(unpacked, ROWS_DDL).withColumn("packed", F.lit(0))
     order = F.struct("reached", "task", "number")
-    columns = F.struct(*rows.columns)
-    keyed = rows.where(F.col("topic").isin(*last) & F.col("key").isNotNull())
-    kept = keyed.groupBy("topic", "partition", "key").agg(F.max_by(columns, order).alias("row")).select("row.*")
-    keyless = rows.where(F.col("topic").isin(*last) & F.col("key").isNull())
-    return _union([found, kept.select(*rows.columns)], keyless)
+    keyed = single.where(F.col("key").isNotNull())
+    latest = keyed.groupBy("topic", "partition", "key").agg(F.max_by(F.struct(*single.columns), order).alias("row"))
+    return _union([found, latest.select("row.*")], single.where(F.col("key").isNull()))
 
 
 def _union(frames: Sequence[DataFrame], first: DataFrame) -> DataFrame:

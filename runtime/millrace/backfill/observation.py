@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.backfill.progress import Address, Teller
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Observer", "TaskObservation"]
 
 _PREFIX: Final = "OTEL_"
+_KEY: Final = attrgetter("key")
+_VALUE: Final = attrgetter("value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,8 @@ class TaskObservation:
 
     def count(self, records: Sequence[Any]) -> None:
         """Count the bytes of records that it reads."""
-        self.bytes += sum(len(record.key or b"") + len(record.value or b"") for record in records)
+        for part in (_KEY, _VALUE):
+            self.bytes += sum(map(len, filter(None, map(part, records))))
 
     def tell(self, *, done: bool = False) -> None:
         """Tell the driver, now and then."""

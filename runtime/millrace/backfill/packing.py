@@ -1,4 +1,4 @@
-"""Packs the records that tasks send to each other: Spark shuffles batches of them, and never sees one by itself.
+"""Packs the records that tasks send, to each other or to be written: Spark moves batches of them, and never sees one by itself.
 
 A packed row has many records of one topic's partition from one task in its `value`, in the form of an Arrow message, and the
 `reached` and `number` of their first. So Spark's own order puts the packed rows of a partition in the order in which they begin.
@@ -8,18 +8,19 @@ earlier ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace.backfill.murmur2 import partitions_of_keys
 from millrace.backfill.rows import COLUMNS, HEADERS_TYPE, REPORT, SCHEMA, Row, headers_array, values_of
-from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers
+from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers, TopicPartition
 
-__all__ = ["PackedTopic", "merged", "unpacked"]
+__all__ = ["Changed", "PackedTopic", "Size", "merged", "packed_changes", "size_of", "unpacked"]
 
 _RECORDS = 10_000
 _RECORDS_PER_PARTITION = 500
@@ -38,11 +39,33 @@ _CONTENT = pa.schema(
         ("headers", HEADERS_TYPE),
     ]
 )
+_RECORD = ["timestamp", "key", "value", "headers"]
 _MERGED = pa.schema([("topic", pa.string()), *_CONTENT])
 _UNPACKED = pa.schema([SCHEMA.field(name) for name in COLUMNS])
 Sent = tuple[int, "bytes | None", "bytes | None", Headers, "int | None"]
 """Timestamp, key, value, headers, and the partition if it was given."""
+Changed = tuple[int, "bytes | None", "bytes | None", Headers]
+"""Timestamp, key, value and headers of a record whose partition is known."""
+_VALUE = itemgetter(2)
 _Longs = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Size(NamedTuple):
+    """How much there is of a topic."""
+
+    records: int = 0
+    bytes: int = 0
+    """Of keys and values."""
+
+    def plus(self, records: int, size: int) -> Size:
+        """Return this and some more."""
+        return Size(self.records + records, self.bytes + size)
+
+
+def size_of(records: pa.RecordBatch) -> Size:
+    """Return how much single records are."""
+    lengths = (pc.sum(pc.binary_length(records.column(name))).as_py() or 0 for name in ("key", "value"))
+    return Size(len(records), sum(lengths))
 
 
 class PackedTopic:
@@ -58,6 +81,8 @@ class PackedTopic:
     def __init__(self, topic: str, partitions: int, task: str, keyless: int) -> None:
         self.sent: list[Sent] = []
         """Records that are not packed yet; to be appended to."""
+        self.size = Size()
+        """Of what has been packed."""
         self._topic = topic
         self._partitions = partitions
         self._task = task
@@ -72,7 +97,7 @@ class PackedTopic:
     def take(self, *, everything: bool) -> list[Row]:
         """Return packed rows if there is enough to pack, or if everything has to be."""
         sent = self.sent
-        self._bytes += sum(len(one[2]) for one in sent[self._counted :] if one[2] is not None)
+        self._bytes += sum(map(len, filter(None, map(_VALUE, sent[self._counted :]))))
         self._counted = len(sent)
         if not sent or not (everything or len(sent) >= self._enough or self._bytes >= _BYTES):
             return []
@@ -81,11 +106,12 @@ class PackedTopic:
 
     def _packed(self, sent: Sequence[Sent]) -> list[Row]:
         timestamps, keys, values, headers, given = zip(*sent, strict=True)
-        key_array = pa.array(keys, pa.binary())
+        key_array, value_array = pa.array(keys, pa.binary()), pa.array(values, pa.binary())
         partitions = self._partitions_of(key_array, given)
         times = np.array(timestamps, np.int64)
-        columns = [pa.array(times), key_array, pa.array(values, pa.binary()), headers_array(headers)]
-        batch = pa.RecordBatch.from_arrays(columns, ["timestamp", "key", "value", "headers"])
+        columns = [pa.array(times), key_array, value_array, headers_array(headers)]
+        batch = pa.RecordBatch.from_arrays(columns, _RECORD)
+        self.size = self.size.plus(*size_of(batch))
         order = np.argsort(partitions, kind="stable")
         ends = np.cumsum(np.bincount(partitions, minlength=self._partitions))
         rows = []
@@ -94,11 +120,15 @@ class PackedTopic:
                 places = order[start:end]
                 reached = np.maximum(np.maximum.accumulate(times[places]), self._reached[partition])
                 self._reached[partition] = int(reached[-1])
-                rows.append(self._row(partition, reached, places + (self._number + 1), batch.take(pa.array(places))))
+                records = batch if end - start == len(batch) else batch.take(pa.array(places))
+                numbers = places + (self._number + 1)
+                rows.append(_row(self._topic, partition, self._task, reached, numbers, records))
         self._number += len(sent)
         return rows
 
     def _partitions_of(self, keys: pa.Array, given: Sequence[int | None]) -> _Longs:
+        if self._partitions == 1:
+            return np.zeros(len(keys), np.int64)
         found: _Longs = partitions_of_keys(keys, self._partitions).astype(np.int64)
         if keys.null_count:
             found[keys.is_null().to_numpy(zero_copy_only=False)] = self._keyless
@@ -107,20 +137,50 @@ class PackedTopic:
             found = np.where(chosen < 0, found, chosen)
         return found
 
-    def _row(self, partition: int, reached: _Longs, numbers: _Longs, records: pa.RecordBatch) -> Row:
-        content = pa.RecordBatch.from_arrays([pa.array(reached), pa.array(numbers), *records.columns], schema=_CONTENT)
-        return Row(
-            self._topic,
-            partition,
-            int(reached[0]),
-            self._task,
-            int(numbers[0]),
-            0,
-            None,
-            content.serialize().to_pybytes(),
-            NO_HEADERS,
-            len(numbers),
-        )
+
+def packed_changes(
+    target: TopicPartition, task: str, number: int, changes: Iterable[Changed]
+) -> Iterator[tuple[Row, Size]]:
+    """Return the records of one partition in their order as packed rows, each with the size of its records.
+
+    Args:
+        target: the partition.
+        task: who sends.
+        number: of the first record.
+        changes: the records.
+    """
+    for some in _in_rows(changes):
+        timestamps, keys, values, headers = zip(*some, strict=True)
+        columns = [
+            pa.array(timestamps, pa.int64()),
+            pa.array(keys, pa.binary()),
+            pa.array(values, pa.binary()),
+            headers_array(headers),
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, _RECORD)
+        numbers = np.arange(number, number + len(some), dtype=np.int64)
+        number += len(some)
+        yield _row(*target, task, np.zeros(len(some), np.int64), numbers, batch), size_of(batch)
+
+
+def _in_rows(changes: Iterable[Changed]) -> Iterator[list[Changed]]:
+    found: list[Changed] = []
+    size = 0
+    for change in changes:
+        found.append(change)
+        size += len(change[2] or b"")
+        if len(found) >= _RECORDS or size >= _BYTES:
+            yield found
+            found, size = [], 0
+    if found:
+        yield found
+
+
+def _row(topic: str, partition: int, task: str, reached: _Longs, numbers: _Longs, records: pa.RecordBatch) -> Row:
+    content = pa.RecordBatch.from_arrays([pa.array(reached), pa.array(numbers), *records.columns], schema=_CONTENT)
+    value = content.serialize().to_pybytes()
+    first = int(reached[0]), task, int(numbers[0])
+    return Row(topic, partition, *first, 0, None, value, NO_HEADERS, len(numbers))
 
 
 class _Source(NamedTuple):
@@ -181,7 +241,7 @@ def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Return rows without `packed`, each of one record, in any order."""
     for batch in batches:
         packed = values_of(batch, "packed")
-        for index in np.nonzero(packed)[0].tolist():
+        for index in np.nonzero(np.greater(packed, 0))[0].tolist():
             records = _content(batch, index)
             topic, partition, task = (batch.column(name)[index] for name in ("topic", "partition", "task"))
             columns = {
@@ -205,7 +265,7 @@ def _runs(batches: Iterator[pa.RecordBatch], circular: frozenset[str]) -> Iterat
         rows: dict[_Source, list[int]] = {}
         found: list[tuple[int, _Run]] = []
         for index, (topic, task) in enumerate(zip(values_of(batch, "topic"), values_of(batch, "task"), strict=True)):
-            if topic == REPORT:
+            if topic == REPORT or packed[index] < 0:
                 continue
             source = _Source(topic in circular, topic, task)
             if packed[index]:

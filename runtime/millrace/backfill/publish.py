@@ -26,19 +26,20 @@ a member before this is committed, or it waits until it is.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from millrace.backfill.kafka_history import KafkaHistory, backfill_clients, read_committed
-from millrace.backfill.rows import REPORT, ROWS_DDL, Row, rows_from_arrow
+from millrace.backfill.packing import Size, merged, size_of
+from millrace.backfill.rows import PACKED_DDL, REPORT, headers_of, values_of
 from millrace.backfill.writer import FENCED, Writer
 from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
@@ -48,13 +49,13 @@ from millrace.kafka.admin_requests import pause
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.plan.model import TopologyPlan, attempts_group, changelog_topics
-from millrace.records import UNKNOWN_TIMESTAMP, OffsetAndMetadata, TopicPartition
+from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from pyspark.sql import DataFrame, SparkSession
 
-    from millrace.backfill.job import Computed, Size
+    from millrace.backfill.job import Computed
     from millrace.kafka.client_settings import ClientSettings
 
 __all__ = ["DEFAULT_TRANSACTION_RECORDS", "Publisher", "Written", "check_group_is_empty"]
@@ -65,9 +66,8 @@ _PART_BYTES: Final = 16 * 1024 * 1024
 """How much the driver gets at once."""
 _ROW_BYTES: Final = 50
 """What a row has besides key and value, about."""
-_NUMBER_OF_MARKER: Final = -1
 _WRITTEN_DDL: Final = "topic string, partition bigint, records bigint, bytes bigint, tombstones bigint"
-_PACKED_DDL: Final = "batch binary"
+_BATCH_DDL: Final = "batch binary"
 
 
 class Written(NamedTuple):
@@ -212,8 +212,9 @@ class Publisher:
         in_driver = [size for topic, size in sizes.items() if not (several and topic in logs)]
         written = _HALF_WRITTEN if several or unfinished else "nothing has been written"
         with self._writer.transaction():
-            for target, found in groupby(_ordered(spark, small, targets, in_driver), _target):
-                published.written.append(changes.write(self._writer, self._clients, target, found))
+            for target, found in groupby(_ordered(spark, small, targets, in_driver), itemgetter(0)):
+                records = merged((batch for _, batch in found), frozenset())
+                published.written.append(changes.write(self._writer, self._clients, target, records))
             self._writer.flush()
             published.offsets |= _beyond_own_records(admin, published, history)
             if self._attempts_group is not None:
@@ -264,27 +265,27 @@ class Changes:
     mark: str
     """What the group's offsets are marked with while executors write."""
 
-    def write(self, writer: Writer, clients: ClientSettings, target: TopicPartition, rows: Iterator[Row]) -> Written:
-        """Write one partition in the writer's transaction: its rows, and tombstones for what it holds besides."""
+    def write(
+        self, writer: Writer, clients: ClientSettings, target: TopicPartition, batches: Iterator[pa.RecordBatch]
+    ) -> Written:
+        """Write one partition in the writer's transaction: its records, and tombstones for what it holds besides."""
         versioned = target.topic in self.versioned
         left = self._left(clients, target, versioned=versioned)
-        records = size = 0
-        for row in rows:
-            if row.number == _NUMBER_OF_MARKER:
-                continue
-            writer.send(target, row.key, row.value, row.timestamp, row.headers)
-            records += 1
-            size += len(row.key or b"") + len(row.value or b"")
+        written = Size()
+        for batch in batches:
+            keys, timestamps = values_of(batch, "key"), values_of(batch, "timestamp")
+            writer.send(target, zip(keys, values_of(batch, "value"), timestamps, headers_of(batch), strict=True))
+            written = written.plus(*size_of(batch))
             if left:
-                left.pop(_identity(row.key, row.timestamp or 1) if versioned else row.key or b"", None)
+                for key, timestamp in zip(keys, timestamps, strict=True):
+                    left.pop(_identity(key, timestamp or 1) if versioned else key or b"", None)
         if left and versioned:
             raise ConfigError(
                 f"Changelog {target} holds {len(left)} versions that the backfill has not computed, and versions cannot "
                 "be deleted one by one: reset the application first (`millrace reset`)"
             )
-        for key, timestamp in left.items():
-            writer.send(target, key, None, timestamp, ())
-        return Written(target.topic, target.partition, records, size, len(left))
+        writer.send(target, ((key, None, timestamp, NO_HEADERS) for key, timestamp in left.items()))
+        return Written(*target, *written, len(left))
 
     def _left(self, clients: ClientSettings, target: TopicPartition, *, versioned: bool) -> dict[bytes, int]:
         """Return the keys that a changelog partition holds now."""
@@ -320,8 +321,8 @@ class _ExecutorWrite:
                 if not _is_marked(group.positions(), self._changes.mark):
                     raise TaskMigratedError(FENCED)
             with writer.transaction():
-                rows = (row for batch in chain([first], batches) for row in rows_from_arrow(batch))
-                written = self._changes.write(writer, clients, target, rows)
+                records = merged(chain([first], batches), frozenset())
+                written = self._changes.write(writer, clients, target, records)
                 writer.commit(config.application_id, {})
         finally:
             writer.close()
@@ -345,14 +346,16 @@ def _with_markers(spark: SparkSession, rows: DataFrame, targets: list[TopicParti
     """Add a row for each target, so that those without rows are seen too."""
     if not targets:
         return rows
-    markers = [(*target, UNKNOWN_TIMESTAMP, "", _NUMBER_OF_MARKER, 0, None, None, None) for target in targets]
-    return rows.unionByName(spark.createDataFrame(markers, ROWS_DDL))
+    markers = [(*target, UNKNOWN_TIMESTAMP, "", 0, 0, None, None, None, -1) for target in targets]
+    return rows.unionByName(spark.createDataFrame(markers, PACKED_DDL))
 
 
-def _ordered(spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], sizes: list[Size]) -> Iterator[Row]:
+def _ordered(
+    spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], sizes: list[Size]
+) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """Bring rows to the driver in order, a part at a time, each of which is in the driver's memory several times.
 
-    They are packed: Spark's own way to bring them one by one costs several times as much.
+    They come as Arrow messages: Spark's own way to bring single ones costs several times as much.
 
     Args:
         spark: the session.
@@ -363,10 +366,20 @@ def _ordered(spark: SparkSession, rows: DataFrame, targets: list[TopicPartition]
     count = 1 + sum(size.bytes + _ROW_BYTES * size.records for size in sizes) // _PART_BYTES
     parts = _with_markers(spark, rows, targets).repartitionByRange(count, *_ORDER)
     ordered = parts.sortWithinPartitions(*_ORDER)
-    for (packed,) in ordered.mapInArrow(_pack, _PACKED_DDL).toLocalIterator(prefetchPartitions=False):
+    for (packed,) in ordered.mapInArrow(_pack, _BATCH_DDL).toLocalIterator(prefetchPartitions=False):
         with pa.ipc.open_stream(packed) as reader:
             for batch in reader:
-                yield from rows_from_arrow(batch)
+                yield from _by_target(batch)
+
+
+def _by_target(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+    """Take apart rows that are ordered by their partitions."""
+    targets = list(map(TopicPartition, values_of(batch, "topic"), values_of(batch, "partition")))
+    start = 0
+    for target, same in groupby(targets):
+        count = len(list(same))
+        yield target, batch.slice(start, count)
+        start += count
 
 
 def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -383,10 +396,6 @@ def _is_marked(positions: Mapping[TopicPartition, OffsetAndMetadata], mark: str)
 
 def _transactional_id(application_id: str, target: TopicPartition) -> str:
     return f"{application_id}-backfill-{target}"
-
-
-def _target(row: Row) -> TopicPartition:
-    return TopicPartition(row.topic, row.partition)
 
 
 def _identity(key: bytes | None, timestamp: int) -> bytes:
@@ -409,8 +418,8 @@ def _offsets(computed: Computed, history: KafkaHistory, admin: AdminClient) -> d
     What is in a repartition topic comes from records of the history, which are processed already.
     """
     known: dict[TopicPartition, str] = {}
-    for row in computed.rows.where(F.col("topic") == REPORT).select("value").collect():
-        for topic, number, _, metadata in json.loads(row["value"])["offsets"]:
+    for report in computed.reports:
+        for topic, number, _, metadata in report["offsets"]:
             known[TopicPartition(topic, number)] = metadata
     read = [
         TopicPartition(topic, number)

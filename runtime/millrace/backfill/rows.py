@@ -5,7 +5,7 @@ Columns are converted as a whole, because a Python object per value of Arrow wou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -71,8 +71,8 @@ class Row(NamedTuple):
     value: bytes | None
     headers: Headers
     packed: int = 0
-    """How many records are packed in `value`, see `packing`; 0 for a single one. Packed rows have the first one's `reached`
-    and `number`."""
+    """How many records are packed in `value`, see `packing`; 0 for a single one, -1 for none. Packed rows have the first one's
+    `reached` and `number`."""
 
 
 def to_arrow(rows: Sequence[Row]) -> pa.RecordBatch:
@@ -90,14 +90,8 @@ def headers_array(headers: Sequence[Headers]) -> pa.Array:
     return pa.array(structs, HEADERS_TYPE)
 
 
-def rows_from_arrow(batch: pa.RecordBatch) -> Iterator[Row]:
-    """Return rows that are not packed."""
-    columns = [values_of(batch, name) for name in COLUMNS if name != "headers"]
-    single = repeat(0, batch.num_rows)
-    return map(partial(new_tuple, Row), zip(*columns, _headers_of(batch), single, strict=True))
-
-
-def _headers_of(batch: pa.RecordBatch) -> list[Headers]:
+def headers_of(batch: pa.RecordBatch) -> list[Headers]:
+    """Return the headers of each row."""
     headers = batch.column("headers")
     if headers.null_count == len(headers):
         return [NO_HEADERS] * len(headers)
@@ -134,7 +128,7 @@ def consumed(batch: pa.RecordBatch, partition: TopicPartition, offset: int) -> l
         values_of(batch, "timestamp"),
         values_of(batch, "key"),
         values_of(batch, "value"),
-        _headers_of(batch),
+        headers_of(batch),
     )
     return list(map(partial(new_tuple, ConsumedRecord), zip(*columns, strict=True)))
 

@@ -8,24 +8,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F  # noqa: N812 (its usual name)
-
 from millrace.backfill.collector import Outputs
 from millrace.backfill.failures import spark_failures
 from millrace.backfill.file_history import FileHistory
 from millrace.backfill.history import Backfill
-from millrace.backfill.job import Computed, Size, compute
+from millrace.backfill.job import Computed, compute
 from millrace.backfill.kafka_history import KafkaHistory, check_unchanged, freeze
+from millrace.backfill.packing import Size
 from millrace.backfill.progress import Progress
 from millrace.backfill.publish import DEFAULT_TRANSACTION_RECORDS, Publisher, check_group_is_empty
-from millrace.backfill.rows import REPORT
 from millrace.backfill.sources import FileSource
 from millrace.backfill.tables import write_tables
 from millrace.backfill.telemetry import Watch
@@ -206,8 +203,7 @@ def _result(
             result.stores[stores[topic]] = StoreResult(size.records, size.bytes)
         else:
             result.outputs[topic] = size.records
-    for row in computed.rows.where(F.col("topic") == REPORT).select("value").collect():
-        report = json.loads(row["value"])
+    for report in computed.reports:
         result.processed += report["processed"]
         result.dropped += report["dropped"]
     return result

@@ -71,7 +71,7 @@ def write_tables(
     """
     for store, topic in _logged(topology, settings).items():
         decode = _Decode(topology, settings, store)
-        rows = computed.rows.where(F.col("topic") == topic).select("key", "value", "timestamp")
+        rows = computed.records(topic).select("key", "value", "timestamp")
         table = rows.mapInArrow(decode, decode.columns().ddl)
         table.withColumn("timestamp", F.timestamp_millis("timestamp")).write.mode("overwrite").parquet(
             f"{folder.rstrip('/')}/{store}"

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -143,9 +142,8 @@ class TaskRun:
         self._commit()
         task.close_clean()
         yield self._collector.take(everything=True)
-        final = self._collector.final_rows(self.stream_time)
-        while rows := list(islice(final, _TURN_RECORDS)):
-            yield rows
+        for row in self._collector.final_rows(self.stream_time):
+            yield [row]
 
     def _process_everything(self) -> Iterator[None]:
         """Process all records, pausing after some."""

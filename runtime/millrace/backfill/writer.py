@@ -5,8 +5,9 @@ It is never started again, unlike that of a stream thread: who has fenced it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException
@@ -22,7 +23,7 @@ from millrace.errors import (
 )
 from millrace.instance.producer import StreamsProducer, delivery_error, send_error
 from millrace.kafka.membership.wire import encode_group_metadata
-from millrace.records import OffsetAndMetadata, TopicPartition
+from millrace.records import Headers, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -33,6 +34,8 @@ __all__ = ["FENCED", "Writer"]
 
 FENCED: Final = "Another backfill of this application was started, so this one has been fenced and writes nothing more"
 _POLL_EVERY: Final = 1_000
+Sent = tuple["bytes | None", "bytes | None", int, Headers]
+"""Key, value, timestamp and headers."""
 _FULL_S: Final = 1.0
 _ABORT_S: Final = 10.0
 
@@ -60,7 +63,6 @@ class Writer:
         self._expiry = Deadline(self._timeout_ms / 1000)
         self._producer = StreamsProducer(settings, clients.config.task_timeout_ms)
         self._producer.on_failure = self._on_failure
-        self._sent = 0
         try:
             self._producer.start()
         except StreamsError as error:
@@ -87,31 +89,33 @@ class Writer:
             with suppress(KafkaException):  # fenced producers refuse even this; others are ended by their successors
                 self._producer.client.abort_transaction(_ABORT_S)
 
-    def send(
-        self, target: TopicPartition, key: bytes | None, value: bytes | None, timestamp: int, headers: Any
-    ) -> None:
-        """Send one record; a timestamp of 0 would mean now, and becomes 1 as in the engine."""
-        while True:
-            try:
-                self._producer.client.produce(
-                    target.topic,
-                    value,
-                    key,
-                    target.partition,
-                    None,
-                    None,
-                    timestamp or 1,
-                    list(headers) if headers else None,
-                )
-                break
-            except BufferError:
-                self._check(lambda: self._producer.poll(_FULL_S))
-            except KafkaException as error:
-                self._check(self._producer.poll)  # may know the reason
-                raise send_error(error, target.topic, transactional=True) from error
-        self._sent += 1
-        if self._sent % _POLL_EVERY == 0:
-            self._check(self._producer.poll)
+    def send(self, target: TopicPartition, records: Iterable[Sent]) -> None:
+        """Send records; a timestamp of 0 would mean now, and becomes 1 as in the engine."""
+        produce = self._producer.client.produce
+        topic, partition = target
+        following = iter(records)
+        try:
+            while some := list(islice(following, _POLL_EVERY)):
+                for key, value, timestamp, headers in some:
+                    while True:
+                        try:
+                            produce(
+                                topic,
+                                value,
+                                key,
+                                partition,
+                                None,
+                                None,
+                                timestamp or 1,
+                                list(headers) if headers else None,
+                            )
+                            break
+                        except BufferError:
+                            self._check(lambda: self._producer.poll(_FULL_S))
+                self._check(self._producer.poll)
+        except KafkaException as error:
+            self._check(self._producer.poll)  # may know the reason
+            raise send_error(error, topic, transactional=True) from error
 
     def flush(self) -> None:
         """Wait until every record has an offset."""
