@@ -192,13 +192,15 @@ def test_manifest_that_is_removed_while_it_is_watched(app):
     app.wait_for({"one": 1})
     before = app.status()["replicas"][0]["pid"]
     manifest, log = app.folder / "streamsapp.yaml", app.folder / "data" / "host.log"
-    kept = manifest.rename(app.folder / "kept.yaml")
     told = (
-        "Not reloaded: streamsapp.yaml is not there any more. The replicas that run go on with what they have read, and"
+        "streamsapp.yaml is not there any more. The replicas that run go on with what they have read, and are restarted"
     )
-    wait_until(lambda: told in log.read_text(), "a report", PATIENCE_S)
-    os.kill(before, 0)
-    kept.rename(manifest)
+    kept = manifest.rename(app.folder / "kept.yaml")
+    try:
+        wait_until(lambda: told in log.read_text(), "a report", PATIENCE_S)
+        os.kill(before, 0)
+    finally:
+        kept.rename(manifest)
     wait_until(lambda: app.status()["replicas"][0]["pid"] not in {before, None}, "another process", PATIENCE_S)
     app.millrace("dev", "produce", "lines", '{"value": "one"}')
     app.wait_for({"one": 2})
