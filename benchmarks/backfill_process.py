@@ -51,13 +51,13 @@ def main(arguments: list[str]) -> None:
         report = live(build, settings, wanted["processed"])
     else:
         run = {"backfill": backfill, "spark": group_by_count}[wanted["what"]]
-        report = in_spark(wanted["cores"], lambda spark: run(spark, build, settings))
+        report = in_spark(wanted["cores"], lambda spark: run(spark, build, settings), only_kafka=run is backfill)
     print(json.dumps(report), flush=True)
 
 
-def in_spark(cores: int, run: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-    """Run something in a Spark with this many cores, started before."""
-    spark = start_session(f"local[{cores}]", "benchmark")
+def in_spark(cores: int, run: Callable[[Any], dict[str, Any]], *, only_kafka: bool) -> dict[str, Any]:
+    """Run something in a Spark with this many cores, started before; for `only_kafka` see `start_session`."""
+    spark = start_session(f"local[{cores}]", "benchmark", only_kafka=only_kafka)
     spark.range(1).mapInArrow(_echo, "id bigint").collect()
     seconds = measured()
     report = run(spark)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from millrace.backfill.collector import BackfillCollector, Topics
+from millrace.backfill.garbage import rarely_collected
 from millrace.backfill.history import Backfill
 from millrace.backfill.observation import Observer, TaskObservation
 from millrace.backfill.packing import merged
@@ -72,7 +73,7 @@ class TaskFunction:
         batches = chain((first,), batches)
         with tempfile.TemporaryDirectory(prefix=f"millrace-backfill-{task_id}-", dir=local_directory()) as folder:
             config = StreamsConfig.of(self.backfill.config)
-            with self.observer.task(task_id, config) as observation:
+            with rarely_collected(), self.observer.task(task_id, config) as observation:
                 yield from self._run(task_id, config, Path(folder), batches, observation)
 
     def _run(

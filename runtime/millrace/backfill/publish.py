@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
+from millrace.backfill.garbage import rarely_collected
 from millrace.backfill.kafka_history import KafkaHistory, backfill_clients, read_committed
 from millrace.backfill.packing import Size, merged, size_of
 from millrace.backfill.rows import PACKED_DDL, REPORT, headers_of, values_of
@@ -211,7 +212,7 @@ class Publisher:
             small = rows
         in_driver = [size for topic, size in sizes.items() if not (several and topic in logs)]
         written = _HALF_WRITTEN if several or unfinished else "nothing has been written"
-        with self._writer.transaction():
+        with rarely_collected(), self._writer.transaction():
             for target, found in groupby(_ordered(spark, small, targets, in_driver), itemgetter(0)):
                 records = merged((batch for _, batch in found), frozenset())
                 published.written.append(changes.write(self._writer, self._clients, target, records))
@@ -320,7 +321,7 @@ class _ExecutorWrite:
             with GroupAdmin(clients) as group:
                 if not _is_marked(group.positions(), self._changes.mark):
                     raise TaskMigratedError(FENCED)
-            with writer.transaction():
+            with rarely_collected(), writer.transaction():
                 records = merged(chain([first], batches), frozenset())
                 written = self._changes.write(writer, clients, target, records)
                 writer.commit(config.application_id, {})

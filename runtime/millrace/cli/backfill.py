@@ -171,7 +171,8 @@ def backfill(
         tables = _tables(sink)
         sources = _sources(source, app)
         app.topology()  # a program that cannot be imported is found before Spark is started
-        spark = start_session(master, f"backfill of {app.config.application_id}")
+        only_kafka = source == "kafka" and tables is None
+        spark = start_session(master, f"backfill of {app.config.application_id}", only_kafka=only_kafka)
         try:
             from millrace.backfill.collector import Outputs as Kept
             from millrace.backfill.run import BackfillSpec, run_backfill
@@ -257,8 +258,13 @@ def _sources(source: str, app: Application) -> Callable[[SparkSession], tuple[Fi
     return lambda _: found
 
 
-def start_session(master: str | None, name: str) -> SparkSession:
+def start_session(master: str | None, name: str, *, only_kafka: bool = False) -> SparkSession:
     """Start Spark, or join the one that `spark-submit` has started this process for.
+
+    Args:
+        master: Spark's, or None for this machine.
+        name: what Spark shows.
+        only_kafka: whether tasks read everything from Kafka, and nothing is written to files: then Java itself handles few rows.
 
     Raises:
         UnsupportedFeatureError: PySpark is not installed.
@@ -285,6 +291,8 @@ def start_session(master: str | None, name: str) -> SparkSession:
         if (master or "local").startswith("local"):
             builder = builder.config("spark.ui.enabled", "false").config("spark.driver.bindAddress", "127.0.0.1")
             builder = builder.config("spark.driver.host", "127.0.0.1")
+            if only_kafka:  # compiling thoroughly would cost several times what it saves
+                builder = builder.config("spark.driver.defaultJavaOptions", "-XX:TieredStopAtLevel=1")
     try:
         spark: SparkSession = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
