@@ -153,6 +153,23 @@ def test_many_topics_with_few_records_each(tmp_path):
     assert collector.sizes() == dict.fromkeys(topics, (10, 20))
 
 
+def test_the_last_records_of_keys_come_before_those_without_a_key(monkeypatch, tmp_path):
+    """Which several tasks send to a partition, and which stay in the order of time."""
+    monkeypatch.setattr(packing, "_MERGE_AT", 1)
+    none = frozenset()
+    known = Topics({"a": 1}, none, none, none, none, none, None)
+    rows = []
+    for number, task in enumerate((TaskId(0, 0), TaskId(0, 1))):
+        collector = BackfillCollector(task, tmp_path / str(task), known, outputs=Outputs.LAST, limit_bytes=60_000)
+        for time in range(number, 20, 2):
+            collector.send("a", None, b"%d" % time, time, NO_HEADERS, None)
+            collector.send("a", b"k%d" % number, b"last", time, NO_HEADERS, None)
+        rows += [*collector.take(everything=True), *collector.final_rows(20)]
+    found = seen_of(merged(arrow(in_order(rows, 0), 5), none))
+    keyless = [(b"%d" % time, time) for time in range(20)]
+    assert [(value, time) for _, time, _, value, _ in found] == [(b"last", 18), (b"last", 19), *keyless]
+
+
 def test_a_record_larger_than_the_limits(monkeypatch):
     """It has a row for itself."""
     monkeypatch.setattr(packing, "_BYTES", 10_000)

@@ -162,6 +162,8 @@ def packed_changes(
 ) -> Iterator[tuple[Row, Size]]:
     """Return the records of one partition in their order as packed rows, each with the size of its records.
 
+    They come before whatever else a task sends to the partition, which `reached` says: rows of one task must not overlap.
+
     Args:
         target: the partition.
         task: who sends.
@@ -179,7 +181,7 @@ def packed_changes(
         batch = pa.RecordBatch.from_arrays(columns, _RECORD)
         numbers = np.arange(number, number + len(some), dtype=np.int64)
         number += len(some)
-        yield _row(*target, task, np.zeros(len(some), np.int64), numbers, batch), size_of(batch)
+        yield _row(*target, task, np.full(len(some), UNKNOWN_TIMESTAMP), numbers, batch), size_of(batch)
 
 
 def _in_rows(records: Iterable[_Record]) -> Iterator[list[_Record]]:
