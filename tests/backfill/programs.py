@@ -48,3 +48,17 @@ class CountPerKey:
         counts = keyed.count(Materialized.as_("counts").with_key_serde(string).with_value_serde(long))
         counts.to_stream().to(self.sink, Produced.with_(string, long))
         return builder.build(self.settings or None)
+
+
+@dataclass
+class Copied:
+    """Copies a topic."""
+
+    source: str
+    sink: str
+
+    def __call__(self):
+        string = Serdes.string()
+        builder = StreamsBuilder()
+        builder.stream(self.source, Consumed.with_(string, string)).to(self.sink, Produced.with_(string, string))
+        return builder.build()

@@ -299,7 +299,22 @@ def run_without_spark(backfill: Backfill) -> Result:
             previous = circular
             rows = _run_stage(function, [*before, *circular])
         done += rows
+    check_sizes(done)
     return result_of(plan, single_rows([row for row in done if row.topic not in shuffled]))
+
+
+def check_sizes(rows: Sequence[Row]) -> None:
+    """Check that tasks report as much as they have sent."""
+    sent: dict[tuple[str, str], list[int]] = {}
+    reported: dict[tuple[str, str], list[int]] = {}
+    for row in single_rows(rows):
+        if row.topic == REPORT:
+            reported.update({(row.task, topic): size for topic, size in json.loads(row.value or b"")["sizes"].items()})
+        else:
+            size = sent.setdefault((row.task, row.topic), [0, 0])
+            size[0] += 1
+            size[1] += len(row.key or b"") + len(row.value or b"")
+    assert reported == sent
 
 
 def _run_stage(function: TaskFunction, before: Sequence[Row]) -> list[Row]:

@@ -1,9 +1,11 @@
 """Two backfills of one application, and an application that starts meanwhile: only one of them gets to write."""
 
+import gc
 import os
 import signal
 import subprocess
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -133,6 +135,30 @@ def test_a_transaction_that_takes_too_long(app):
         writer.commit(app.id, {TopicPartition(app.source, 0): OffsetAndMetadata(1)})
     writer.close()
     assert app.committed() == {}
+
+
+def test_a_writer_that_is_fenced_while_it_sends(app):
+    """It waits for room in its queue when it hears of it; its client is freed."""
+    settings = {**app.settings, "producer.queue.buffering.max.messages": "50"}
+    clients = backfill_clients(StreamsConfig.of(settings))
+    writer = Writer(clients, f"{app.id}-backfill")
+    client = weakref.ref(writer._producer.client)
+    later = []
+
+    def records():
+        for number in range(1_000_000):
+            if number == 5_000:
+                later.append(Writer(clients, f"{app.id}-backfill"))
+            yield b"k", b"v", 1, NO_HEADERS
+
+    with pytest.raises(TaskMigratedError, match="fenced"), writer.transaction():
+        writer.send(TopicPartition(app.sink, 0), records())
+    writer.close()
+    later[0].close()
+    del writer
+    gc.collect()
+    assert client() is None
+    assert not app.read(app.sink)
 
 
 def test_a_record_that_is_too_large(app):

@@ -9,10 +9,11 @@ import pytest
 from tests.backfill.support import single_rows
 
 from millrace.backfill import packing
+from millrace.backfill.collector import BackfillCollector, Outputs, Topics
 from millrace.backfill.packing import PackedTopic, merged
 from millrace.backfill.rows import REPORT, Row, to_arrow
 from millrace.engine.partitioner import partition_for_key
-from millrace.records import NO_HEADERS, Headers
+from millrace.records import NO_HEADERS, Headers, TaskId
 
 PARTITIONS = 3
 TASKS = ("0_0", "0_1", "1_0")
@@ -115,6 +116,67 @@ def test_large_values_are_packed_soon(monkeypatch):
         target.sent.append((1, b"k", b"v" * 1_000, NO_HEADERS, None))
         rows += target.take(everything=False)
     assert [row.packed for row in rows] == [10] * 10
+
+
+def test_many_large_records_that_are_sent_at_once(monkeypatch):
+    """A record that makes many is one turn of its task; their rows are no larger for it, whatever has the bytes."""
+    monkeypatch.setattr(packing, "_BYTES", 10_000)
+    monkeypatch.setattr(packing, "_ROW_BYTES", 5_000)
+    for record in (
+        (b"k" * 990, None, NO_HEADERS),
+        (None, b"v" * 990, NO_HEADERS),
+        (None, None, Headers([("h", b"x" * 990)])),
+    ):
+        target = PackedTopic("a", 1, "0_0", 0)
+        target.sent += [(number, *record, None) for number in range(100)]
+        rows = target.take(everything=False)
+        assert max(len(row.value) for row in rows) < 7_000
+        starts = [sum(row.packed for row in rows[:index]) for index in range(len(rows))]
+        assert [(row.number, row.reached) for row in rows] == [(start + 1, start) for start in starts]
+        assert [time for _, time, *_ in seen_of(merged(arrow(rows, 7), frozenset()))] == list(range(100))
+        assert target.size == (100, 99_000 if record[2] is NO_HEADERS else 0)
+
+
+def test_many_topics_with_few_records_each(tmp_path):
+    """As topics whose names are computed: what waits to be packed takes no more memory than is allowed for all of them."""
+    topics = {f"t{number}": 1 for number in range(100)}
+    none = frozenset()
+    known = Topics(topics, none, none, none, none, none, None)
+    collector = BackfillCollector(TaskId(0, 0), tmp_path, known, outputs=Outputs.ALL, limit_bytes=60_000)
+    rows = []
+    for number in range(1_000):
+        collector.send(f"t{number % 100}", b"k", b"v", number, NO_HEADERS, None)
+        rows += collector.take()
+    rows += collector.take(everything=True)
+    assert {row.topic for row in rows} == topics.keys()
+    assert 1 < max(row.packed for row in rows) < 10
+    assert collector.sizes() == dict.fromkeys(topics, (10, 20))
+
+
+def test_the_last_records_of_keys_come_before_those_without_a_key(monkeypatch, tmp_path):
+    """Which several tasks send to a partition, and which stay in the order of time."""
+    monkeypatch.setattr(packing, "_MERGE_AT", 1)
+    none = frozenset()
+    known = Topics({"a": 1}, none, none, none, none, none, None)
+    rows = []
+    for number, task in enumerate((TaskId(0, 0), TaskId(0, 1))):
+        collector = BackfillCollector(task, tmp_path / str(task), known, outputs=Outputs.LAST, limit_bytes=60_000)
+        for time in range(number, 20, 2):
+            collector.send("a", None, b"%d" % time, time, NO_HEADERS, None)
+            collector.send("a", b"k%d" % number, b"last", time, NO_HEADERS, None)
+        rows += [*collector.take(everything=True), *collector.final_rows(20)]
+    found = seen_of(merged(arrow(in_order(rows, 0), 5), none))
+    keyless = [(b"%d" % time, time) for time in range(20)]
+    assert [(value, time) for _, time, _, value, _ in found] == [(b"last", 18), (b"last", 19), *keyless]
+
+
+def test_a_record_larger_than_the_limits(monkeypatch):
+    """It has a row for itself."""
+    monkeypatch.setattr(packing, "_BYTES", 10_000)
+    monkeypatch.setattr(packing, "_ROW_BYTES", 5_000)
+    target = PackedTopic("a", 1, "0_0", 0)
+    target.sent += [(number, b"k", b"v" * 30_000, NO_HEADERS, None) for number in range(3)]
+    assert [row.packed for row in target.take(everything=False)] == [1, 1, 1]
 
 
 def test_large_values_are_merged_soon(monkeypatch):

@@ -74,7 +74,7 @@ class BackfillCollector:
         directory: scratch space on disk.
         topics: what is known about topics.
         outputs: what to keep of topics that the application does not read.
-        limit_bytes: memory for the last records of each topic.
+        limit_bytes: memory for the last records of each topic, and for what waits to be packed.
     """
 
     def __init__(self, task: TaskId, directory: Path, topics: Topics, *, outputs: Outputs, limit_bytes: int) -> None:
@@ -155,9 +155,12 @@ class BackfillCollector:
         rows, self._rows = self._rows, []
         for row in rows:
             self._count(row.topic, Size(1, len(row.key or b"") + len(row.value or b"")))
-        for target in self._targets.values():
-            if target.packed is not None:
-                rows += target.packed.take(everything=everything)
+        packed = [target.packed for target in self._targets.values() if target.packed is not None]
+        for topic in packed:
+            rows += topic.take(everything=everything)
+        if sum(topic.waiting for topic in packed) > self._limit:  # of many topics, each of which has little
+            for topic in packed:
+                rows += topic.take(everything=True)
         return rows
 
     def final_rows(self, stream_time: int) -> Iterator[Row]:

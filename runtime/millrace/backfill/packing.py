@@ -9,8 +9,9 @@ earlier ones.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,11 @@ __all__ = ["Changed", "PackedTopic", "Size", "merged", "packed_changes", "size_o
 _RECORDS = 10_000
 _RECORDS_PER_PARTITION = 500
 _BYTES = 16 * 1024 * 1024
+"""How many bytes are packed at once, and one record more."""
+_ROW_BYTES = 1024 * 1024
+"""How large a row is that has to be merged with those of other tasks, about: each of them may have one in memory."""
+_WAITING_BYTES = 200
+"""What a record that is not packed yet takes besides its bytes, about."""
 _MERGE_AT = 10_000
 """How many records are read before as many as possible are merged."""
 _MERGE_BYTES = 64 * 1024 * 1024
@@ -46,7 +52,8 @@ Sent = tuple[int, "bytes | None", "bytes | None", Headers, "int | None"]
 """Timestamp, key, value, headers, and the partition if it was given."""
 Changed = tuple[int, "bytes | None", "bytes | None", Headers]
 """Timestamp, key, value and headers of a record whose partition is known."""
-_VALUE = itemgetter(2)
+_Record = TypeVar("_Record", Sent, Changed)
+_KEY, _VALUE, _HEADERS = itemgetter(1), itemgetter(2), itemgetter(3)
 _Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -97,12 +104,20 @@ class PackedTopic:
     def take(self, *, everything: bool) -> list[Row]:
         """Return packed rows if there is enough to pack, or if everything has to be."""
         sent = self.sent
-        self._bytes += sum(map(len, filter(None, map(_VALUE, sent[self._counted :]))))
+        new = sent[self._counted :]
+        self._bytes += sum(map(len, filter(None, chain(map(_KEY, new), map(_VALUE, new)))))
+        self._bytes += sum(map(_length, filter(None, map(_HEADERS, new))))
         self._counted = len(sent)
-        if not sent or not (everything or len(sent) >= self._enough or self._bytes >= _BYTES):
+        size = self._bytes
+        if not sent or not (everything or len(sent) >= self._enough or size >= _BYTES):
             return []
         self.sent, self._counted, self._bytes = [], 0, 0
-        return self._packed(sent)
+        return self._packed(sent) if size < _BYTES else list(chain.from_iterable(map(self._packed, _in_rows(sent))))
+
+    @property
+    def waiting(self) -> int:
+        """How much memory is taken by what the last `take` left, about."""
+        return self._bytes + _WAITING_BYTES * self._counted
 
     def _packed(self, sent: Sequence[Sent]) -> list[Row]:
         timestamps, keys, values, headers, given = zip(*sent, strict=True)
@@ -122,7 +137,11 @@ class PackedTopic:
                 self._reached[partition] = int(reached[-1])
                 records = batch if end - start == len(batch) else batch.take(pa.array(places))
                 numbers = places + (self._number + 1)
-                rows.append(_row(self._topic, partition, self._task, reached, numbers, records))
+                step = max(1, len(places) * _ROW_BYTES // records.nbytes)
+                for at in range(0, len(places), step):
+                    some = slice(at, at + step)
+                    part = reached[some], numbers[some], records.slice(at, step)
+                    rows.append(_row(self._topic, partition, self._task, *part))
         self._number += len(sent)
         return rows
 
@@ -143,6 +162,8 @@ def packed_changes(
 ) -> Iterator[tuple[Row, Size]]:
     """Return the records of one partition in their order as packed rows, each with the size of its records.
 
+    They come before whatever else a task sends to the partition, which `reached` says: rows of one task must not overlap.
+
     Args:
         target: the partition.
         task: who sends.
@@ -160,20 +181,24 @@ def packed_changes(
         batch = pa.RecordBatch.from_arrays(columns, _RECORD)
         numbers = np.arange(number, number + len(some), dtype=np.int64)
         number += len(some)
-        yield _row(*target, task, np.zeros(len(some), np.int64), numbers, batch), size_of(batch)
+        yield _row(*target, task, np.full(len(some), UNKNOWN_TIMESTAMP), numbers, batch), size_of(batch)
 
 
-def _in_rows(changes: Iterable[Changed]) -> Iterator[list[Changed]]:
-    found: list[Changed] = []
+def _in_rows(records: Iterable[_Record]) -> Iterator[list[_Record]]:
+    found: list[_Record] = []
     size = 0
-    for change in changes:
-        found.append(change)
-        size += len(change[2] or b"")
+    for record in records:
+        found.append(record)
+        size += len(record[1] or b"") + len(record[2] or b"") + (_length(record[3]) if record[3] else 0)
         if len(found) >= _RECORDS or size >= _BYTES:
             yield found
             found, size = [], 0
     if found:
         yield found
+
+
+def _length(headers: Headers) -> int:
+    return sum(len(name) + len(value or b"") for name, value in headers)
 
 
 def _row(topic: str, partition: int, task: str, reached: _Longs, numbers: _Longs, records: pa.RecordBatch) -> Row:

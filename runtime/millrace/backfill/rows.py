@@ -62,7 +62,7 @@ class Row(NamedTuple):
     partition: int
     reached: int
     """Of a topic that is read again: the largest timestamp that its task had sent to this partition; if its stage is run in
-    passes, the time that its task had reached. Otherwise 0."""
+    passes, the time that its task had reached. -1 of what is known only in the end."""
     task: str
     number: int
     """Counts what the task has sent."""

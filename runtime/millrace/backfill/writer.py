@@ -5,8 +5,8 @@ It is never started again, unlike that of a stream thread: who has fenced it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -21,6 +21,7 @@ from millrace.errors import (
     TaskMigratedError,
     TransactionAbortedError,
 )
+from millrace.instance.background import in_background
 from millrace.instance.producer import StreamsProducer, delivery_error, send_error
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import Headers, OffsetAndMetadata, TopicPartition
@@ -36,7 +37,8 @@ FENCED: Final = "Another backfill of this application was started, so this one h
 _POLL_EVERY: Final = 1_000
 Sent = tuple["bytes | None", "bytes | None", int, Headers]
 """Key, value, timestamp and headers."""
-_FULL_S: Final = 1.0
+_FULL_S: Final = 0.15
+"""How long to wait for room in the queue; see `_FLUSH_STEP_S` of `millrace.instance.producer`."""
 _ABORT_S: Final = 10.0
 
 
@@ -86,36 +88,45 @@ class Writer:
     def __exit__(self, *_: object) -> None:
         if self._producer.in_transaction:
             self._producer.in_transaction = False
-            with suppress(KafkaException):  # fenced producers refuse even this; others are ended by their successors
-                self._producer.client.abort_transaction(_ABORT_S)
+            # Fenced producers refuse even this; others are ended by their successors. For the thread see `_send`.
+            in_background("abort", partial(self._producer.client.abort_transaction, _ABORT_S)).exception()
 
     def send(self, target: TopicPartition, records: Iterable[Sent]) -> None:
         """Send records; a timestamp of 0 would mean now, and becomes 1 as in the engine."""
+        following = iter(records)
+        while some := list(islice(following, _POLL_EVERY)):
+            failure = self._send(target, some)
+            self._check(self._producer.poll)  # may know the reason
+            if failure is not None:
+                raise send_error(failure, target.topic, transactional=True) from failure
+
+    def _send(self, target: TopicPartition, records: Sequence[Sent]) -> KafkaException | None:
+        """Send records, and return what ends it, so that nothing is done with the client while that is being handled.
+
+        confluent-kafka (2.16) never frees what is being handled when it raises an exception, with the clients of its traceback.
+        """
         produce = self._producer.client.produce
         topic, partition = target
-        following = iter(records)
-        try:
-            while some := list(islice(following, _POLL_EVERY)):
-                for key, value, timestamp, headers in some:
-                    while True:
-                        try:
-                            produce(
-                                topic,
-                                value,
-                                key,
-                                partition,
-                                None,
-                                None,
-                                timestamp or 1,
-                                list(headers) if headers else None,
-                            )
-                            break
-                        except BufferError:
-                            self._check(lambda: self._producer.poll(_FULL_S))
-                self._check(self._producer.poll)
-        except KafkaException as error:
-            self._check(self._producer.poll)  # may know the reason
-            raise send_error(error, topic, transactional=True) from error
+        for key, value, timestamp, headers in records:
+            while True:
+                try:
+                    produce(
+                        topic,
+                        value,
+                        key,
+                        partition,
+                        None,
+                        None,
+                        timestamp or 1,
+                        list(headers) if headers else None,
+                    )
+                    break
+                except BufferError:
+                    pass
+                except KafkaException as error:
+                    return error
+                self._check(partial(self._producer.poll, _FULL_S))
+        return None
 
     def flush(self) -> None:
         """Wait until every record has an offset."""
@@ -142,8 +153,8 @@ class Writer:
         self._check(lambda: self._producer.commit(offsets, group, confirm))
 
     def close(self) -> None:
-        """Close the producer."""
-        self._producer.close()
+        """Close the producer, maybe while an exception is being handled; see `_send`."""
+        in_background("close", self._producer.close).result()
 
     def _check(self, call: Callable[[], object]) -> None:
         try:

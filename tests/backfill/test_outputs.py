@@ -1,0 +1,59 @@
+"""Which records of an output topic are written, and in which order, if many of them are packed to a row of Spark."""
+
+import random
+from itertools import groupby
+from operator import itemgetter
+
+import pytest
+from confluent_kafka import Producer
+from tests.backfill.broker_app import FIRST_TIMESTAMP, App
+from tests.backfill.programs import Copied
+from tests.backfill.test_packing import in_order, seen, seen_of, send
+
+from millrace.backfill import packing, publish
+from millrace.backfill.collector import Outputs
+from millrace.backfill.packing import Size, merged
+from millrace.backfill.rows import PACKED_DDL
+from millrace.backfill.run import BackfillSpec, run_backfill
+
+TASKS = ("0_0", "0_1", "1_0")
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_the_last_record_of_each_key_and_all_without_a_key(spark, kafka):
+    """Both kinds in the same partition, the latter in their order."""
+    app = App(kafka, partitions=1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(20):
+        key = None if number % 2 else b"k%d" % (number % 3)
+        producer.produce(app.source, b"%d" % number, key, timestamp=FIRST_TIMESTAMP + number)
+    assert producer.flush(60) == 0
+    result = run_backfill(spark, BackfillSpec(Copied(app.source, app.sink), app.settings, outputs=Outputs.LAST))
+    found = [(record.key(), int(record.value())) for record in app.read(app.sink)]
+    assert [value for key, value in found if key is None] == list(range(1, 20, 2))
+    assert {key: value for key, value in found if key is not None} == {b"k0": 18, b"k1": 16, b"k2": 14}
+    assert len(found) == 13
+    assert result.outputs == {app.sink: 13}
+
+
+def test_rows_of_several_tasks_come_to_the_driver_in_order(spark, monkeypatch):
+    """However Spark divides them into the parts that the driver gets."""
+    monkeypatch.setattr(packing, "_RECORDS", 20)
+    monkeypatch.setattr(packing, "_RECORDS_PER_PARTITION", 1)
+    monkeypatch.setattr(packing, "_MERGE_AT", 40)
+    monkeypatch.setattr(publish, "_PART_BYTES", 2_000)
+    chance = random.Random(7)
+    given, expected = [], []
+    for task in TASKS:
+        packed, single = send("a", task, chance, 400)
+        given += single if task == "0_1" else packed
+        expected += single
+    chance.shuffle(given)
+    rows = spark.createDataFrame([(*row[:8], list(row.headers), row.packed) for row in given], PACKED_DDL)
+    targets = [("a", number) for number in range(4)]  # the last one has nothing
+    found = {}
+    for target, batches in groupby(publish._ordered(spark, rows, targets, [Size(1_200, 20_000)]), itemgetter(0)):
+        assert target not in found
+        found[target] = seen_of(merged((batch for _, batch in batches), frozenset()))
+    assert found == {target: [seen(row) for row in in_order(expected, target[1])] for target in targets}
