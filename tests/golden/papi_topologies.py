@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 from tests.golden.stream_topologies import Dedup
@@ -97,11 +98,31 @@ class WinProc(Processor[str, str, str, str]):
             self.context.forward(Record("*all", rows, ts))
 
 
+class Scans(Enum):
+    """What a processor does with its store."""
+
+    ALL = "deletes, and scans in both directions"
+    FORWARD = "deletes, and scans forward only"
+    WITHOUT_DELETES = "scans in both directions; skips records without a value"
+
+    @property
+    def backward(self) -> bool:
+        """Whether to scan backwards."""
+        return self is not Scans.FORWARD
+
+    def skips(self, record: Record[str, str]) -> bool:
+        """Tell whether to leave a record out."""
+        return record.key is None or (record.value is None and self is Scans.WITHOUT_DELETES)
+
+
 class RangeProc(Processor[str, str, str, str]):
     """Forwards every kind of range of store `r`."""
 
+    def __init__(self, scans: Scans = Scans.ALL) -> None:
+        self.scans = scans
+
     def process(self, record: Record[str, str]) -> None:
-        if record.key is None:
+        if self.scans.skips(record):
             return
         store = self.context.get_state_store("r")
         before = store.put_if_absent(record.key + "x", record.value)
@@ -111,10 +132,12 @@ class RangeProc(Processor[str, str, str, str]):
             self.context.forward(record.with_key(key).with_value(",".join(f"{k}={v}" for k, v in rows)))
 
         show("range", store.range("k1", "k3"))
-        show("rev", store.reverse_range(None, "k3"))
+        if self.scans.backward:
+            show("rev", store.reverse_range(None, "k3"))
         show("prefix", store.prefix_scan("k", S))
         show("all", store.all())
-        show("revall", store.reverse_all())
+        if self.scans.backward:
+            show("revall", store.reverse_all())
         self.context.forward(record.with_key("put-if").with_value(_text(before)))
 
 

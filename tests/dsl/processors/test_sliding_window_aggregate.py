@@ -25,12 +25,18 @@ def sorted_letters(_key: str, value: str, so_far: str) -> str:
     return "".join(sorted(so_far + value))
 
 
+def unless_delete(key: str, value: str, so_far: str) -> str | None:
+    """Aggregate letters; the value `delete` deletes the window."""
+    return None if value == "delete" else sorted_letters(key, value, so_far)
+
+
 def pipeline(
     *,
     grace: int = 1_000,
     emit: EmitStrategy = ON_UPDATE,
     aggregator: Any = sorted_letters,
     send_old_values: bool = False,
+    caching: bool = False,
 ) -> Pipeline:
     """Return a pipeline from topic `in` through one aggregation with store `w`."""
     windows = SlidingWindows.of_time_difference_and_grace(DIFFERENCE, grace)
@@ -43,6 +49,8 @@ def pipeline(
     else:
         supplier = Stores.persistent_timestamped_window_store("w", retention, DIFFERENCE)
     store = Stores.timestamped_window_store_builder(supplier, Serdes.string(), Serdes.string())
+    if caching:
+        store.with_caching_enabled()
     return Pipeline().source("in").node("agg", aggregation, "in").store(store, "agg").listen_to("agg")
 
 
@@ -151,16 +159,29 @@ def test_a_failing_aggregator_is_reported_with_its_node() -> None:
 
 def test_an_aggregate_of_none_deletes_the_window() -> None:
     """A deleted window starts again with the next record."""
-
-    def aggregator(key: str, value: str, so_far: str) -> str | None:
-        return None if value == "delete" else sorted_letters(key, value, so_far)
-
-    with Running(pipeline(aggregator=aggregator)) as task:
+    with Running(pipeline(aggregator=unless_delete)) as task:
         task.pipe("in", "k", "a", 20)
         task.pipe("in", "k", "delete", 20)
         assert stored(task) == {}
         task.pipe("in", "k", "b", 20)
         assert task.store("w").fetch("k", 10) == ValueAndTimestamp("b", 20)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "delete", "flush"]), st.integers(0, 70)), max_size=20))
+@settings(max_examples=100)
+def test_windows_deleted_in_the_cache_are_deleted(steps: list[tuple[str, int]]) -> None:
+    """With caching the windows are the same as without, also while the cache holds back their deletion."""
+    with (
+        Running(pipeline(aggregator=unless_delete)) as plain,
+        Running(pipeline(aggregator=unless_delete, caching=True), cache_bytes=1_000_000) as cached,
+    ):
+        for value, time in steps:
+            if value == "flush":
+                cached.store("w").flush()
+            else:
+                plain.pipe("in", "k", value, time)
+                cached.pipe("in", "k", value, time)
+                assert stored(cached) == stored(plain)
 
 
 def test_final_results_are_sent_when_the_inclusive_end_has_passed_by_the_grace_period() -> None:

@@ -5,6 +5,10 @@
 It compares every topology's description and topics. For every topology, suffix and seed it also generates an input: Kafka
 Streams' own test driver records the results, and the golden cases' replay compares them. It prints each mismatch and finally `N
 passed, N failed`, and exits with 1 if any failed.
+
+No topology scans a cached store backwards after it has deleted rows, as an aggregation over sliding windows does too: Java then
+finds deleted rows, or rows without a value. Nor does any look backwards in a cached session store for one key's sessions up to a
+start: Java leaves out cached sessions that end after it. See "State" in `docs/differences.md`.
 """
 # ruff: noqa: T201 (a command-line tool)
 

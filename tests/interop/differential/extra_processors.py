@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from tests.golden.papi_topologies import (
@@ -13,6 +14,7 @@ from tests.golden.papi_topologies import (
     PunctProc,
     RangeProc,
     Router,
+    Scans,
     SessProc,
     SharedPut,
     VerProc,
@@ -25,6 +27,7 @@ from tests.golden.support import L, S, text
 from millrace.processor.api import Processor
 from millrace.records import Record, Window, Windowed
 from millrace.state import Stores
+from millrace.state.keys import MAX_LONG
 from millrace.topology import Topology
 
 
@@ -35,8 +38,11 @@ def _keyed(rows: Iterable[Any]) -> str:
 class WinScans(Processor[str, str, str, str]):
     """Puts (or deletes) windows at steps of 20 ms and forwards what every kind of scan finds."""
 
+    def __init__(self, scans: Scans = Scans.ALL) -> None:
+        self.scans = scans
+
     def process(self, record: Record[str, str]) -> None:
-        if record.key is None:
+        if self.scans.skips(record):
             return
         store, key = self.context.get_state_store("ws"), record.key
         ts = record.timestamp - record.timestamp % 20
@@ -45,20 +51,24 @@ class WinScans(Processor[str, str, str, str]):
         def show(name: str, found: str) -> None:
             self.context.forward(record.with_key(name).with_value(found))
 
-        show("back", ",".join(f"{t}={v}" for t, v in store.backward_fetch(key, max(0, ts - 100), ts + 50)))
         show("one", text(store.fetch(key, max(0, ts - 40))))
         show("keys", _keyed(store.fetch_keys("k2", "k4", max(0, ts - 100), ts)))
-        show("keys-back", _keyed(store.backward_fetch_keys(None, "k3", max(0, ts - 100), ts)))
         show("all", _keyed(store.all()))
-        show("all-back", _keyed(store.backward_all()))
-        show("fetch-back", _keyed(store.backward_fetch_all(max(0, ts - 60), ts + 10)))
+        if self.scans.backward:
+            show("back", ",".join(f"{t}={v}" for t, v in store.backward_fetch(key, max(0, ts - 100), ts + 50)))
+            show("keys-back", _keyed(store.backward_fetch_keys(None, "k3", max(0, ts - 100), ts)))
+            show("all-back", _keyed(store.backward_all()))
+            show("fetch-back", _keyed(store.backward_fetch_all(max(0, ts - 60), ts + 10)))
 
 
 class SessScans(Processor[str, str, str, str]):
     """Puts (or removes) sessions and forwards what every kind of scan finds."""
 
+    def __init__(self, scans: Scans = Scans.ALL) -> None:
+        self.scans = scans
+
     def process(self, record: Record[str, str]) -> None:
-        if record.key is None:
+        if self.scans.skips(record):
             return
         store, key, ts = self.context.get_state_store("ss"), record.key, record.timestamp
         start = max(0, ts - ts % 50)
@@ -73,13 +83,15 @@ class SessScans(Processor[str, str, str, str]):
             self.context.forward(record.with_key(name).with_value(found))
 
         show("fetch", _keyed(store.fetch(key)))
-        show("fetch-back", _keyed(store.backward_fetch(key)))
         show("find", _keyed(store.find_sessions(key, max(0, ts - 60), ts)))
-        show("find-back", _keyed(store.backward_find_sessions(key, max(0, ts - 160), ts + 10)))
         show("keys", _keyed(store.find_sessions_of_keys("k2", "k4", max(0, ts - 100), ts)))
-        show("keys-back", _keyed(store.backward_find_sessions_of_keys(None, "k3", max(0, ts - 100), ts)))
         show("fetch-keys", _keyed(store.fetch_keys("k1", "k5")))
         show("one", text(store.fetch_session(key, start, end)))
+        if self.scans.backward:
+            show("fetch-back", _keyed(store.backward_fetch(key)))
+            latest = MAX_LONG if self.scans is Scans.WITHOUT_DELETES else ts + 10
+            show("find-back", _keyed(store.backward_find_sessions(key, max(0, ts - 160), latest)))
+            show("keys-back", _keyed(store.backward_find_sessions_of_keys(None, "k3", max(0, ts - 100), ts)))
 
 
 def papi_read_only() -> Topology:
@@ -165,9 +177,20 @@ _LONG_WINDOWS = Stores.persistent_window_store("ws", 400, 100)
 _DISK_SESSIONS = Stores.persistent_session_store("ss", 400)
 ONE_STORE = {
     "papi_range_inmem": (RangeProc, lambda: _pairs(Stores.in_memory_key_value_store("r"))),
-    "papi_range_cached": (RangeProc, lambda: _pairs(Stores.persistent_key_value_store("r")).with_caching_enabled()),
+    "papi_range_cached": (
+        partial(RangeProc, Scans.FORWARD),
+        lambda: _pairs(Stores.persistent_key_value_store("r")).with_caching_enabled(),
+    ),
+    "papi_range_cached_back": (
+        partial(RangeProc, Scans.WITHOUT_DELETES),
+        lambda: _pairs(Stores.persistent_key_value_store("r")).with_caching_enabled(),
+    ),
     "papi_range_inmem_cached": (
-        RangeProc,
+        partial(RangeProc, Scans.FORWARD),
+        lambda: _pairs(Stores.in_memory_key_value_store("r")).with_caching_enabled(),
+    ),
+    "papi_range_inmem_cached_back": (
+        partial(RangeProc, Scans.WITHOUT_DELETES),
         lambda: _pairs(Stores.in_memory_key_value_store("r")).with_caching_enabled(),
     ),
     "papi_versioned_short": (VerProc, lambda: _versions(60)),
@@ -195,10 +218,24 @@ ONE_STORE = {
         lambda: _sessions(Stores.in_memory_session_store("ss", 60)).with_caching_enabled(),
     ),
     "papi_window_scans": (WinScans, lambda: _windows(_LONG_WINDOWS)),
-    "papi_window_scans_cached": (WinScans, lambda: _windows(_LONG_WINDOWS).with_caching_enabled()),
+    "papi_window_scans_cached": (
+        partial(WinScans, Scans.FORWARD),
+        lambda: _windows(_LONG_WINDOWS).with_caching_enabled(),
+    ),
+    "papi_window_scans_cached_back": (
+        partial(WinScans, Scans.WITHOUT_DELETES),
+        lambda: _windows(_LONG_WINDOWS).with_caching_enabled(),
+    ),
     "papi_window_scans_inmem": (WinScans, lambda: _windows(Stores.in_memory_window_store("ws", 400, 100))),
     "papi_session_scans": (SessScans, lambda: _sessions(_DISK_SESSIONS)),
-    "papi_session_scans_cached": (SessScans, lambda: _sessions(_DISK_SESSIONS).with_caching_enabled()),
+    "papi_session_scans_cached": (
+        partial(SessScans, Scans.FORWARD),
+        lambda: _sessions(_DISK_SESSIONS).with_caching_enabled(),
+    ),
+    "papi_session_scans_cached_back": (
+        partial(SessScans, Scans.WITHOUT_DELETES),
+        lambda: _sessions(_DISK_SESSIONS).with_caching_enabled(),
+    ),
     "papi_session_scans_inmem": (SessScans, lambda: _sessions(Stores.in_memory_session_store("ss", 400))),
 }
 """A processor and its store each."""

@@ -83,7 +83,8 @@ def win_sliding_reduce(b: StreamsBuilder) -> None:
 def win_sliding_null(b: StreamsBuilder) -> None:
     """An aggregator that deletes."""
     windows = SlidingWindows.of_time_difference_and_grace(50, 60)
-    windowed_out(_grouped(b).windowed_by(windows).aggregate(str, _unless_dog, kv("sln").with_value_serde(S)), 50, S)
+    store = kv("sln").with_value_serde(S).with_caching_disabled()
+    windowed_out(_grouped(b).windowed_by(windows).aggregate(str, _unless_dog, store), 50, S)
 
 
 def win_session_reduce(b: StreamsBuilder) -> None:

@@ -46,11 +46,15 @@ final class ExtraProcessors {
     }
 
     private static void addKeyValues(Topologies to) {
-        to.papi("papi_range_inmem", t -> one(t, Processors.RangeProc::new,
+        to.papi("papi_range_inmem", t -> one(t, () -> new Processors.RangeProc(Processors.Scans.ALL),
             Stores.keyValueStoreBuilder(Stores.inMemoryKeyValueStore("r"), S, S)));
-        to.papi("papi_range_cached", t -> one(t, Processors.RangeProc::new,
+        to.papi("papi_range_cached", t -> one(t, () -> new Processors.RangeProc(Processors.Scans.FORWARD),
             Stores.keyValueStoreBuilder(Stores.persistentKeyValueStore("r"), S, S).withCachingEnabled()));
-        to.papi("papi_range_inmem_cached", t -> one(t, Processors.RangeProc::new,
+        to.papi("papi_range_cached_back", t -> one(t, () -> new Processors.RangeProc(Processors.Scans.WITHOUT_DELETES),
+            Stores.keyValueStoreBuilder(Stores.persistentKeyValueStore("r"), S, S).withCachingEnabled()));
+        to.papi("papi_range_inmem_cached", t -> one(t, () -> new Processors.RangeProc(Processors.Scans.FORWARD),
+            Stores.keyValueStoreBuilder(Stores.inMemoryKeyValueStore("r"), S, S).withCachingEnabled()));
+        to.papi("papi_range_inmem_cached_back", t -> one(t, () -> new Processors.RangeProc(Processors.Scans.WITHOUT_DELETES),
             Stores.keyValueStoreBuilder(Stores.inMemoryKeyValueStore("r"), S, S).withCachingEnabled()));
         to.papi("papi_versioned_short", t -> one(t, Processors.VerProc::new,
             Stores.versionedKeyValueStoreBuilder(Stores.persistentVersionedKeyValueStore("v", ms(60)), S, S)));
@@ -77,17 +81,21 @@ final class ExtraProcessors {
             Stores.sessionStoreBuilder(Stores.inMemorySessionStore("ss", ms(500)), S, S)));
         to.papi("papi_session_short", t -> one(t, Processors.SessProc::new,
             Stores.sessionStoreBuilder(Stores.inMemorySessionStore("ss", ms(60)), S, S).withCachingEnabled()));
-        to.papi("papi_window_scans", t -> one(t, Processors.WinScans::new,
+        to.papi("papi_window_scans", t -> one(t, () -> new Processors.WinScans(Processors.Scans.ALL),
             Stores.windowStoreBuilder(Stores.persistentWindowStore("ws", ms(400), ms(100), false), S, S)));
-        to.papi("papi_window_scans_cached", t -> one(t, Processors.WinScans::new,
+        to.papi("papi_window_scans_cached", t -> one(t, () -> new Processors.WinScans(Processors.Scans.FORWARD),
             Stores.windowStoreBuilder(Stores.persistentWindowStore("ws", ms(400), ms(100), false), S, S).withCachingEnabled()));
-        to.papi("papi_window_scans_inmem", t -> one(t, Processors.WinScans::new,
+        to.papi("papi_window_scans_cached_back", t -> one(t, () -> new Processors.WinScans(Processors.Scans.WITHOUT_DELETES),
+            Stores.windowStoreBuilder(Stores.persistentWindowStore("ws", ms(400), ms(100), false), S, S).withCachingEnabled()));
+        to.papi("papi_window_scans_inmem", t -> one(t, () -> new Processors.WinScans(Processors.Scans.ALL),
             Stores.windowStoreBuilder(Stores.inMemoryWindowStore("ws", ms(400), ms(100), false), S, S)));
-        to.papi("papi_session_scans", t -> one(t, Processors.SessScans::new,
+        to.papi("papi_session_scans", t -> one(t, () -> new Processors.SessScans(Processors.Scans.ALL),
             Stores.sessionStoreBuilder(Stores.persistentSessionStore("ss", ms(400)), S, S)));
-        to.papi("papi_session_scans_cached", t -> one(t, Processors.SessScans::new,
+        to.papi("papi_session_scans_cached", t -> one(t, () -> new Processors.SessScans(Processors.Scans.FORWARD),
             Stores.sessionStoreBuilder(Stores.persistentSessionStore("ss", ms(400)), S, S).withCachingEnabled()));
-        to.papi("papi_session_scans_inmem", t -> one(t, Processors.SessScans::new,
+        to.papi("papi_session_scans_cached_back", t -> one(t, () -> new Processors.SessScans(Processors.Scans.WITHOUT_DELETES),
+            Stores.sessionStoreBuilder(Stores.persistentSessionStore("ss", ms(400)), S, S).withCachingEnabled()));
+        to.papi("papi_session_scans_inmem", t -> one(t, () -> new Processors.SessScans(Processors.Scans.ALL),
             Stores.sessionStoreBuilder(Stores.inMemorySessionStore("ss", ms(400)), S, S)));
     }
 }

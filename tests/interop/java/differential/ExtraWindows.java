@@ -76,7 +76,7 @@ final class ExtraWindows {
             80, S));
         to.dsl("win_sliding_null", b -> wout(
             grouped(b).windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(50), ms(60)))
-                .aggregate(() -> "", ExtraWindows::appendUnlessDog, ws("sln").withValueSerde(S)),
+                .aggregate(() -> "", ExtraWindows::appendUnlessDog, ws("sln").withValueSerde(S).withCachingDisabled()),
             50, S));
         to.dsl("win_session_reduce", b -> sout(
             grouped(b).windowedBy(SessionWindows.ofInactivityGapAndGrace(ms(25), ms(100)))

@@ -29,7 +29,7 @@ final class ProcessorTopologies {
             Stores.windowStoreBuilder(Stores.persistentWindowStore("ws", ms(300), ms(100), false), S, S)));
         to.papi("papi_window_dups", t -> one(t, Processors.WinProc::new,
             Stores.windowStoreBuilder(Stores.persistentWindowStore("ws", ms(300), ms(100), true), S, S)));
-        to.papi("papi_range", t -> one(t, Processors.RangeProc::new,
+        to.papi("papi_range", t -> one(t, () -> new Processors.RangeProc(Processors.Scans.ALL),
             Stores.keyValueStoreBuilder(Stores.persistentKeyValueStore("r"), S, S)));
         to.papi("papi_versioned", t -> one(t, Processors.VerProc::new,
             Stores.versionedKeyValueStoreBuilder(Stores.persistentVersionedKeyValueStore("v", ms(200)), S, S)));
