@@ -121,11 +121,9 @@ class PackedTopic:
 
     def _packed(self, sent: Sequence[Sent]) -> list[Row]:
         timestamps, keys, values, headers, given = zip(*sent, strict=True)
-        key_array, value_array = pa.array(keys, pa.binary()), pa.array(values, pa.binary())
-        partitions = self._partitions_of(key_array, given)
-        times = np.array(timestamps, np.int64)
-        columns = [pa.array(times), key_array, value_array, headers_array(headers)]
-        batch = pa.RecordBatch.from_arrays(columns, _RECORD)
+        batch = _batch(timestamps, keys, values, headers)
+        partitions = self._partitions_of(batch.column("key"), given)
+        times = batch.column("timestamp").to_numpy()
         self.size = self.size.plus(*size_of(batch))
         order = np.argsort(partitions, kind="stable")
         ends = np.cumsum(np.bincount(partitions, minlength=self._partitions))
@@ -171,14 +169,7 @@ def packed_changes(
         changes: the records.
     """
     for some in _in_rows(changes):
-        timestamps, keys, values, headers = zip(*some, strict=True)
-        columns = [
-            pa.array(timestamps, pa.int64()),
-            pa.array(keys, pa.binary()),
-            pa.array(values, pa.binary()),
-            headers_array(headers),
-        ]
-        batch = pa.RecordBatch.from_arrays(columns, _RECORD)
+        batch = _batch(*zip(*some, strict=True))
         numbers = np.arange(number, number + len(some), dtype=np.int64)
         number += len(some)
         yield _row(*target, task, np.full(len(some), UNKNOWN_TIMESTAMP), numbers, batch), size_of(batch)
@@ -195,6 +186,18 @@ def _in_rows(records: Iterable[_Record]) -> Iterator[list[_Record]]:
             found, size = [], 0
     if found:
         yield found
+
+
+def _batch(
+    timestamps: Sequence[int], keys: Sequence[bytes | None], values: Sequence[bytes | None], headers: Sequence[Headers]
+) -> pa.RecordBatch:
+    columns = [
+        pa.array(timestamps, pa.int64()),
+        pa.array(keys, pa.binary()),
+        pa.array(values, pa.binary()),
+        headers_array(headers),
+    ]
+    return pa.RecordBatch.from_arrays(columns, _RECORD)
 
 
 def _length(headers: Headers) -> int:
