@@ -11,8 +11,8 @@ import zlib
 from typing import Any
 
 from millrace.dsl import Consumed, Materialized, Produced, StreamsBuilder
+from millrace.garbage import rarely_collected
 from millrace.instance import KafkaStreams
-from millrace.instance.run import fewer_collections
 from millrace.records import TopicPartition
 from millrace.serdes import Serdes
 from millrace.topology import Topology
@@ -116,7 +116,7 @@ def main(arguments: list[str]) -> int:
     streams = KafkaStreams(topology(settings, source, sink, name.encode()), settings)
     streams.set_state_listener(lambda now, _before: say(state=now.value))
     streams.set_restore_listener(Progress())
-    with fewer_collections():  # as `millrace run` does
+    with rarely_collected():  # as `millrace run` does
         streams.start()
         threading.Thread(target=watch_tasks, args=(streams,), daemon=True).start()
         for command in sys.stdin:

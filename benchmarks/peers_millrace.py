@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.peers_process import Measured, say
 from benchmarks.programs import Build, Names
 
+from millrace.garbage import rarely_collected
 from millrace.instance import KafkaStreams
-from millrace.instance.run import fewer_collections
 
 
 def main(arguments: list[str]) -> int:
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
         lambda: closed.append(streams.close(120, leave_group=True)),
     )
     measured.wait_for_start()
-    with fewer_collections():  # as `millrace run` does
+    with rarely_collected():  # as `millrace run` does
         streams.start()
         measured.close_at_end_of_input()
         measured.report()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import signal
 import subprocess
@@ -15,7 +14,6 @@ from tests.waiting import wait_until
 
 from millrace.errors import FailedProcessingError
 from millrace.instance import KafkaStreams, State
-from millrace.instance.run import fewer_collections
 
 pytestmark = pytest.mark.broker
 
@@ -194,28 +192,3 @@ def test_waiting_raises_what_ended_the_application(kafka, topic_factory, app, tm
         produce(kafka, source, ["bad"])
         streams.wait(DEADLINE_S)
     assert streams.state is State.NOT_RUNNING
-
-
-@pytest.fixture
-def thresholds():
-    """The garbage collector's thresholds, put back afterwards."""
-    before = gc.get_threshold()
-    yield before
-    gc.set_threshold(*before)
-
-
-@pytest.mark.parametrize("default", [700, 2000])
-def test_an_instance_of_its_own_process_collects_garbage_less_often(thresholds, default):
-    """While it runs, the collector's default is raised; the older generations keep theirs."""
-    gc.set_threshold(default, *thresholds[1:])
-    with fewer_collections():
-        assert gc.get_threshold() == (20_000, *thresholds[1:])
-    assert gc.get_threshold() == (default, *thresholds[1:])
-
-
-@pytest.mark.parametrize("chosen", [0, 500, 50_000])
-def test_what_the_program_chose_for_the_collector_stays(thresholds, chosen):
-    """A program that has set another threshold, or none at all, keeps it."""
-    gc.set_threshold(chosen, *thresholds[1:])
-    with fewer_collections():
-        assert gc.get_threshold() == (chosen, *thresholds[1:])

@@ -16,7 +16,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from millrace.backfill.collector import BackfillCollector, Topics
-from millrace.backfill.garbage import rarely_collected
 from millrace.backfill.history import Backfill
 from millrace.backfill.observation import Observer, TaskObservation
 from millrace.backfill.packing import merged
@@ -25,8 +24,9 @@ from millrace.backfill.stages import Stage
 from millrace.backfill.task_run import Arrival, Inputs, TaskRun, backfill_config
 from millrace.config import StreamsConfig
 from millrace.engine.global_task import GlobalStateTask
+from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.plan.partition_counts import PartitionCounts
-from millrace.records import NO_HEADERS, ConsumedRecord, TaskId, TopicPartition
+from millrace.records import NO_HEADERS, RawRecord, TaskId, TopicPartition
 from millrace.state.api import StateStore
 from millrace.topology.model import BuiltTopology
 
@@ -73,7 +73,7 @@ class TaskFunction:
         batches = chain((first,), batches)
         with tempfile.TemporaryDirectory(prefix=f"millrace-backfill-{task_id}-", dir=local_directory()) as folder:
             config = StreamsConfig.of(self.backfill.config)
-            with rarely_collected(), self.observer.task(task_id, config) as observation:
+            with rarely_collected(*MANY_RECORDS), self.observer.task(task_id, config) as observation:
                 yield from self._run(task_id, config, Path(folder), batches, observation)
 
     def _run(
@@ -179,9 +179,7 @@ def local_directory() -> str | None:
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
 
 
-def _counted(
-    batches: Iterator[Sequence[ConsumedRecord]], observation: TaskObservation
-) -> Iterator[Sequence[ConsumedRecord]]:
+def _counted(batches: Iterator[Sequence[RawRecord]], observation: TaskObservation) -> Iterator[Sequence[RawRecord]]:
     for records in batches:
         observation.count(records)
         yield records

@@ -33,7 +33,7 @@ from millrace.backfill.sources import ROLES, FileSource
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, SerializationError
 from millrace.plan.model import TopologyPlan
-from millrace.records import ConsumedRecord, TopicPartition
+from millrace.records import TIMESTAMP, RawRecord, TopicPartition
 from millrace.topology import SourceNode, Topology
 
 if TYPE_CHECKING:
@@ -102,11 +102,11 @@ class FileHistory:
         """Return how many offsets of a partition are read; None if it has files."""
         return None if partition.topic in self.shuffled else self.kafka.size(partition)
 
-    def read(self, partition: TopicPartition) -> Iterator[list[ConsumedRecord]]:
+    def read(self, partition: TopicPartition) -> Iterator[list[RawRecord]]:
         """Read what Kafka has of one partition; where files come first, what comes after them."""
         until = next((source.until_ms for source in self.sources if source.topic == partition.topic), None)
         for records in self.kafka.read(partition):
-            later = records if until is None else [record for record in records if record.timestamp >= until]
+            later = records if until is None else [record for record in records if record[TIMESTAMP] >= until]
             if later:
                 yield later
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from millrace.backfill.collector import Outputs
-from millrace.records import ConsumedRecord, TopicPartition
+from millrace.records import RawRecord, TopicPartition
 from millrace.topology import Topology
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class History(Protocol):
     def partition_counts(self) -> Mapping[str, int]:
         """Return the partitions of every topic that exists."""
 
-    def read(self, partition: TopicPartition) -> Iterator[Sequence[ConsumedRecord]]:
+    def read(self, partition: TopicPartition) -> Iterator[Sequence[RawRecord]]:
         """Read one partition from its beginning to where the history ends, in offset order."""
 
     def size(self, partition: TopicPartition) -> int | None:

@@ -24,7 +24,7 @@ from millrace.kafka.clients import open_consumer
 from millrace.kafka.internal_topics import partition_counts
 from millrace.kafka.offsets import earliest_offsets, latest_offsets, offsets_for_time
 from millrace.plan.model import TopologyPlan, repartition_topics
-from millrace.records import ConsumedRecord, TopicPartition
+from millrace.records import OFFSET, RawRecord, TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -89,7 +89,7 @@ class KafkaHistory:
         extent = self.extents.get(partition)
         return 0 if extent is None else extent.end - extent.start
 
-    def read(self, partition: TopicPartition) -> Iterator[list[ConsumedRecord]]:
+    def read(self, partition: TopicPartition) -> Iterator[list[RawRecord]]:
         """Read one partition, in offset order.
 
         Raises:
@@ -184,7 +184,7 @@ def _check_beginning(extents: Mapping[TopicPartition, Extent], until_ms: Mapping
 
 def read_committed(
     clients: ClientSettings, partition: TopicPartition, start: int, end: int
-) -> Generator[list[ConsumedRecord], None, None]:
+) -> Generator[list[RawRecord], None, None]:
     """Read the committed records of a partition from `start` up to `end` (exclusive), in offset order.
 
     Raises:
@@ -200,13 +200,14 @@ def read_committed(
         reader.assign({partition: start})
         silence = Deadline(_SILENCE_S)
         while True:
-            records = [ConsumedRecord._make(raw) for raw in reader.poll(_BATCH, _WAIT_S).get(partition, ())]
+            records = reader.poll(_BATCH, _WAIT_S).get(partition, [])
             complete = reader.at_end.get(partition, -1) >= end
             if records:
                 silence = Deadline(_SILENCE_S)
-                complete = complete or records[-1].offset >= end - 1
-                if records[-1].offset >= end:
-                    records = [record for record in records if record.offset < end]
+                last = records[-1][OFFSET]
+                complete = complete or last >= end - 1
+                if last >= end:
+                    records = [record for record in records if record[OFFSET] < end]
                 if records:
                     yield records
             if complete:

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.backfill.progress import Address, Teller
 from millrace.config import StreamsConfig
-from millrace.records import TaskId
+from millrace.records import ConsumedRecord, TaskId
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Observer", "TaskObservation"]
 
 _PREFIX: Final = "OTEL_"
-_KEY: Final = attrgetter("key")
-_VALUE: Final = attrgetter("value")
+_KEY: Final = itemgetter(ConsumedRecord._fields.index("key"))
+_VALUE: Final = itemgetter(ConsumedRecord._fields.index("value"))
 
 
 @dataclass(frozen=True, slots=True)

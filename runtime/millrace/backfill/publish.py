@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from millrace.backfill.garbage import rarely_collected
 from millrace.backfill.kafka_history import KafkaHistory, backfill_clients, read_committed
 from millrace.backfill.packing import Size, merged, size_of
 from millrace.backfill.rows import PACKED_DDL, REPORT, headers_of, values_of
@@ -46,6 +45,7 @@ from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
 from millrace.engine.offset_metadata import UNFINISHED_BACKFILL, encode_metadata
 from millrace.errors import ActiveGroupError, ConfigError, TaskMigratedError
+from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.kafka.admin_requests import pause
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
@@ -212,7 +212,7 @@ class Publisher:
             small = rows
         in_driver = [size for topic, size in sizes.items() if not (several and topic in logs)]
         written = _HALF_WRITTEN if several or unfinished else "nothing has been written"
-        with rarely_collected(), self._writer.transaction():
+        with rarely_collected(*MANY_RECORDS), self._writer.transaction():
             for target, found in groupby(_ordered(spark, small, targets, in_driver), itemgetter(0)):
                 records = merged((batch for _, batch in found), frozenset())
                 published.written.append(changes.write(self._writer, self._clients, target, records))
@@ -294,14 +294,14 @@ class Changes:
         offsets = self.old.get(target, range(0))
         with closing(read_committed(clients, target, offsets.start, offsets.stop)) as batches:
             for batch in batches:
-                for record in batch:
-                    key: Any = record.key
+                key: Any
+                for *_, timestamp, key, value, _ in batch:
                     if versioned:
-                        found[_identity(key, record.timestamp)] = record.timestamp
-                    elif record.value is None:
+                        found[_identity(key, timestamp)] = timestamp
+                    elif value is None:
                         found.pop(key, None)
                     else:
-                        found[key] = record.timestamp
+                        found[key] = timestamp
         return found
 
 
@@ -321,7 +321,7 @@ class _ExecutorWrite:
             with GroupAdmin(clients) as group:
                 if not _is_marked(group.positions(), self._changes.mark):
                     raise TaskMigratedError(FENCED)
-            with rarely_collected(), writer.transaction():
+            with rarely_collected(*MANY_RECORDS), writer.transaction():
                 records = merged(chain([first], batches), frozenset())
                 written = self._changes.write(writer, clients, target, records)
                 writer.commit(config.application_id, {})

@@ -6,14 +6,13 @@ Columns are converted as a whole, because a Python object per value of Arrow wou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TopicPartition, new_tuple
+from millrace.records import NO_HEADERS, Headers, RawRecord, TopicPartition, new_tuple
 
 REPORT = ""
 """The topic of the row with which a task reports what it did, as JSON in `value`."""
@@ -112,7 +111,7 @@ def rows_of(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
     return batch.filter(pc.equal(batch.column("topic"), topic))
 
 
-def consumed(batch: pa.RecordBatch, partition: TopicPartition, offset: int) -> list[ConsumedRecord]:
+def consumed(batch: pa.RecordBatch, partition: TopicPartition, offset: int) -> list[RawRecord]:
     """Return rows as the engine reads records.
 
     Args:
@@ -130,7 +129,7 @@ def consumed(batch: pa.RecordBatch, partition: TopicPartition, offset: int) -> l
         values_of(batch, "value"),
         headers_of(batch),
     )
-    return list(map(partial(new_tuple, ConsumedRecord), zip(*columns, strict=True)))
+    return list(zip(*columns, strict=True))
 
 
 def values_of(batch: pa.RecordBatch, column: str) -> list[Any]:

@@ -24,7 +24,7 @@ from millrace.config import FINAL_RESULTS_INTERVAL, OUTER_JOIN_INTERVAL, Streams
 from millrace.engine.punctuation import NEVER
 from millrace.engine.task import StreamTask
 from millrace.errors import UnsupportedFeatureError
-from millrace.records import UNKNOWN_TIMESTAMP, ConsumedRecord, OffsetAndMetadata, TaskId, TopicPartition
+from millrace.records import UNKNOWN_TIMESTAMP, OffsetAndMetadata, RawRecord, TaskId, TopicPartition
 from millrace.state.api import StateStore
 from millrace.topology.model import Subtopology
 
@@ -39,7 +39,7 @@ class Arrival(NamedTuple):
     """The smallest `Row.reached` among them."""
     circular: bool
     """Whether they come back from the task's own stage; if so, all have the same `Row.reached`."""
-    records: Sequence[tuple[TopicPartition, Sequence[ConsumedRecord]]]
+    records: Sequence[tuple[TopicPartition, Sequence[RawRecord]]]
 
 
 class Inputs(NamedTuple):
@@ -48,7 +48,7 @@ class Inputs(NamedTuple):
     A partition can be in both `read` and `arriving`: then what arrives comes first.
     """
 
-    read: Mapping[TopicPartition, Iterator[Sequence[ConsumedRecord]]]
+    read: Mapping[TopicPartition, Iterator[Sequence[RawRecord]]]
     """Partitions that the task reads itself, in offset order."""
     arriving: frozenset[TopicPartition]
     """Partitions whose records come from elsewhere."""

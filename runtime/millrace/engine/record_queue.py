@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from operator import itemgetter
-from typing import Final, cast
+from typing import cast
 
 from millrace.config import StreamsConfig
 from millrace.engine.compile import CompiledSource
@@ -28,6 +28,7 @@ from millrace.processor.timestamp_extractors import (
     fail_on_invalid_timestamp,
 )
 from millrace.records import (
+    OFFSET,
     UNKNOWN_TIMESTAMP,
     ConsumedRecord,
     Headers,
@@ -41,9 +42,7 @@ _SHORTEST_RUN = 8
 _LONGEST_RUN = 1024
 """Records taken at a time while another partition waits: few while turns alternate, then more as long as they do not."""
 
-_OFFSET: Final = 2
-"""Where a raw record has its offset."""
-_offset_of: Callable[[RawRecord], int] = itemgetter(_OFFSET)
+_offset_of: Callable[[RawRecord], int] = itemgetter(OFFSET)
 
 Head = tuple[int, object, object, RawRecord]
 """timestamp ms, key, value, the raw record."""
@@ -119,8 +118,8 @@ class RecordQueue:
     def head_offset(self) -> int | None:
         """Return the offset of the record to be processed next, or None if the queue is empty."""
         if self.head is not None:
-            return self.head[3][_OFFSET]
-        return self.raw[0][_OFFSET] if self.raw else None
+            return self.head[3][OFFSET]
+        return self.raw[0][OFFSET] if self.raw else None
 
     def peek(self) -> int | None:
         """Read the head if necessary; return its timestamp, or None if no valid record is left."""
@@ -135,7 +134,7 @@ class RecordQueue:
                 self._put_back(raw)
                 raise
             if head is None:
-                self.position = raw[_OFFSET] + 1
+                self.position = raw[OFFSET] + 1
         return head[0]
 
     def process_head(self) -> None:
@@ -257,7 +256,7 @@ class RecordQueue:
     def _put_back(self, raw: RawRecord) -> None:
         """Keep a record that failed at the head, so that its offset is not committed."""
         self.raw.appendleft(raw)
-        self.position = raw[_OFFSET]
+        self.position = raw[OFFSET]
 
     def _read(self, raw: RawRecord) -> Head | None:
         topic, _, offset, timestamp, raw_key, raw_value, headers = raw

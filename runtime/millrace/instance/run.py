@@ -4,31 +4,30 @@
 a lock could wait for the very code that it interrupts. The last line says why it failed; the traceback of the user's code
 comes before it, from the thread that has died.
 
-The process is the instance's alone, so Python's garbage collector is set for it (`fewer_collections`), which a library may not do
+The process is the instance's alone, so Python's garbage collector is set for it (`rarely_collected`), which a library may not do
 to a program that starts `KafkaStreams` itself.
 """
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Final
 
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
+from millrace.garbage import rarely_collected
 from millrace.instance.failures import describe_error, to_be_traced
 from millrace.instance.health import Page
 from millrace.instance.instrumentation import Instrumentation
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.topology import Topology
 
-__all__ = ["EXIT_FAILED", "EXIT_NOT_STARTED", "EXIT_OK", "fewer_collections", "run"]
+__all__ = ["EXIT_FAILED", "EXIT_NOT_STARTED", "EXIT_OK", "run"]
 
 _log = logging.getLogger("millrace")
 
@@ -36,30 +35,9 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_NOT_STARTED: Final = 2
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_DEFAULT_THRESHOLDS: Final = frozenset({700, 2_000})
-"""Python's own, until 3.13 and since."""
-_THRESHOLD: Final = 20_000
-"""More than the objects of a few fetched batches."""
 
 
-@contextmanager
-def fewer_collections() -> Iterator[None]:
-    """Have Python look for garbage in reference cycles after more allocations, unless the program has set after how many.
-
-    With Python's default, the objects of every fetched batch of records are searched several times, though none is garbage.
-    """
-    first, *others = before = gc.get_threshold()
-    if first not in _DEFAULT_THRESHOLDS:
-        yield
-        return
-    gc.set_threshold(_THRESHOLD, *others)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-@fewer_collections()
+@rarely_collected()
 def run(
     topology: Topology,
     config: StreamsConfig | Mapping[str, object],
