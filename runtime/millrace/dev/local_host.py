@@ -10,7 +10,6 @@ user code. Internal topics are created from the plan; the user's own topics are 
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from millrace.deadline import Deadline
 from millrace.dev._broker_files import HOST
 from millrace.dev._ports import is_free
 from millrace.dev._readiness import quiet_admin
+from millrace.dev.instance_status import InstanceStatus
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.dev.local_directory import HostNote, LocalDirectory, ReplicaView
 from millrace.dev.local_replica import Replica, ReplicaState
@@ -393,37 +393,6 @@ class LocalHost:
     def settings(self) -> dict[str, object]:
         """Return the settings that all replicas share, with the address of Kafka."""
         return to_streams_config(self.app, bootstrap_servers=[self.bootstrap_servers])
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceStatus:
-    """The status of an instance, at the moment it wrote it."""
-
-    pid: int
-    state: str
-    tasks: int
-    lag: int | None
-    """Records in the inputs that have not been processed yet; None if unknown."""
-    records: int
-    """Records processed since the process started."""
-    written_at: float
-    """Seconds since the epoch."""
-
-    @classmethod
-    def read(cls, path: Path) -> InstanceStatus | None:
-        """Return the status in a file, or None if there is none yet."""
-        try:
-            data = json.loads(path.read_text())
-            return cls(
-                pid=data["pid"],
-                state="RESTORING" if data["task_counts"]["restoring"] else data["state"],
-                tasks=len(data["tasks"]),
-                lag=data["lag"]["total"],
-                records=data["processing"]["records"],
-                written_at=data["time_ms"] / 1000,
-            )
-        except (FileNotFoundError, json.JSONDecodeError, KeyError):
-            return None
 
 
 def command(*arguments: str) -> list[str]:

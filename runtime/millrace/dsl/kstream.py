@@ -31,10 +31,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
-VO = TypeVar("VO")
-GK = TypeVar("GK")
-GV = TypeVar("GV")
-R = TypeVar("R")
 
 
 class KStream(StreamJoins[K, V]):
@@ -487,15 +483,7 @@ class KStream(StreamJoins[K, V]):
         return node
 
     def _same_types(self, node: GraphNode) -> KStream[K, V]:
-        return KStream(
-            self._graph,
-            node.name,
-            node,
-            sources=self._sources,
-            key_serde=self._key_serde,
-            value_serde=self._value_serde,
-            repartition_required=self._repartition_required,
-        )
+        return self._with_values(node, self._value_serde)
 
     def _with_values(self, node: GraphNode, value_serde: Serde[V2] | None = None) -> KStream[K, V2]:
         return KStream(

@@ -143,22 +143,22 @@ class KafkaStreams:
 
         It runs in the thread that changed the state, and delays it.
         """
-        self._require_created("set a state listener")
+        self._lifecycle.require_created("set a state listener")
         self._lifecycle.listener = listener
 
     def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:
         """Set the function that decides what to do when a stream thread has died; the default shuts the client down."""
-        self._require_created("set an uncaught exception handler")
+        self._lifecycle.require_created("set an uncaught exception handler")
         self._exception_handler = handler
 
     def set_restore_listener(self, listener: RestoreListener | None) -> None:
         """Set the object that is notified of restoration, also of global stores (Java: setGlobalStateRestoreListener)."""
-        self._require_created("set a restore listener")
+        self._lifecycle.require_created("set a restore listener")
         self._restore_listener = listener
 
     def set_standby_update_listener(self, listener: StandbyUpdateListener | None) -> None:
         """Set the object that is notified of updates of standbys (KIP-988)."""
-        self._require_created("set a standby update listener")
+        self._lifecycle.require_created("set a standby update listener")
         self._standby_listener = listener
 
     # Life cycle
@@ -184,7 +184,7 @@ class KafkaStreams:
             StreamsError: it was started before, or `close` was called while it was starting.
         """
         with self._lock:
-            self._require_created("start")
+            self._lifecycle.require_created("start")
             self._startup.begin()
         try:
             self._start()
@@ -497,9 +497,3 @@ class KafkaStreams:
                 self._health.close()
         finally:
             self._lifecycle.set(end)  # `wait` must not wait forever
-
-    def _require_created(self, what: str) -> None:
-        if self.state is not State.CREATED:
-            raise StreamsError(
-                f"Cannot {what} while {self.state.value}: it is possible only before start, and a client starts only once"
-            )

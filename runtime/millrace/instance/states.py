@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
 
+from millrace.errors import StreamsError
+
 __all__ = [
     "THREAD_TRANSITIONS",
     "ClientLifecycle",
@@ -123,6 +125,13 @@ class ClientLifecycle:
         self._changes: deque[tuple[State, State]] = deque()
         self._telling = False
         """Whether a thread is calling the state listener; it also reports what changes meanwhile."""
+
+    def require_created(self, what: str) -> None:
+        """Raise StreamsError if the client has been started."""
+        if self.state is not State.CREATED:
+            raise StreamsError(
+                f"Cannot {what} while {self.state.value}: it is possible only before start, and a client starts only once"
+            )
 
     def set(self, new: State) -> None:
         """Change the state and tell the listener, if the transition is allowed."""
