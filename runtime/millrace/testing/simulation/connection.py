@@ -66,17 +66,27 @@ class SimulatedConnection:
         async def run() -> object:
             return await function(*args)
 
-        self._world.scheduler.soon(lambda: self._advance(run(), outcome))
+        def begin() -> None:
+            if not self._wait_until_awake(begin):
+                self._advance(run(), outcome)
+
+        self._world.scheduler.soon(begin)
         return outcome
+
+    def _wait_until_awake(self, call: Callable[[], None]) -> bool:
+        """Return whether the host is frozen; if so, call something once it is no longer."""
+        frozen_s = self._host.frozen_until_s - self._world.scheduler.now_s
+        if self._closed or not self._host.alive or frozen_s <= 0:
+            return False
+        self._world.scheduler.later(frozen_s, call)
+        return True
 
     def _advance(self, coroutine: Coroutine[Any, Any, object], outcome: Future) -> None:
         """Run a coroutine until it waits again."""
         if self._closed or not self._host.alive:
             coroutine.close()
             return
-        frozen_s = self._host.frozen_until_s - self._world.scheduler.now_s
-        if frozen_s > 0:
-            self._world.scheduler.later(frozen_s, lambda: self._advance(coroutine, outcome))
+        if self._wait_until_awake(lambda: self._advance(coroutine, outcome)):
             return
         try:
             waits_for: Future = coroutine.send(None)
