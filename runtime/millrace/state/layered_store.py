@@ -9,6 +9,7 @@ from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, InvalidStateStoreError
 from millrace.records import TopicPartition
 from millrace.serdes.base import AnySerde
+from millrace.serdes.primitives import type_read_back
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import FlushListener, LogChange, StoreContext
 from millrace.state.bytes_store import BytesStore, SharedBytesStore
@@ -59,6 +60,7 @@ class LayeredStore(Generic[P]):
         self._value_bytes: Callable[[str, Any], bytes] = values.serialize
         self._value_of: Callable[[str, bytes], Any] = values.deserialize
         self._shareable = values.shareable
+        self._type_read_back = type_read_back(values)
         self._value_serde = values
         if context.shared:
             self._bytes_store = cast("P", SharedBytesStore(self._bytes_store))

@@ -41,6 +41,7 @@ class Values:
 
     _format: ValueFormat
     _shareable: bool
+    _type_read_back: type | None
     _record: RecordContext
     _topic: str
     _from_disk: Callable[[bytes], Any]
@@ -91,7 +92,7 @@ class Values:
             extra_bytes: to count in addition, per key.
             of_windows: the row is a tuple that starts with the cache's key.
         """
-        keep, split, size, shareable = cache.put, self._split, self._size, self._shareable
+        keep, split, size, shareable, as_read = cache.put, self._split, self._size, self._shareable, self._as_read
         prefix_size = self.prefix_size + extra_bytes
 
         def put(row: Any, value: Any) -> None:
@@ -99,6 +100,7 @@ class Values:
             if value is None:
                 keep(raw, None, extra_bytes)
             elif shareable:
+                value = as_read(value)
                 keep(raw, value, size(value) + extra_bytes)
             else:
                 parts = split(value)
@@ -109,6 +111,14 @@ class Values:
     def _present(self, value: object) -> Any:
         """Return a value in the form that users get."""
         return value
+
+    def _as_read(self, value: object) -> Any:
+        """Return a value that the cache may keep: as it will be read, if its type leaves doubt.
+
+        So what the serde cannot write is an error of the put, not of a later write-back during another record.
+        """
+        kind = self._type_read_back
+        return value if kind is None or type(self._bare(value)) is kind else self._join(self._split(value))
 
     def _split(self, value: object) -> Parts:
         raise NotImplementedError
@@ -231,12 +241,16 @@ class TimestampedValues(Values):
     def _cache_writer(self, cache: StoreCache, extra_bytes: int = 0, *, of_windows: bool = False) -> Writer:
         general = super()._cache_writer(cache, extra_bytes, of_windows=of_windows)
         keep, shareable, prefix_size = cache.put, self._shareable, self.prefix_size + extra_bytes
+        kind, as_read = self._type_read_back, self._as_read
 
         def put(row: Any, pair: Any) -> None:
             value = None if pair is None else pair[0]
             if value is None:
                 general(row, None)
             elif shareable:
+                if type(value) is not kind and kind is not None:
+                    pair = as_read(pair)
+                    value = pair[0]
                 size = 8 if type(value) is int else value_size(value)
                 keep(row[0] if of_windows else row, pair, size + prefix_size)
             else:
