@@ -147,6 +147,11 @@ class StoreCache:
 
         return put
 
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there are entries to write back."""
+        return bool(self._dirty)
+
     def flush(self) -> None:
         """Write every dirty entry back, in the order of the last puts."""
         if self._dirty:
