@@ -335,3 +335,26 @@ def test_cached_value_is_read_as_the_stored_one(make_task, serde, given, read):
         store = task.open(builder)
         put(store, given)
         assert (get(store), type(get(store))) == (read, type(read))
+
+
+def test_entry_whose_eviction_failed_is_kept(make_task):
+    """Whoever catches the error of the put that evicted it loses nothing: it can be read, and is written back later."""
+    task = make_task(cache_bytes=120)
+    store = task.open(cached())
+    broken, seen = [True], []
+
+    def listener(key, change, *_context):
+        if broken:
+            raise RuntimeError("the next node failed")
+        seen.append((key, change[0]))
+
+    store.set_flush_listener(listener, send_old_values=False)
+    store.put("a", "1")
+    store.put("b", "2")
+    with pytest.raises(RuntimeError, match="next node"):
+        store.put("c", "3")
+    assert [store.get(key) for key in "abc"] == ["1", "2", "3"]
+    broken.clear()
+    store.flush()
+    assert sorted(seen) == [("a", "1"), ("b", "2"), ("c", "3")]
+    assert {record.value for record in task.log("s")} == {b"1", b"2", b"3"}

@@ -239,7 +239,9 @@ class StoreCache:
             record.topic, record.partition, record.offset, record.timestamp, record.headers = saved
             record.raw_key, record.raw_value = raw
             for key, entry in batch[done:]:
-                if self.entries.get(key) is entry:
+                if key not in self.entries:  # evicted
+                    self._add(key, entry)
+                if self.entries[key] is entry:
                     entry.dirty = True
                     self._dirty[key] = entry
         for key, entry in deleted:
