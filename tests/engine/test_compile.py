@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from dataclasses import dataclass
 
@@ -122,6 +123,31 @@ def test_children_are_called_in_order(number):
     children = tuple((lambda *args, i=i: calls.append((i, args))) for i in range(number))
     forward_to(children)("k", "v", 1, ())
     assert calls == [(i, ("k", "v", 1, ())) for i in range(number)]
+
+
+@pytest.fixture
+def _recursion_limit():
+    """Set Python's limit back to what it was."""
+    before = sys.getrecursionlimit()
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("_recursion_limit")
+def test_record_runs_through_a_long_chain(tmp_path):
+    """A thousand processors, each called by the one before, although Python allows a thousand calls."""
+    steps = [Step("n0", ("src",), "mark"), *(Step(f"n{n}", (f"n{n - 1}",), "mark") for n in range(1, 1_000))]
+    sent = compiled(steps, [""], tmp_path)
+    assert len(sent) == 1_000
+    assert sent[0] == ("sink-n999", "".join(step.name for step in steps))
+
+
+@pytest.mark.usefixtures("_recursion_limit")
+def test_recursion_limit_of_a_program_is_not_lowered(tmp_path):
+    """It may be higher than the nodes need."""
+    sys.setrecursionlimit(5_000)
+    compiled([Step("n0", ("src",), "mark")], ["x"], tmp_path)
+    assert sys.getrecursionlimit() == 5_000
 
 
 def test_source_without_serde_and_default_is_refused(tmp_path):

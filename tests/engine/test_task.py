@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.engine.support import Failing, Harness, pipe
 
+from millrace.dsl import Materialized, StreamsBuilder
 from millrace.engine.offset_metadata import decode_metadata, encode_metadata
 from millrace.engine.task_state import ALLOWED_TRANSITIONS, IllegalTaskStateError, TaskState, check_transition
 from millrace.errors import FailedProcessingError, TopologyError
 from millrace.processor.api import Processor, PunctuationType
-from millrace.records import NO_HEADERS, OffsetAndMetadata, Record, TopicPartition
+from millrace.records import NO_HEADERS, OffsetAndMetadata, Record, TopicPartition, ValueAndTimestamp
 from millrace.serdes import Serdes
 from millrace.state import Stores
 from millrace.state.api import ChangelogRecord
@@ -432,4 +433,58 @@ def test_text_that_is_not_utf8_is_read_amid_other_text(tmp_path):
         (b"k", b"e"),
     ]
     assert task.prepare_commit()[IN].offset == 6
+    task.close_dirty()
+
+
+class Remember(Processor):
+    """Puts what it gets into the store `seen`."""
+
+    def process(self, record):
+        """Put it."""
+        self.context.get_state_store("seen").put(record.key, record.value)
+
+
+def remembering():
+    """Return a topology with a cached store that is flushed before the table whose updates are put into it, too."""
+    builder = StreamsBuilder()
+    seen = Stores.key_value_store_builder(Stores.in_memory_key_value_store("seen"), Serdes.string(), Serdes.string())
+    builder.add_state_store(seen.with_caching_enabled())
+    builder.stream("first").process(Remember, "seen")
+    builder.stream("in").group_by_key().reduce(lambda _old, new: new).to_stream().process(Remember, "seen")
+    return builder.build()
+
+
+def test_what_a_flush_puts_into_another_store_is_committed_with_its_offset(tmp_path):
+    """Whatever the order in which stores are flushed, the changelog has it before the offset is committed."""
+    harness = Harness(remembering(), tmp_path, cache=RecordCache(1_000_000), **{"max.task.idle.ms": -1})
+    task = harness.run()
+    for number in range(3):
+        harness.add("in", ("k", f"v{number}", number))
+        task.process(0, 10)
+        assert task.prepare_commit()[IN].offset == number + 1
+        assert harness.values("app-seen-changelog") == [f"v{number}"]
+        task.post_commit({})
+    task.suspend()
+    task.close_clean()
+
+
+class Raise(Processor):
+    """Adds one to what the store `total` has, which is a table, so that its flush changes it again."""
+
+    def process(self, record):
+        """Put one more."""
+        self.context.get_state_store("total").put(record.key, ValueAndTimestamp(record.value + "+", record.timestamp))
+
+
+def test_a_store_that_feeds_itself_is_not_flushed_for_ever(tmp_path):
+    """One round for each store is enough for all that do not."""
+    builder = StreamsBuilder()
+    table = builder.stream("in").group_by_key().reduce(lambda _old, new: new, Materialized.as_("total"))
+    table.to_stream().process(Raise, "total")
+    harness = Harness(builder.build(), tmp_path, cache=RecordCache(1_000_000))
+    task = harness.run()
+    harness.add("in", ("k", "v", 0))
+    task.process(0, 10)
+    task.prepare_commit()
+    assert harness.values("app-total-changelog") == ["v"]
     task.close_dirty()

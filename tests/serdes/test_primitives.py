@@ -251,3 +251,10 @@ def test_a_serde_of_ones_own_has_no_function_in_c():
     for serde in (Shouting(), replaced, Serdes.byte_array(), Serdes.json()):
         assert (c_encoder(serde), c_decoder(serde)) == (None, None)
     assert c_decoder(Serdes.long()) is None
+
+
+def test_a_replaced_method_of_a_class_is_called(monkeypatch):
+    """As when a library that traces calls wraps the serdes of all its users."""
+    for name in ("serialize", "deserialize"):
+        monkeypatch.setattr(StringSerde, name, lambda *_args: "other")
+    assert (c_encoder(StringSerde()), c_decoder(StringSerde())) == (None, None)

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.records import Headers, RecordContext, ValueAndTimestamp
-from millrace.serdes.primitives import LongSerde, StringSerde
+from millrace.errors import SerializationError
+from millrace.records import NO_HEADERS, Headers, RecordContext, ValueAndTimestamp, Window, Windowed
+from millrace.serdes.primitives import (
+    ByteArraySerde,
+    ByteBufferSerde,
+    FloatSerde,
+    IntegerSerde,
+    LongSerde,
+    ShortSerde,
+    StringSerde,
+)
 from millrace.state import RecordCache, Stores
 from millrace.state.cache import StoreCache
 
@@ -243,3 +252,109 @@ def test_budget_is_shared_and_only_the_writer_evicts():
     small.put(b"s", "y", 10)
     assert written == [b"s"]
     assert (len(big.entries), len(small.entries)) == (1, 0)
+
+
+def cached_stores(serde):
+    """Yield the builder of a cached store of each kind, how a value is put and how it is got."""
+    plain = Stores.in_memory_key_value_store
+    yield (
+        cached("plain", serde=serde),
+        lambda store, value: store.put("k", value),
+        lambda store: store.get("k"),
+    )
+    yield (
+        Stores.timestamped_key_value_store_builder(plain("timed"), S, serde).with_caching_enabled(),
+        lambda store, value: store.put("k", ValueAndTimestamp(value, 5)),
+        lambda store: store.get("k")[0],
+    )
+    yield (
+        Stores.timestamped_key_value_store_with_headers_builder(plain("headers"), S, serde).with_caching_enabled(),
+        lambda store, value: store.put("k", (value, 5, NO_HEADERS)),
+        lambda store: store.get("k")[0],
+    )
+    yield (
+        Stores.timestamped_window_store_builder(
+            Stores.in_memory_window_store("windows", 1_000, 10), S, serde
+        ).with_caching_enabled(),
+        lambda store, value: store.put("k", ValueAndTimestamp(value, 5), 0),
+        lambda store: store.fetch("k", 0)[0],
+    )
+    yield (
+        Stores.session_store_builder(
+            Stores.in_memory_session_store("sessions", 1_000), S, serde
+        ).with_caching_enabled(),
+        lambda store, value: store.put(Windowed("k", Window(0, 5)), value),
+        lambda store: store.fetch_session("k", 0, 5),
+    )
+
+
+@pytest.mark.parametrize(
+    ("serde", "value", "wrong"),
+    [
+        (S, "x", 5),
+        (LongSerde(), 5, "x"),
+        (IntegerSerde(), 5, 2**31),
+        (ShortSerde(), 5, 2**15),
+        (FloatSerde(), 0.5, 1e300),
+        (ByteArraySerde(), b"x", "x"),
+    ],
+)
+def test_value_that_cannot_be_written_is_an_error_of_its_put(make_task, serde, value, wrong):
+    """Not of a later write-back during another record; the store keeps the value it had."""
+    task = make_task(cache_bytes=10_000)
+    for builder, put, get in cached_stores(serde):
+        store = task.open(builder)
+        put(store, value)
+        with pytest.raises(SerializationError, match="give the operator a serde"):
+            put(store, wrong)
+        assert get(store) == value
+        store.flush()
+        assert get(store) == value
+
+
+@pytest.mark.parametrize(
+    ("serde", "given"),
+    [(ByteArraySerde(), bytearray(b"abc")), (ByteBufferSerde(), memoryview(bytearray(b"abc")))],
+)
+def test_buffer_that_is_changed_after_its_put_does_not_change_the_store(make_task, serde, given):
+    """The cache keeps a copy of it."""
+    task = make_task(cache_bytes=10_000)
+    for builder, put, get in cached_stores(serde):
+        store = task.open(builder)
+        given[:] = b"abc"
+        put(store, given)
+        given[:] = b"xyz"
+        assert bytes(get(store)) == b"abc"
+
+
+@pytest.mark.parametrize(("serde", "given", "read"), [(LongSerde(), True, 1), (FloatSerde(), 0.1, 0.10000000149011612)])
+def test_cached_value_is_read_as_the_stored_one(make_task, serde, given, read):
+    """Before and after it is written back."""
+    task = make_task(cache_bytes=10_000)
+    for builder, put, get in cached_stores(serde):
+        store = task.open(builder)
+        put(store, given)
+        assert (get(store), type(get(store))) == (read, type(read))
+
+
+def test_entry_whose_eviction_failed_is_kept(make_task):
+    """Whoever catches the error of the put that evicted it loses nothing: it can be read, and is written back later."""
+    task = make_task(cache_bytes=120)
+    store = task.open(cached())
+    broken, seen = [True], []
+
+    def listener(key, change, *_context):
+        if broken:
+            raise RuntimeError("the next node failed")
+        seen.append((key, change[0]))
+
+    store.set_flush_listener(listener, send_old_values=False)
+    store.put("a", "1")
+    store.put("b", "2")
+    with pytest.raises(RuntimeError, match="next node"):
+        store.put("c", "3")
+    assert [store.get(key) for key in "abc"] == ["1", "2", "3"]
+    broken.clear()
+    store.flush()
+    assert sorted(seen) == [("a", "1"), ("b", "2"), ("c", "3")]
+    assert {record.value for record in task.log("s")} == {b"1", b"2", b"3"}

@@ -23,6 +23,7 @@ from tests.simulation.topologies import (
 )
 
 from millrace.config import StreamsConfig
+from millrace.engine import task as engine_task
 from millrace.engine.task import StreamTask
 from millrace.instance import changelog_reader
 from millrace.instance.committer import Committer
@@ -35,6 +36,7 @@ from millrace.kafka.membership import offsets
 from millrace.kafka.membership.member import GroupMember
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
+from millrace.state.layered_store import flush_stores
 from millrace.testing.simulation import Plan, Problem, Simulation, SimulationFailure, World, simulate
 from millrace.testing.simulation.instance import Host
 from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, BEHIND, CALLS
@@ -227,13 +229,13 @@ def _commit_as_anybody(patch):
 
 
 def _flush_caches_after_the_commit(patch):
-    flush, post_commit = StreamTask._flush_stores, StreamTask.post_commit
+    post_commit = StreamTask.post_commit
 
     def flush_late(self, offsets):
         post_commit(self, offsets)
-        flush(self)
+        flush_stores(list(self.stores.values()))
 
-    patch(StreamTask, "_flush_stores", lambda _self: None)
+    patch(engine_task, "flush_stores", lambda _stores: None)
     patch(StreamTask, "post_commit", flush_late)
 
 

@@ -112,3 +112,26 @@ def test_text_is_made_of_the_values():
             for node in part.nodes:
                 assert all(node.name in nodes[name].predecessors for name in node.successors)
                 assert all(node.name in nodes[name].successors for name in node.predecessors)
+
+
+def test_branches_that_meet_again_many_times_are_described():
+    """The number of paths to a node doubles with each such pair of branches, but not the time."""
+    topology, above = Topology().add_source("in", "in"), "in"
+    for number in range(100):
+        names = f"left-{number}", f"right-{number}"
+        for name in names:
+            topology.add_processor(name, Processor, above)
+        above = f"meet-{number}"
+        topology.add_processor(above, Processor, *names)
+    (part,) = topology.describe().subtopologies
+    assert [node.name for node in part.nodes[:4]] == ["in", "left-0", "right-0", "meet-0"]
+
+
+def test_long_chain_is_described():
+    """It may be longer than Python's limit of recursion."""
+    topology, above = Topology().add_source("in", "in"), "in"
+    for number in range(1_500):
+        topology.add_processor(f"node-{number}", Processor, above)
+        above = f"node-{number}"
+    (part,) = topology.describe().subtopologies
+    assert [node.name for node in part.nodes] == ["in", *(f"node-{number}" for number in range(1_500))]

@@ -6,9 +6,11 @@ child's closure, and there are no look-ups in a record's path. `processor/node.p
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Final
 
 from millrace.engine.node_runtime import CompileEnv, NodeRuntime
 from millrace.engine.sinks import compile_sink, required_serde
@@ -18,6 +20,11 @@ from millrace.processor.node import ProcessFn
 from millrace.records import Headers, RecordContext, TaskId
 from millrace.serdes.base import AnySerde
 from millrace.topology.model import Node, SinkNode, SourceNode
+
+_CALLS_OF_PROGRAM: Final = 1_000
+"""How deep the calls outside of nodes and in the user's functions may be: Python's own limit."""
+_CALLS_PER_NODE: Final = 10
+"""The most calls from a node to its child: through an operator with a wrapper, or a cache that is written back."""
 
 TraceRecord = Callable[[TaskId, str, int, int, Headers], AbstractContextManager[object]]
 """Called with task, topic, partition, offset and headers; returns a context manager around the processing of that record."""
@@ -79,6 +86,8 @@ class CompiledTopology:
 def compile_topology(nodes: Sequence[Node], env: CompileEnv) -> CompiledTopology:
     """Compile nodes given in topological order.
 
+    Each node calls the next, so Python's limit of recursion is raised for a long chain. These calls take no stack of the thread.
+
     Raises:
         ConfigError: a source or sink has no serde, and there is no default.
         TopologyError: a node cannot be part of this task.
@@ -91,7 +100,9 @@ def compile_topology(nodes: Sequence[Node], env: CompileEnv) -> CompiledTopology
     compiled: dict[str, ProcessFn] = {}
     sources: list[CompiledSource] = []
     runtimes: list[NodeRuntime] = []
+    depths: dict[str, int] = {}
     for node in reversed(nodes):
+        depths[node.name] = 1 + max((depths[child] for child in child_names[node.name]), default=0)
         children: Mapping[str, ProcessFn] = {name: compiled[name] for name in child_names[node.name]}
         forward = forward_to(tuple(children.values()))
         if isinstance(node, SourceNode):
@@ -102,6 +113,9 @@ def compile_topology(nodes: Sequence[Node], env: CompileEnv) -> CompiledTopology
             runtime = NodeRuntime(node.name, env, node.stores, forward, children)
             compiled[node.name] = node.factory(runtime)
             runtimes.append(runtime)
+    calls = _CALLS_OF_PROGRAM + _CALLS_PER_NODE * max(depths.values(), default=0)
+    if calls > sys.getrecursionlimit():
+        sys.setrecursionlimit(calls)
     return CompiledTopology(sources[::-1], runtimes[::-1])
 
 

@@ -38,7 +38,7 @@ from millrace.records import (
 )
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import CacheBudget, ChangelogRecord, StateStore, StoreContext, close_all
-from millrace.state.layered_store import LayeredStore
+from millrace.state.layered_store import LayeredStore, flush_stores
 from millrace.topology.model import Subtopology
 
 _log = logging.getLogger(__name__)
@@ -274,7 +274,7 @@ class StreamTask:
         self._require(TaskState.RUNNING, TaskState.SUSPENDED)
         if not self.commit_needed:
             return {}
-        self._flush_stores()
+        flush_stores(list(self.stores.values()))
         metadata_changed = self._metadata != self._committed_metadata
         group = self._running_group()
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -286,17 +286,6 @@ class StreamTask:
             if offset is not None:
                 offsets[partition] = OffsetAndMetadata(offset, encode_metadata(queue.partition_time, self._metadata))
         return offsets
-
-    def _flush_stores(self) -> None:
-        """Flush every store, even after one has failed, so that their changelogs are complete; raise the first error."""
-        failure: Exception | None = None
-        for store in self.stores.values():
-            try:
-                store.flush()
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
 
     def post_commit(self, changelog_offsets: Mapping[TopicPartition, int]) -> None:
         """Write the stores to disk with the changelog offsets they correspond to; call it when the commit has succeeded.

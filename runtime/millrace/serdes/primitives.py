@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (lower case in the standard library)
+from types import NoneType
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
@@ -285,6 +286,19 @@ _C_ENCODERS: Final[Mapping[object, Callable[[Any], bytes]]] = {
     IntegerSerde.serialize: _pack_int32,
     LongSerde.serialize: _pack_int64,
 }
+_C_DECODERS: Final[Mapping[object, Callable[[bytes], Any]]] = {StringSerde.deserialize: _decode}
+_READ_BACK: Final[Mapping[object, type]] = {
+    StringSerde.serialize: str,
+    ByteArraySerde.serialize: bytes,
+    ByteBufferSerde.serialize: NoneType,
+    ShortSerde.serialize: NoneType,
+    IntegerSerde.serialize: NoneType,
+    LongSerde.serialize: int,
+    FloatSerde.serialize: NoneType,
+    DoubleSerde.serialize: float,
+    BooleanSerde.serialize: bool,
+    UUIDSerde.serialize: UUID,
+}
 
 
 def c_encoder(serde: Serde[Any]) -> Callable[[Any], bytes] | None:
@@ -297,4 +311,12 @@ def c_encoder(serde: Serde[Any]) -> Callable[[Any], bytes] | None:
 
 def c_decoder(serde: Serde[Any]) -> Callable[[bytes], Any] | None:
     """Return the function in C that a serde calls with nothing but the bytes, or None; see `c_encoder`."""
-    return _decode if getattr(serde.deserialize, "__func__", None) is StringSerde.deserialize else None
+    return _C_DECODERS.get(getattr(serde.deserialize, "__func__", None))
+
+
+def type_read_back(serde: Serde[Any]) -> type | None:
+    """Return the type of objects that a serde can write and reads back as they were; None if that is not known.
+
+    It is `NoneType` if no object is sure to be so: of another type, mutable, rounded, or out of range.
+    """
+    return _READ_BACK.get(getattr(serde.serialize, "__func__", None))

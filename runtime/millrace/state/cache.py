@@ -147,6 +147,11 @@ class StoreCache:
 
         return put
 
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there are entries to write back."""
+        return bool(self._dirty)
+
     def flush(self) -> None:
         """Write every dirty entry back, in the order of the last puts."""
         if self._dirty:
@@ -234,7 +239,9 @@ class StoreCache:
             record.topic, record.partition, record.offset, record.timestamp, record.headers = saved
             record.raw_key, record.raw_value = raw
             for key, entry in batch[done:]:
-                if self.entries.get(key) is entry:
+                if key not in self.entries:  # evicted
+                    self._add(key, entry)
+                if self.entries[key] is entry:
                     entry.dirty = True
                     self._dirty[key] = entry
         for key, entry in deleted:

@@ -25,7 +25,7 @@ from millrace.state.change_log import Write, compile_write, disk_rows, restored_
 from millrace.state.layered_store import LayeredStore
 from millrace.state.memory import LruKeyValueStore
 from millrace.state.ordered_map import prefix_upper_bound
-from millrace.state.values import HeaderValues, PlainValues, TimestampedValues, Values
+from millrace.state.values import HeaderValues, PlainValues, TimestampedValues, Values, WriteBack
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -183,39 +183,14 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
             cache.load(raw, self._format.from_disk(data), len(data))
         return value
 
-    def _compile_write_back(self) -> Callable[[bytes, CacheEntry], None]:
-        listener, send_old_values, shareable, timed = self._listener, self._send_old_values, self._shareable, self.timed
-        read, write_through, key_of, topic = self._bytes_store.get, self._write_through, self._key_of, self._topic
-        write, to_disk, join, from_disk, bare = (
+    def _compile_write_back(self) -> WriteBack:
+        return self._write_back_of(
+            self._bytes_store.get,
             self._write,
-            self._format.to_disk,
-            self._join,
-            self._from_disk,
-            self._bare,
+            self._write_through,
+            self._listener,
+            send_old_values=self._send_old_values,
         )
-
-        def write_back(raw: bytes, entry: CacheEntry) -> None:
-            cached = entry.value
-            old_data: bytes | None = None
-            if listener is not None and (cached is None or send_old_values):
-                old_data = read(raw)
-                if old_data is None and cached is None:
-                    return
-            if cached is None or shareable:
-                write_through(raw, cached)
-            else:
-                data, timestamp, headers = cached
-                write(raw, to_disk(data, timestamp, headers), data, timestamp, headers)
-                cached = join(cached)
-            if listener is None:
-                return
-            old = None if old_data is None or not send_old_values else bare(from_disk(old_data))
-            new, timestamp = cached, entry.timestamp
-            if timed and cached is not None:
-                new, timestamp = cached[0], cached[1]
-            listener(key_of(topic, raw), (new, old, True), timestamp, entry.headers)
-
-        return write_back
 
 
 class KeyValueStore(PlainValues, TypedKeyValueStore[K, V]):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, InvalidStateStoreError
 from millrace.records import TopicPartition
 from millrace.serdes.base import AnySerde
+from millrace.serdes.primitives import type_read_back
 from millrace.serdes.resolve import default_key_serde, default_value_serde
-from millrace.state.api import FlushListener, LogChange, StoreContext
+from millrace.state.api import FlushListener, LogChange, StateStore, StoreContext
 from millrace.state.bytes_store import BytesStore, SharedBytesStore
 from millrace.state.cache import CacheEntry, StoreCache
 from millrace.state.change_log import change_sender
@@ -59,6 +60,7 @@ class LayeredStore(Generic[P]):
         self._value_bytes: Callable[[str, Any], bytes] = values.serialize
         self._value_of: Callable[[str, bytes], Any] = values.deserialize
         self._shareable = values.shareable
+        self._type_read_back = type_read_back(values)
         self._value_serde = values
         if context.shared:
             self._bytes_store = cast("P", SharedBytesStore(self._bytes_store))
@@ -137,9 +139,36 @@ class LayeredStore(Generic[P]):
         return self._cache is not None
 
     @property
+    def needs_flush(self) -> bool:
+        """Whether the record cache holds writes back."""
+        return self._cache is not None and self._cache.is_dirty
+
+    @property
     def position(self) -> Mapping[tuple[str, int], int]:
         """The input offsets, by topic and partition, that the store's content reflects (KIP-796)."""
         return self._bytes_store.position
+
+
+def flush_stores(stores: Sequence[StateStore]) -> None:
+    """Flush the stores of a task, all of them even after one has failed, so that their changelogs are complete.
+
+    A flush forwards, and so may put into a store that has been flushed already: that one is flushed again, because the offsets of
+    what was put are about to be committed. Each round reaches at least one more store, unless stores feed each other for ever.
+
+    Raises:
+        Exception: the first error of a round.
+    """
+    waiting = stores
+    failure: Exception | None = None
+    for _ in stores:
+        for store in waiting:
+            try:
+                store.flush()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        waiting = [store for store in stores if isinstance(store, LayeredStore) and store.needs_flush]
 
 
 def store_serdes(

@@ -76,6 +76,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         if aggregate is None:
             self._cache.put(cache_key, None, _CACHE_SEGMENT_BYTES)
         elif self._shareable:
+            aggregate = cast("A", self._as_read(aggregate))
             self._cache.put(cache_key, aggregate, self._size(aggregate) + _CACHE_SEGMENT_BYTES)
         else:
             parts = self._split(aggregate)

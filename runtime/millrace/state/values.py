@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (lower case in the standard library)
-from typing import Any
+from typing import Any, Final
 
-from millrace.records import NO_HEADERS, Headers, RecordContext, ValueAndTimestamp
+from millrace.records import NO_HEADERS, Headers, RecordContext, ValueAndTimestamp, Window, Windowed, new_tuple
 from millrace.serdes.base import AnySerde
 from millrace.serdes.primitives import FIXED_FORMATS
-from millrace.state.api import ValueTimestampHeaders
-from millrace.state.cache import StoreCache
+from millrace.state.api import FlushListener, ValueTimestampHeaders
+from millrace.state.cache import CacheEntry, StoreCache
 from millrace.state.change_log import Write
+from millrace.state.keys import MAX_LONG
 from millrace.state.value_formats import TIMESTAMPED, ValueFormat, pack_long, unpack_long, unpack_long_from
 
 Parts = tuple[bytes, int, Headers]
@@ -27,6 +28,10 @@ Reader = Callable[[Any], Any]
 """Gets the value of a row, or None."""
 Writer = Callable[[Any, Any], None]
 """Writes the value of a row; None deletes."""
+WriteBack = Callable[[bytes, CacheEntry], None]
+"""Writes one dirty entry of the cache to the layers below, and forwards it."""
+
+_NO_WINDOW: Final = Window(-1, -1)
 
 
 class Values:
@@ -41,9 +46,11 @@ class Values:
 
     _format: ValueFormat
     _shareable: bool
+    _type_read_back: type | None
     _record: RecordContext
     _topic: str
     _from_disk: Callable[[bytes], Any]
+    _key_of: Callable[[str, bytes], Any]
     _value_serde: AnySerde | None
     _value_bytes: Serialize
     _value_of: Deserialize
@@ -91,7 +98,7 @@ class Values:
             extra_bytes: to count in addition, per key.
             of_windows: the row is a tuple that starts with the cache's key.
         """
-        keep, split, size, shareable = cache.put, self._split, self._size, self._shareable
+        keep, split, size, shareable, as_read = cache.put, self._split, self._size, self._shareable, self._as_read
         prefix_size = self.prefix_size + extra_bytes
 
         def put(row: Any, value: Any) -> None:
@@ -99,6 +106,7 @@ class Values:
             if value is None:
                 keep(raw, None, extra_bytes)
             elif shareable:
+                value = as_read(value)
                 keep(raw, value, size(value) + extra_bytes)
             else:
                 parts = split(value)
@@ -106,9 +114,69 @@ class Values:
 
         return put
 
+    def _write_back_of(
+        self,
+        read: Callable[[Any], bytes | None],
+        write: Write,
+        write_through: Writer,
+        listener: FlushListener | None,
+        *,
+        send_old_values: bool,
+        window_size_ms: int | None = None,
+    ) -> WriteBack:
+        """Return the function that writes a dirty cache entry back, using functions that read and write rows.
+
+        A window's row is its cache key, which ends with the start and a number of four bytes, and the start.
+        """
+        shareable, timed, key_of, topic = self._shareable, self.timed, self._key_of, self._topic
+        to_disk, join, from_disk, bare = self._format.to_disk, self._join, self._from_disk, self._bare
+        size, last = window_size_ms, _NO_WINDOW
+
+        def write_back(raw: bytes, entry: CacheEntry) -> None:
+            nonlocal last
+            row: Any = raw
+            if size is not None:
+                start = unpack_long_from(raw, len(raw) - 12)[0]
+                row = raw, start
+            cached = entry.value
+            old_data: bytes | None = None
+            if listener is not None and (cached is None or send_old_values):
+                old_data = read(row)
+                if old_data is None and cached is None:
+                    return
+            if cached is None or shareable:
+                write_through(row, cached)
+            else:
+                data, timestamp, headers = cached
+                write(row, to_disk(data, timestamp, headers), data, timestamp, headers)
+                cached = join(cached)
+            if listener is None:
+                return
+            old = None if old_data is None or not send_old_values else bare(from_disk(old_data))
+            new, timestamp = cached, entry.timestamp
+            if timed and cached is not None:
+                new, timestamp = cached[0], cached[1]
+            if size is None:
+                key = key_of(topic, raw)
+            else:
+                if last[0] != start:  # otherwise it is the window flushed last, as often
+                    last = Window(start, min(start + size, MAX_LONG))
+                key = new_tuple(Windowed, (key_of(topic, raw[:-12]), last))
+            listener(key, (new, old, True), timestamp, entry.headers)
+
+        return write_back
+
     def _present(self, value: object) -> Any:
         """Return a value in the form that users get."""
         return value
+
+    def _as_read(self, value: object) -> Any:
+        """Return a value that the cache may keep: as it will be read, if its type leaves doubt.
+
+        So what the serde cannot write is an error of the put, not of a later write-back during another record.
+        """
+        kind = self._type_read_back
+        return value if kind is None or type(self._bare(value)) is kind else self._join(self._split(value))
 
     def _split(self, value: object) -> Parts:
         raise NotImplementedError
@@ -231,12 +299,16 @@ class TimestampedValues(Values):
     def _cache_writer(self, cache: StoreCache, extra_bytes: int = 0, *, of_windows: bool = False) -> Writer:
         general = super()._cache_writer(cache, extra_bytes, of_windows=of_windows)
         keep, shareable, prefix_size = cache.put, self._shareable, self.prefix_size + extra_bytes
+        kind, as_read = self._type_read_back, self._as_read
 
         def put(row: Any, pair: Any) -> None:
             value = None if pair is None else pair[0]
             if value is None:
                 general(row, None)
             elif shareable:
+                if type(value) is not kind and kind is not None:
+                    pair = as_read(pair)
+                    value = pair[0]
                 size = 8 if type(value) is int else value_size(value)
                 keep(row[0] if of_windows else row, pair, size + prefix_size)
             else:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
-from millrace.records import Headers, KeyValue, ValueAndTimestamp, Window, Windowed, new_tuple
+from millrace.records import Headers, KeyValue, ValueAndTimestamp, Window, Windowed
 from millrace.serdes.base import AnySerde
 from millrace.state.api import ChangelogRecord, DirectWindowAccess, LogChange, StoreContext, ValueTimestampHeaders
 from millrace.state.cache import CacheEntry, StoreCache
@@ -27,7 +27,6 @@ from millrace.state.keys import (
     decode_window_key,
     encode_window_key,
     pack_window_suffix,
-    unpack_long_from,
 )
 from millrace.state.layered_store import LayeredStore
 from millrace.state.value_formats import ValueFormat
@@ -37,6 +36,7 @@ from millrace.state.values import (
     PlainValues,
     TimestampedValues,
     Values,
+    WriteBack,
 )
 from millrace.state.window_bytes_store import WindowBytesStore, WindowRow
 
@@ -290,46 +290,15 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
             else:
                 yield key, start, (cached if self._shareable else self._join(cached))
 
-    def _compile_write_back(self) -> Callable[[bytes, CacheEntry], None]:
-        listener, send_old_values, shareable, timed = self._listener, self._send_old_values, self._shareable, self.timed
-        read, write_through, key_of, topic = self._bytes_store.get, self._write_through, self._key_of, self._topic
-        write, to_disk, join, from_disk, bare = (
+    def _compile_write_back(self) -> WriteBack:
+        return self._write_back_of(
+            self._bytes_store.get,
             self._write,
-            self._format.to_disk,
-            self._join,
-            self._from_disk,
-            self._bare,
+            self._write_through,
+            self._listener,
+            send_old_values=self._send_old_values,
+            window_size_ms=self.window_size_ms,
         )
-        size, last = self.window_size_ms, Window(-1, -1)
-
-        def write_back(cache_key: bytes, entry: CacheEntry) -> None:
-            nonlocal last
-            start: int = unpack_long_from(cache_key, len(cache_key) - 12)[0]
-            window = (cache_key, start)
-            cached = entry.value
-            old_data: bytes | None = None
-            if listener is not None and (cached is None or send_old_values):
-                old_data = read(window)
-                if old_data is None and cached is None:
-                    return
-            if cached is None or shareable:
-                write_through(window, cached)
-            else:
-                data, timestamp, headers = cached
-                write(window, to_disk(data, timestamp, headers), data, timestamp, headers)
-                cached = join(cached)
-            if listener is None:
-                return
-            old = None if old_data is None or not send_old_values else bare(from_disk(old_data))
-            new, timestamp = cached, entry.timestamp
-            if timed and cached is not None:
-                new, timestamp = cached[0], cached[1]
-            if last[0] != start:  # otherwise it is the window flushed last, as often
-                last = Window(start, min(start + size, MAX_LONG))
-            key = new_tuple(Windowed, (key_of(topic, cache_key[:-12]), last))
-            listener(key, (new, old, True), timestamp, entry.headers)
-
-        return write_back
 
 
 def _locate(key: bytes, start: int) -> WindowRow:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any, Self
 
 from millrace.processor.api import TopicNameExtractor
@@ -147,20 +148,29 @@ def _names(names: Sequence[str]) -> str:
 class _Described:
     """A node with its neighbours, and its size: one more than the sizes of all nodes it sends to."""
 
-    __slots__ = ("name", "node", "predecessors", "size", "successors")
+    __slots__ = ("name", "node", "place", "predecessors", "size", "successors")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, place: int) -> None:
         self.name = node.name
         self.node = node
+        self.place = place
+        """Later than those of all nodes above."""
         self.size = 1
         self.predecessors: MutableKeyTreeSet[_Described] = MutableKeyTreeSet(_compare)
         self.successors: MutableKeyTreeSet[_Described] = MutableKeyTreeSet(_compare)
 
     def grow(self, amount: int) -> None:
-        """Add nodes found below this one to its size and to the sizes of all nodes above."""
-        self.size += amount
-        for predecessor in self.predecessors:
-            predecessor.grow(amount)
+        """Add nodes found below this one to its size, and to the sizes of all nodes above once for every path to them."""
+        growing, amounts = [(-self.place, self)], {self.name: amount}
+        while growing:
+            _, node = heappop(growing)
+            amount = amounts[node.name]
+            node.size += amount
+            for predecessor in node.predecessors:
+                if predecessor.name not in amounts:
+                    amounts[predecessor.name] = 0
+                    heappush(growing, (-predecessor.place, predecessor))
+                amounts[predecessor.name] += amount
 
     def described(self) -> NodeDescription:
         """Return the description; call it when all neighbours are known."""
@@ -198,7 +208,7 @@ def _subtopology(group: NodeGroup) -> SubtopologyDescription:
     parents: Mapping[str, tuple[str, ...]] = {
         node.name: () if isinstance(node, SourceNode) else node.parents for node in group.nodes
     }
-    by_name = {node.name: _Described(node) for node in group.nodes}
+    by_name = {node.name: _Described(node, place) for place, node in enumerate(group.nodes)}
     for name in hash_ordered(hash_ordered(by_name)):
         node = by_name[name]
         for parent in parents[name]:
