@@ -68,13 +68,20 @@ def main() -> None:
     names = ", ".join(peer.name for peer in PEERS)
     parser.add_argument("--peers", type=_some_of(PEERS), default=PEERS, help=f"separated by commas (default: {names})")
     parser.add_argument("--repeat", type=int, default=3, help="runs of each; medians count (default: %(default)s)")
+    parser.add_argument(
+        "--once", type=_some_of(PEERS), default=[], help="peers that take long, and so run once only: --once quix"
+    )
     add_options(parser)
     options = parser.parse_args()
     wanted = [(case, [peer for peer in options.peers if peer.runs(case)]) for case in options.cases]
     plan = [(case, peers) for case, peers in wanted if peers]
     if not plan:
         parser.error("none of these peers runs one of these cases")
-    estimate = sum(_seconds(case, peer, options.records) for case, peers in plan for peer in peers) * options.repeat
+    estimate = sum(
+        _seconds(case, peer, options.records) * (1 if peer in options.once else options.repeat)
+        for case, peers in plan
+        for peer in peers
+    )
     announce(f"This takes about {estimate / 60 + 1:.0f} minutes.")
     if any(peer.language == "quix" for peer in options.peers):
         quix_python()
@@ -87,6 +94,8 @@ def main() -> None:
             busiest = max(busiest, *(each.others for found in runs.values() for each in found))
             _add_rows(report, case, runs, options.records)
     runs_text = f"medians of {options.repeat} runs" if options.repeat > 1 else "one run"
+    if options.repeat > 1 and options.once:
+        runs_text += f", but one run of {', '.join(peer.name for peer in options.once)}"
     report.note(
         f"{options.records:,} records (of {LINE_WORDS} words in the word count) or keys to restore, {options.keys:,} keys, "
         f"{PARTITIONS} partitions; {runs_text}. All outputs were as counted while the input was written. "
@@ -138,6 +147,8 @@ class _Comparison:
         for number in range(self._options.repeat):
             first = number % len(peers)
             for peer in peers[first:] + peers[:first]:
+                if number and peer in self._options.once:
+                    continue
                 text = f"{case.title}: {peer.name}, run {number + 1} of {self._options.repeat}"
                 announce(text)
                 seconds = _seconds(case, peer, self._options.records)
