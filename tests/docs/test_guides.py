@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -108,21 +109,24 @@ def millrace(page: str, directory: Path) -> Running:
     return running
 
 
-def program(page: str, title: str, end: str, directory: Path, broker: str = BROKER) -> Path:
-    """Return the file of a page's program for the other library, the last lines of which are not on the page."""
-    path = directory / "other.py"
-    path.write_text("\n".join([*blocks(page, "python", title), end]).replace(BROKER, broker))
-    return path
+def other(page: str, title: str, command: Sequence[str | Path], directory: Path, end: str = "") -> Running:
+    """Return what runs a page's program for another library, until it is told to end.
 
-
-def other(page: str, title: str, name: str, end: str, directory: Path) -> Running:
-    """Return what runs a page's program for the other library, until it is told to end."""
+    Args:
+        page: the page.
+        title: of its blocks for the library.
+        command: runs `other.py` in the directory.
+        directory: for the program, its state and its log.
+        end: the program's last line, if it is not on the page.
+    """
 
     @contextmanager
     def running(broker: str) -> Iterator[Callable[[], str]]:
-        command, log = [environment(name) / "python", program(page, title, end, directory, broker)], directory / "log"
+        log = directory / "log"
+        (directory / "other.py").write_text("\n".join([*blocks(page, "python", title), end]).replace(BROKER, broker))
+        variables = {**os.environ, "TOPIC_PARTITIONS": str(PARTITIONS)}
         with log.open("w") as to_log:
-            process = subprocess.Popen(command, cwd=directory, stdout=to_log, stderr=to_log)
+            process = subprocess.Popen(command, cwd=directory, env=variables, stdout=to_log, stderr=to_log)
             try:
                 yield lambda: f"{process.poll()}: {log.read_text()}"
             finally:
@@ -164,7 +168,8 @@ def test_programs_of_quix_streams_and_millrace_write_the_same(own_kafka: Any, tm
         ),
     ]
     ours = written(own_kafka(), millrace("from-quix.md", tmp_path), steps)
-    theirs = written(own_kafka(), other("from-quix.md", "Quix Streams", "quix", "app.run()", tmp_path), steps)
+    command = [environment("quix") / "python", "other.py"]
+    theirs = written(own_kafka(), other("from-quix.md", "Quix Streams", command, tmp_path, "app.run()"), steps)
     assert ours == theirs
 
 
@@ -177,20 +182,15 @@ def test_programs_of_faust_and_millrace_write_the_same(own_kafka: Any, tmp_path:
     ]
     records = [Input("clicks", user, json.dumps({"user": user, "page": page}), at) for user, page, at in clicks]
     steps = [Step(records, {"counts": 10, "admins": 3, "per-minute": 10, "collected": 10})]
-    end = f"""
-app.conf.topic_partitions = {PARTITIONS}
-app.conf.web_enabled = False
-app.worker_init()
-faust.Worker(app, loglevel="INFO").execute_from_commandline()
-"""
     ours = written(own_kafka(), millrace("from-faust.md", tmp_path), steps)
-    theirs = written(own_kafka(), other("from-faust.md", "Faust", "faust", end, tmp_path), steps)
+    command = [environment("faust") / "faust", "-A", "other", "worker", "--without-web", "--loglevel", "info"]
+    theirs = written(own_kafka(), other("from-faust.md", "Faust", command, tmp_path), steps)
     assert ours == theirs
 
 
 def test_test_of_the_page_about_faust_passes(tmp_path: Path) -> None:
     """What stands beside a test with Millrace is one that passes too."""
-    end = "import asyncio\nasyncio.run(test_collect())\n"
-    command = [environment("faust") / "python", program("from-faust.md", "Faust", end, tmp_path)]
+    program = "\n".join([*blocks("from-faust.md", "python", "Faust"), "import asyncio", "asyncio.run(test_collect())"])
+    command = [environment("faust") / "python", "-c", program]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
