@@ -133,6 +133,7 @@ lock: ## Update the locked dependencies of the checkout and the images
 	@for cloud in aws azure; do $(LOCK) pyproject.toml --extra $$cloud --constraint requirements-dev.lock --output-file requirements-$$cloud.lock || exit 1; done
 	@$(LOCK) --group build --constraint requirements-dev.lock --output-file requirements-build.lock
 	@echo quixstreams | $(LOCK) - --output-file benchmarks/quix-requirements.txt
+	@echo faust-streaming | $(LOCK) - --output-file benchmarks/faust-requirements.txt
 	@echo py-spy | $(LOCK) - --output-file benchmarks/py-spy-requirements.txt
 
 .PHONY: e2e

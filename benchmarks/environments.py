@@ -1,4 +1,4 @@
-"""Environments of their own for programs that must not share Millrace's packages: Quix Streams and py-spy."""
+"""Environments of their own for programs that must not share Millrace's packages: Quix Streams, Faust and py-spy."""
 
 from __future__ import annotations
 
