@@ -24,6 +24,7 @@ from tests.soak.model import Inputs, expected_states
 from tests.soak.reading import end_offsets, first_offsets
 from tests.soak.topology import CLOSED_STORE, PARTITIONS, WINDOW_MS
 
+from millrace.deadline import Deadline
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.records import TopicPartition as Changelog
 from millrace.state.disk_offsets import offset_on_disk
@@ -92,11 +93,12 @@ def read_changelogs(kafka: EmbeddedKafka, application: str) -> dict[Changelog, L
     )
     try:
         consumer.assign([TopicPartition(name, number, 0) for name, number in partitions])
+        silence = Deadline(_READ_TIMEOUT_S)
         while waiting:
-            messages = consumer.consume(1000, _READ_TIMEOUT_S)
-            if not messages:
+            if silence.passed:
                 raise TimeoutError(f"The changelogs cannot be read to their ends: {sorted(waiting)}")
-            for message in messages:
+            for message in consumer.consume(1000, 0.2):
+                silence = Deadline(_READ_TIMEOUT_S)
                 where = message.topic(), message.partition()
                 error = message.error()
                 if error is None:
