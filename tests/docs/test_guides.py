@@ -15,10 +15,13 @@ import pytest
 from benchmarks.environments import environment
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.docs.test_pages import BROKER, blocks, run
+from tests.java_programs import compile_java, run_java
 from tests.reading import read_to_end
 from tests.waiting import wait_until
 
 from millrace import KafkaStreams
+from millrace.dev.jars import Bundle, resolve
+from millrace.dev.java import find_java, join_class_path
 
 START_MS = 1_700_000_040_000
 """The beginning of a minute."""
@@ -88,18 +91,18 @@ def written(kafka: Any, running: Running, steps: Sequence[Step]) -> Written:
     return found
 
 
-def millrace(page: str, directory: Path) -> Running:
+def millrace(page: str, directory: Path, **settings: str) -> Running:
     """Return what runs a page's program with Millrace, which writes every change of a table, as others do."""
 
     @contextmanager
     def running(broker: str) -> Iterator[Callable[[], str]]:
-        settings = {
+        given = {
             "application.id": "millrace",
             "bootstrap.servers": broker,
             "state.dir": str(directory / "millrace"),
             "statestore.cache.max.bytes": 0,
         }
-        streams = KafkaStreams(run(page, broker)["builder"].build(), settings)
+        streams = KafkaStreams(run(page, broker)["builder"].build(), given | settings)
         streams.start()
         try:
             yield lambda: streams.state.name
@@ -120,25 +123,79 @@ def other(page: str, title: str, command: Sequence[str | Path], directory: Path,
         end: the program's last line, if it is not on the page.
     """
 
-    @contextmanager
-    def running(broker: str) -> Iterator[Callable[[], str]]:
-        log = directory / "log"
+    def running(broker: str) -> AbstractContextManager[Callable[[], str]]:
         (directory / "other.py").write_text("\n".join([*blocks(page, "python", title), end]).replace(BROKER, broker))
-        variables = {**os.environ, "TOPIC_PARTITIONS": str(PARTITIONS)}
-        with log.open("w") as to_log:
-            process = subprocess.Popen(command, cwd=directory, env=variables, stdout=to_log, stderr=to_log)
-            try:
-                yield lambda: f"{process.poll()}: {log.read_text()}"
-            finally:
-                process.terminate()
-                try:
-                    process.wait(30)
-                finally:
-                    process.kill()
-                    process.wait()
-        assert process.returncode == 0, log.read_text()
+        return until_terminated(command, directory)
 
     return running
+
+
+def java(page: str, directory: Path) -> Running:
+    """Return what runs a page's Java."""
+
+    def running(broker: str) -> AbstractContextManager[Callable[[], str]]:
+        path = class_path(page, directory, broker)
+        return until_terminated(
+            [find_java().executable, f"-Djava.io.tmpdir={directory}", "-cp", path, "Page", "run"], directory, 143
+        )
+
+    return running
+
+
+def class_path(page: str, directory: Path, broker: str = BROKER) -> str:
+    """Compile a page's Java: topologies, a test of the last one, and a program that runs it."""
+    source = directory / "Page.java"
+    *topologies, test, program = blocks(page, "java")
+    methods = [f"static Topology topology{n}() {{\n{block}return topology;}}" for n, block in enumerate(topologies)]
+    methods += [
+        f"static void {name}(Topology topology) throws Exception {{\n{block}}}"
+        for name, block in (("test", test), ("program", program))
+    ]
+    last = f"topology{len(topologies) - 1}()"
+    described = "".join(f"System.out.print(topology{n}().describe());" for n in range(len(topologies)))
+    main = f"if (arguments.length == 0) {{{described}}} else {{test({last}); program({last});}}"
+    body = [*methods, f"public static void main(String[] arguments) throws Exception {{{main}}}"]
+    source.write_text("\n".join([_IMPORTS, "class Page {", _ASSERTION, *body, "}"]).replace(BROKER, broker))
+    jars = resolve(Bundle.KAFKA_STREAMS_TEST)
+    return join_class_path([compile_java([source], jars, directory / "classes"), *jars])
+
+
+_IMPORTS = """
+import static org.apache.kafka.streams.StreamsConfig.*;
+import java.time.Duration;
+import java.util.*;
+import java.util.concurrent.CountDownLatch;
+import org.apache.kafka.common.serialization.*;
+import org.apache.kafka.streams.*;
+import org.apache.kafka.streams.kstream.*;
+import org.apache.kafka.streams.processor.api.*;
+import org.apache.kafka.streams.processor.api.Record;
+import org.apache.kafka.streams.state.*;
+"""
+_ASSERTION = """
+static void assertEquals(Object expected, Object found) {
+  if (!expected.equals(found)) throw new AssertionError(found + " instead of " + expected);
+}
+"""
+
+
+@contextmanager
+def until_terminated(command: Sequence[str | Path], directory: Path, exit_code: int = 0) -> Iterator[Callable[[], str]]:
+    """Run a process until the block ends."""
+    log = directory / "log"
+    variables = {**os.environ, "TOPIC_PARTITIONS": str(PARTITIONS)}
+    with log.open("w") as to_log:
+        process = subprocess.Popen(command, cwd=directory, env=variables, stdout=to_log, stderr=to_log)
+        try:
+            yield lambda: f"{process.poll()}: {log.read_text()}"
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            finally:
+                process.kill()
+                process.wait()
+    assert process.returncode == exit_code, log.read_text()
 
 
 def order(customer: str, cents: int, second: int) -> Input:
@@ -186,6 +243,28 @@ def test_programs_of_faust_and_millrace_write_the_same(own_kafka: Any, tmp_path:
     command = [environment("faust") / "faust", "-A", "other", "worker", "--without-web", "--loglevel", "info"]
     theirs = written(own_kafka(), other("from-faust.md", "Faust", command, tmp_path), steps)
     assert ours == theirs
+
+
+@pytest.mark.broker
+def test_programs_in_java_and_python_write_the_same(own_kafka: Any, tmp_path: Path) -> None:
+    """The page's last topology, run in Java as the page shows it, after its test."""
+    records = [Input("events", key, value) for key, value in ("a1", "b2", "a3", "c4", "b5")]
+    steps = [Step(records, {"unique": 3})]
+    serdes = {"default.key.serde": "string", "default.value.serde": "string"}
+    ours = written(own_kafka(), millrace("from-java.md", tmp_path, **serdes), steps)
+    assert ours == written(own_kafka(), java("from-java.md", tmp_path), steps)
+
+
+def test_topologies_in_java_and_python_are_the_same(tmp_path: Path) -> None:
+    """Every pair has the same description."""
+    scope: dict[str, Any] = {}
+    found = ""
+    for block in blocks("from-java.md", "python"):
+        if "topology = builder.build()" in block:
+            exec(compile(block, "from-java.md", "exec"), scope)
+            found += str(scope["topology"].describe())
+    done = run_java("Page", [Path(each) for each in class_path("from-java.md", tmp_path).split(os.pathsep)])
+    assert done.stdout == found, done.stderr
 
 
 def test_test_of_the_page_about_faust_passes(tmp_path: Path) -> None:
