@@ -248,11 +248,20 @@ def test_one_operation_at_a_time(api: Cluster, app: SuspendedApplication, tmp_pa
 
 
 def test_crashing_operator_gets_there(api: Cluster, app: SuspendedApplication, tmp_path: Path) -> None:
-    """Killed after every action, the operator creates each SparkApplication once and ends the backfill."""
+    """Killed after every action, the operator creates each SparkApplication once and ends the backfill.
+
+    If there were another backfill to delete, it might be killed each time after deleting the group of that one.
+    """
     log = tmp_path / "operator.log"
+
+    def at_rest() -> bool:
+        backfills = app.get("streamsbackfill")["items"]
+        deleted = any("deletionTimestamp" in item["metadata"] for item in backfills)
+        return not deleted and app.status().get("lifecycleState") == "Suspended"
+
     with running_operator(api, NAMESPACE, log):
         app.remember()
-        wait_until(lambda: app.status().get("lifecycleState") == "Suspended", "the application to be at rest", SECONDS)
+        wait_until(at_rest, "the application to be at rest, and backfills of other tests to be gone", SECONDS)
     backfill, crashes = Backfill(app), 0
     for _ in range(20):
         with running_operator(api, NAMESPACE, log, crashing=True) as process:
