@@ -105,7 +105,8 @@ class _Read:
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 for records in self._history.read(TopicPartition(self._topic, number)):
-                    yield pa.RecordBatch.from_arrays([pa.array([r.value for r in records], pa.binary())], ["value"])
+                    values = [value for *_, value, _ in records]
+                    yield pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["value"])
 
 
 def live(build: Build, settings: dict[str, Any], processed: int) -> dict[str, Any]:
