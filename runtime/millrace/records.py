@@ -197,6 +197,10 @@ OFFSET: Final = 2
 """Where a raw record has its offset."""
 TIMESTAMP: Final = 3
 """Where it has its timestamp."""
+KEY: Final = 4
+"""Where it has its key."""
+VALUE: Final = 5
+"""Where it has its value."""
 
 
 class Window(NamedTuple):

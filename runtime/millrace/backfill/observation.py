@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millrace.backfill.progress import Address, Teller
 from millrace.config import StreamsConfig
-from millrace.records import ConsumedRecord, TaskId
+from millrace.records import KEY, VALUE, TaskId
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Observer", "TaskObservation"]
 
 _PREFIX: Final = "OTEL_"
-_KEY: Final = itemgetter(ConsumedRecord._fields.index("key"))
-_VALUE: Final = itemgetter(ConsumedRecord._fields.index("value"))
+_KEY: Final = itemgetter(KEY)
+_VALUE: Final = itemgetter(VALUE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from millrace.processor.api import TimestampExtractor
 from millrace.processor.node import ProcessFn
 from millrace.records import Headers, RecordContext, TaskId
 from millrace.serdes.base import AnySerde
+from millrace.state.api import call_all
 from millrace.topology.model import Node, SinkNode, SourceNode
 
 _CALLS_OF_PROGRAM: Final = 1_000
@@ -73,14 +74,7 @@ class CompiledTopology:
 
     def close(self) -> None:
         """Close the nodes, parents first; close all of them even if some fail, and then raise the first failure."""
-        failure: Exception | None = None
-        for node in self._nodes:
-            try:
-                node.run_close()
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        call_all(node.run_close for node in self._nodes)
 
 
 def compile_topology(nodes: Sequence[Node], env: CompileEnv) -> CompiledTopology:

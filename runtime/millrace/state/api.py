@@ -254,10 +254,15 @@ class CachedStateStore(Protocol):
 
 def close_all(stores: Iterable[StateStore]) -> None:
     """Close all stores, and raise the first failure after trying all of them."""
+    call_all(store.close for store in stores)
+
+
+def call_all(calls: Iterable[Callable[[], object]]) -> None:
+    """Call all functions, even after one has failed, and then raise the first failure."""
     failure: Exception | None = None
-    for store in stores:
+    for call in calls:
         try:
-            store.close()
+            call()
         except Exception as error:
             failure = failure or error
     if failure is not None:

@@ -11,7 +11,7 @@ from millrace.records import TopicPartition
 from millrace.serdes.base import AnySerde
 from millrace.serdes.primitives import type_read_back
 from millrace.serdes.resolve import default_key_serde, default_value_serde
-from millrace.state.api import FlushListener, LogChange, StateStore, StoreContext
+from millrace.state.api import FlushListener, LogChange, StateStore, StoreContext, call_all
 from millrace.state.bytes_store import BytesStore, SharedBytesStore
 from millrace.state.cache import CacheEntry, StoreCache
 from millrace.state.change_log import change_sender
@@ -159,16 +159,11 @@ def flush_stores(stores: Sequence[StateStore]) -> None:
         Exception: the first error of a round.
     """
     waiting = stores
-    failure: Exception | None = None
     for _ in stores:
-        for store in waiting:
-            try:
-                store.flush()
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        call_all(store.flush for store in waiting)
         waiting = [store for store in stores if isinstance(store, LayeredStore) and store.needs_flush]
+        if not waiting:
+            return
 
 
 def store_serdes(
