@@ -27,7 +27,7 @@ $(READY): requirements-dev.lock pyproject.toml
 
 .PHONY: test
 test: lint types layers ## Lint, check types and layers, run every test (real Kafka, real RocksDB)
-	$(BIN)/pytest -n 2 --dist loadfile $(PYTEST_ARGS) $(TESTS)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) $(TESTS)
 
 .PHONY: lint
 lint: $(READY) ## Check style and formatting

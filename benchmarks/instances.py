@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from benchmarks.process_tree import peak_mib
 from tests.java_programs import compile_java
 from tests.waiting import wait_until
 
@@ -143,11 +144,8 @@ class Instance:
         return answers[0][command]
 
     def peak_mib(self) -> float:
-        """Return the peak memory of its process."""
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) / 1024
-        return 0.0
+        """Return the peak memory of its process and of those below it."""
+        return peak_mib(self.process.pid)
 
     def kill(self) -> None:
         """Kill it and wait until it is gone."""

@@ -3,15 +3,16 @@
     python -m benchmarks.peers [--records 1000000] [--cases words,join] [--peers java,millrace,quix] [--repeat 3]
 
 Each run is a process of its own, with one stream thread, an application id and a disk of its own; the peers by turns, in another
-order every time. The word count is also run with two stream threads, in Java and Millrace, and with two replicas of Millrace.
+order every time. The word count is also run with two stream threads, in Java and Millrace, with two replicas of Millrace, and
+with two processes below one (`peers_processes.py`).
 The same for all are the topics, with four partitions, and the intervals of commits (30 s, under exactly-once 100 ms, and 100 ms
 without it in one more case, which tells what exactly-once costs from what commits cost); Java and Millrace have a record cache of
 10 MiB, or none. Java has a heap of 1 GB. Everything else is each peer's default.
 
 Time and CPU count from the first record that is processed until everything is processed, flushed and committed, and the
 application is closed. CPU is that of the peer's processes, not of the brokers. A *stall* is the longest time in that period in
-which no record was written: to the output, a changelog or a repartition topic. It is sampled every 50 ms. Memory is the largest
-resident set. The figures are medians.
+which no record was written to the output, a changelog or a repartition topic; what follows the last record does not count. It is
+sampled every 50 ms. Memory is the largest resident set. The figures are medians.
 
 Every output is compared with counts that were made while the input was written, and committed offsets with the ends of the input.
 Where a cache may hold back some records, the last one of every key counts.
@@ -68,24 +69,18 @@ def main() -> None:
     names = ", ".join(peer.name for peer in PEERS)
     parser.add_argument("--peers", type=_some_of(PEERS), default=PEERS, help=f"separated by commas (default: {names})")
     parser.add_argument("--repeat", type=int, default=3, help="runs of each; medians count (default: %(default)s)")
-    parser.add_argument(
-        "--once", type=_some_of(PEERS), default=[], help="peers that take long, and so run once only: --once quix"
-    )
+    parser.add_argument("--section", default="peers", help="whose table to replace with --markdown (default: peers)")
     add_options(parser)
     options = parser.parse_args()
     wanted = [(case, [peer for peer in options.peers if peer.runs(case)]) for case in options.cases]
     plan = [(case, peers) for case, peers in wanted if peers]
     if not plan:
         parser.error("none of these peers runs one of these cases")
-    estimate = sum(
-        _seconds(case, peer, options.records) * (1 if peer in options.once else options.repeat)
-        for case, peers in plan
-        for peer in peers
-    )
+    estimate = sum(_seconds(case, peer, options.records) * options.repeat for case, peers in plan for peer in peers)
     announce(f"This takes about {estimate / 60 + 1:.0f} minutes.")
     if any(peer.language == "quix" for peer in options.peers):
         quix_python()
-    report = Report("peers", f"{options.records:,} records", COLUMNS, options)
+    report = Report(options.section, f"{options.records:,} records", COLUMNS, options)
     busiest = 0.0
     with EmbeddedKafka(config={"group.initial.rebalance.delay.ms": str(JOIN_MS)}) as kafka, progress() as bar:
         comparison = _Comparison(kafka.bootstrap_servers, options, bar, estimate)
@@ -94,13 +89,16 @@ def main() -> None:
             busiest = max(busiest, *(each.others for found in runs.values() for each in found))
             _add_rows(report, case, runs, options.records)
     runs_text = f"medians of {options.repeat} runs" if options.repeat > 1 else "one run"
-    if options.repeat > 1 and options.once:
-        runs_text += f", but one run of {', '.join(peer.name for peer in options.once)}"
     report.note(
         f"{options.records:,} records (of {LINE_WORDS} words in the word count) or keys to restore, {options.keys:,} keys, "
         f"{PARTITIONS} partitions; {runs_text}. All outputs were as counted while the input was written. "
         "*Of Java* is a peer's figure divided by Java's, with two threads where the peer has two."
     )
+    if part := next((peer for peer in options.peers if peer.share < 1), None):
+        report.note(
+            f"{part.name} got {part.share:.0%} of the records, as it takes long, and its seconds and CPU are multiplied by "
+            f"{1 / part.share:.0f}; of the restoration it got everything."
+        )
     if busiest > TOO_MUCH:
         report.note(f"OTHER PROGRAMS used up to {busiest:.0%} of the processors during a run.")
     report.show()
@@ -120,7 +118,7 @@ def _some_of(known: tuple[Case, ...] | tuple[Peer, ...]) -> Callable[[str], list
 
 def _seconds(case: Case, peer: Peer, records: int) -> float:
     """Estimate how long a run takes."""
-    return SECONDS_PER_RUN + case.seconds * peer.slower * records / 1e6
+    return SECONDS_PER_RUN + case.seconds * peer.slower * peer.share * records / 1e6
 
 
 class _Comparison:
@@ -147,8 +145,6 @@ class _Comparison:
         for number in range(self._options.repeat):
             first = number % len(peers)
             for peer in peers[first:] + peers[:first]:
-                if number and peer in self._options.once:
-                    continue
                 text = f"{case.title}: {peer.name}, run {number + 1} of {self._options.repeat}"
                 announce(text)
                 seconds = _seconds(case, peer, self._options.records)
@@ -162,16 +158,18 @@ class _Comparison:
         self._bar.update(self._task, completed=seconds)
 
     def _program(self, case: Case) -> Callable[[Peer, Callable[[float], None]], Figures]:
-        if case.program not in self._inputs:
-            names = Names(f"{case.program}-input")
-            records, keys = self._options.records, self._options.keys
+        return lambda peer, advance: run(case, peer, *self._input(case, peer), self._servers, advance)
+
+    def _input(self, case: Case, peer: Peer) -> tuple[Names, Expected]:
+        records, keys = round(self._options.records * peer.share), self._options.keys
+        names = Names(f"{case.program}-input-{records}")
+        if names.source not in self._inputs:
             self._bar.update(self._task, description=f"Writing {records:,} records")
             expected = write_input(
                 self._servers, case.program, names, records, keys, self._start_ms, lambda _count: None
             )
-            self._inputs[case.program] = names, expected
-        names, expected = self._inputs[case.program]
-        return lambda peer, advance: run(case, peer, names, expected, self._servers, advance)
+            self._inputs[names.source] = names, expected
+        return self._inputs[names.source]
 
     def _restoration(self, case: Case) -> Callable[[Peer, Callable[[float], None]], Figures]:
         application, keys = f"{case.name}-of-all", self._options.records
@@ -182,8 +180,13 @@ class _Comparison:
 
 def _add_rows(report: Report, case: Case, runs: dict[Peer, list[Figures]], records: int) -> None:
     """Add a row for each peer."""
-    cpu = {peer.name: statistics.median(each.cpu_s for each in found) for peer, found in runs.items()}
-    wall = {peer.name: statistics.median(each.wall_s for each in found) for peer, found in runs.items()}
+    shares = {peer.name: 1 if case.name == RESTORATION else peer.share for peer in runs}
+    cpu = {
+        peer.name: statistics.median(each.cpu_s for each in found) / shares[peer.name] for peer, found in runs.items()
+    }
+    wall = {
+        peer.name: statistics.median(each.wall_s for each in found) / shares[peer.name] for peer, found in runs.items()
+    }
     for peer, found in runs.items():
         stalls = [each.stall_s for each in found if each.stall_s is not None]
         known = peer.beside in cpu

@@ -45,6 +45,8 @@ class Peer:
         slower: an estimate: how much longer it takes than Java.
         processes: how many.
         threads: `num.stream.threads` of each.
+        share: of the records; seconds and CPU are for all of them.
+        children: how many processes each one has for its stream threads (a prototype, see `peers_processes.py`).
         beside: the name of the Java that it is compared with.
     """
 
@@ -53,11 +55,13 @@ class Peer:
     slower: float
     processes: int = 1
     threads: int = 1
+    children: int = 0
+    share: float = 1
     beside: str = "java"
 
     def runs(self, case: Case) -> bool:
         """Tell whether it takes part in a case: more than one thread does so in the word count."""
-        return self.processes * self.threads == 1 or case.name == "words"
+        return (self.processes, self.threads, self.children) == (1, 1, 0) or case.name == "words"
 
 
 SETTINGS = {
@@ -80,9 +84,10 @@ CASES = (
 PEERS = (
     Peer("java", "java", 1),
     Peer("millrace", "python", 3),
-    Peer("quix", "quix", 10),
+    Peer("quix", "quix", 20, share=0.25),
     Peer("java-2-threads", "java", 1, threads=2, beside="java-2-threads"),
     Peer("millrace-2-threads", "python", 3, threads=2, beside="java-2-threads"),
+    Peer("millrace-2-processes", "python", 2, children=2, beside="java-2-threads"),
     Peer("millrace-2-replicas", "python", 2, processes=2, beside="java-2-threads"),
 )
 

@@ -85,9 +85,9 @@ class Ends:
                 last = total
 
     def longest_s(self, began: float, ended: float) -> float:
-        """Return the longest time between two moves in a period, its begin and end included."""
-        moves = [began, *(at for at in self._moved if began < at < ended), ended]
-        return max(after - before for before, after in itertools.pairwise(moves))
+        """Return the longest time between two moves in a period, its begin included; after the last move is closing."""
+        moves = [began, *(at for at in self._moved if began < at < ended)]
+        return max((after - before for before, after in itertools.pairwise(moves)), default=ended - began)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -226,6 +226,9 @@ def _start(peer: Peer, name: str, settings: dict[str, object], directory: Path) 
         command = java_command("Peer")
     elif peer.language == "quix":
         command = (str(quix_python()), "-E", str(HERE / "peers_quix.py"))  # without this environment's path
+    elif peer.children:
+        command = (sys.executable, str(HERE / "peers_processes.py"))
+        settings = {**settings, "processes": peer.children}
     else:
         command = (sys.executable, str(HERE / "peers_millrace.py"))
     return Instance(peer.language, name, settings, directory, command=command)

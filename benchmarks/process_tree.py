@@ -22,6 +22,11 @@ def busy_seconds() -> float:
     return sum(map(int, (user, nice, system, *interrupts))) / _TICKS_PER_S
 
 
+def peak_mib(root: int) -> float:
+    """Return the sum of the largest resident sets of a process and of all below it."""
+    return sum(map(_peak_kib, _tree(root))) / 1024
+
+
 class PeakMemory:
     """Samples the memory of a process and of all below it until the `with` block ends; shared pages count once."""
 
@@ -66,8 +71,16 @@ def _stat(pid: int) -> list[str]:
 
 
 def _pss_kib(pid: int) -> int:
+    return _kib(pid, "smaps_rollup", "Pss:")
+
+
+def _peak_kib(pid: int) -> int:
+    return _kib(pid, "status", "VmHWM:")
+
+
+def _kib(pid: int, file: str, name: str) -> int:
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+    return next((int(line.split()[1]) for line in lines if line.startswith(name)), 0)

@@ -17,7 +17,9 @@ from millrace.topology import Topology
 STORE = "counts"
 WINDOW_MS, GRACE_MS = 10_000, 5_000
 _LATE_MS = 30_000
-"""How late a tenth of the records may be, in programs with windows."""
+"""How late a tenth of the records of the program `windows` may be."""
+_PER_MS = 20
+"""How many records there are in a millisecond, in programs with windows: so each of 50,000 keys has four in a window."""
 _VALUE = b"the quick brown fox"
 LINE_WORDS = 4
 """How many words a record of the program `lines` has."""
@@ -181,9 +183,10 @@ def write_input(
 
 
 def _rows(program: str, records: int, keys: int, start_ms: int, value: bytes = _VALUE) -> Iterator[Row]:
-    """Return records a millisecond apart, in partitions by turns."""
+    """Return records a millisecond apart, or less with windows, in partitions by turns."""
+    per_ms = _PER_MS if program == "tumbling" else 1
     for number in range(records):
-        key, at = b"key-%07d" % (number * 7919 % keys), start_ms + number
+        key, at = b"key-%07d" % (number * 7919 % keys), start_ms + number // per_ms
         if program == "words":
             yield b"%d" % (number % 100), key.replace(b"key", b"word"), at
         elif program == "lines":
@@ -196,12 +199,12 @@ def _rows(program: str, records: int, keys: int, start_ms: int, value: bytes = _
             yield key, value, at
 
 
-def _late_rows(records: int, keys: int, start_ms: int) -> Iterator[Row]:
+def _late_rows(records: int, keys: int, start_ms: int, per_ms: int = _PER_MS) -> Iterator[Row]:
     """Return records of which a tenth is late."""
     chance = random.Random(1).random
     for number in range(records):
         late = int(chance() * _LATE_MS) if chance() < 0.1 else 0
-        yield b"key-%07d" % (number * 7919 % keys), _VALUE, start_ms + max(0, number - late)
+        yield b"key-%07d" % (number * 7919 % keys), _VALUE, start_ms + max(0, number // per_ms - late)
 
 
 def _counted(program: str, rows: Iterator[Row], expected: Expected, partitions: int = PARTITIONS) -> Iterator[Row]:

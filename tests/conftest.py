@@ -27,6 +27,11 @@ settings.register_profile(
 settings.load_profile("millrace")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run slow tests first, so that no process is left with a long file when the others have ended."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(scope="session")
 def kafka_options() -> Mapping[str, Any]:
     """Options of the shared broker.

@@ -35,6 +35,6 @@ def test_late_records_are_counted_as_dropped():
     """Records that are later than the grace period are expected to be dropped, and are."""
     names, expected = Names("in"), Expected()
     with TopologyTestDriver(Build("windows", names, "app")()) as driver:
-        for key, value, at in _counted("windows", _late_rows(20_000, 1, START_MS), expected):
+        for key, value, at in _counted("windows", _late_rows(20_000, 1, START_MS, per_ms=1), expected):
             driver.pipe_raw(names.source, key, value, at)
         assert driver.dropped_records == expected.dropped > 0

@@ -1,6 +1,8 @@
 import java.lang.management.ManagementFactory;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Locale;
 import java.util.Properties;
 import org.apache.kafka.common.Metric;
@@ -32,6 +34,7 @@ public final class Peer {
     private static final Serde<String> STRING = Serdes.String();
     private static final Serde<Long> LONG = Serdes.Long();
 
+    private static final List<Metric> counters = new ArrayList<>();
     private static volatile long began;
     private static volatile double cpuBegan;
 
@@ -136,11 +139,16 @@ public final class Peer {
     /** Returns how many records all stream threads have processed. */
     private static long processed(KafkaStreams streams) {
         double total = 0;
-        for (Metric metric : streams.metrics().values()) {
-            if (metric.metricName().name().equals("process-total")
-                && metric.metricName().group().equals("stream-thread-metrics")) {
-                total += ((Number) metric.metricValue()).doubleValue();
+        if (counters.isEmpty()) { // looked up once, as that takes time
+            for (Metric metric : streams.metrics().values()) {
+                if (metric.metricName().name().equals("process-total")
+                    && metric.metricName().group().equals("stream-thread-metrics")) {
+                    counters.add(metric);
+                }
             }
+        }
+        for (Metric metric : counters) {
+            total += ((Number) metric.metricValue()).doubleValue();
         }
         return (long) total;
     }

@@ -136,7 +136,8 @@ def _build(module: Module, target: Path) -> None:
         for program, package in module.programs.items():
             started = time.monotonic()
             total = len(_go(["list", "-deps", package], module).splitlines())
-            flags = ["-v", "-trimpath", "-buildvcs=false", f"-p={_jobs()}", f"-ldflags={_link_flags(module, package)}"]
+            flags = ["-v", "-trimpath", "-buildvcs=false", f"-p={_jobs()}", "-gcflags=all=-dwarf=false"]
+            flags.append(f"-ldflags={_link_flags(module, package)}")
             _compile(["build", *flags, "-o", str(part / program), package], module, program, total)
             say(f"Built {program} in {time.monotonic() - started:.0f} s")
         if "kubernetes" in module.programs:

@@ -1,8 +1,10 @@
 """The changelog that a task's stores leave behind, as Kafka's log compaction would leave it.
 
-Only the last change of each key is kept. It stays in memory up to a limit, and goes to a RocksDB database on the executor's disk
-beyond it, so a task's state may be larger than memory. The changelog of a versioned store holds every version of a key, so there
-each key has a list.
+Only the last change of each key is kept. It stays in memory up to a limit, and is appended to files on the executor's disk beyond
+it, so a task's state may be larger than memory. A key's changes are all in the same file, and files are compacted one after the
+other when rows are returned. The changelog of a versioned store holds every version of a key, so there nothing is compacted.
+
+Rows come in an order that depends on nothing but the changes: Spark may run a task again, and use some of its rows of both runs.
 """
 
 from __future__ import annotations
@@ -10,26 +12,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from pickle import dumps, loads
-from typing import NamedTuple, cast
+from pickle import dump, load
+from zlib import crc32
 
-from rocksdict import AccessType, Options, Rdict, WriteBatch
+from millrace.records import Headers
 
-from millrace.records import Headers, new_tuple
-
+_FILES = 64
+"""How many files changes are divided into: of each, the last changes of its keys must fit into memory."""
 _ROW_OVERHEAD = 200
 """Bytes of memory per change in addition to key and value."""
 
-
-_Change = tuple["bytes | None", "int | None", Headers]
-
-
-class Change(NamedTuple):
-    """The last change of a key."""
-
-    value: bytes | None
-    timestamp: int | None
-    headers: Headers
+Change = tuple["bytes | None", "int | None", Headers]
+"""The value, None for a deletion; the timestamp, if the change has one; and the headers."""
 
 
 class CompactedChanges:
@@ -45,11 +39,11 @@ class CompactedChanges:
         self._directory = directory
         self._limit = limit_bytes
         self._every = every
-        self._recent: dict[bytes, _Change] = {}
+        self._recent: dict[bytes, Change] = {}
         self._bytes = 0
         """At most this much is in memory; changes that were replaced count until the next `_shrink`."""
         self._number = 0
-        self._spilled: Rdict | None = None
+        self._spilled = False
 
     def log_change(self, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers) -> None:
         """Take one change."""
@@ -65,18 +59,12 @@ class CompactedChanges:
 
     def rows(self) -> Iterator[tuple[bytes, Change]]:
         """Return the changes left; of a versioned store, those of one key in order."""
-        if self._spilled is None:
-            changes = ((key, new_tuple(Change, change)) for key, change in self._recent.items())
-        else:
-            self._spill()
-            stored = cast("Iterator[tuple[bytes, bytes]]", self._spilled.items())
-            changes = ((key, Change(*loads(row))) for key, row in stored)  # noqa: S301 (written by us)
+        changes = self._read_spilled() if self._spilled else iter(self._recent.items())
         return ((key[:-8], change) for key, change in changes) if self._every else changes
 
     def close(self) -> None:
         """Delete what is on disk."""
-        if self._spilled is not None:
-            self._spilled.close()
+        if self._spilled:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _shrink(self) -> None:
@@ -86,12 +74,38 @@ class CompactedChanges:
             self._spill()
 
     def _spill(self) -> None:
-        if self._spilled is None:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._spilled = Rdict(str(self._directory), Options(raw_mode=True), access_type=AccessType.read_write())
-        batch = WriteBatch(raw_mode=True)
-        for key, change in self._recent.items():
-            batch.put(key, dumps(change, protocol=5))
-        self._spilled.write(batch)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._spilled = True
+        divided: list[list[tuple[bytes, Change]]] = [[] for _ in range(_FILES)]
+        every = self._every
+        for row in self._recent.items():
+            key = row[0]
+            divided[crc32(key[:-8] if every else key) % _FILES].append(row)
+        for number, rows in enumerate(divided):
+            if rows:
+                with self._file(number).open("ab") as file:
+                    dump(rows, file, protocol=5)
         self._recent.clear()
         self._bytes = 0
+
+    def _read_spilled(self) -> Iterator[tuple[bytes, Change]]:
+        self._spill()
+        for number in range(_FILES):
+            last: dict[bytes, Change] = {}
+            for rows in self._read(number):
+                if self._every:
+                    yield from rows
+                else:
+                    last.update(rows)
+            yield from last.items()
+
+    def _read(self, number: int) -> Iterator[list[tuple[bytes, Change]]]:
+        path = self._file(number)
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            while file.peek(1):
+                yield load(file)  # noqa: S301 (written by us)
+
+    def _file(self, number: int) -> Path:
+        return self._directory / str(number)

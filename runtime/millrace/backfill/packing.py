@@ -9,7 +9,7 @@ earlier ones.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -105,8 +105,7 @@ class PackedTopic:
         """Return packed rows if there is enough to pack, or if everything has to be."""
         sent = self.sent
         new = sent[self._counted :]
-        self._bytes += sum(map(len, filter(None, chain(map(_KEY, new), map(_VALUE, new)))))
-        self._bytes += sum(map(_length, filter(None, map(_HEADERS, new))))
+        self._bytes += _bytes(new)
         self._counted = len(sent)
         size = self._bytes
         if not sent or not (everything or len(sent) >= self._enough or size >= _BYTES):
@@ -176,16 +175,32 @@ def packed_changes(
 
 
 def _in_rows(records: Iterable[_Record]) -> Iterator[list[_Record]]:
+    """Divide records, all of which are in memory already, by their number and their bytes."""
+    following = iter(records)
+    while some := list(islice(following, _RECORDS)):
+        if _bytes(some) < _BYTES:
+            yield some
+        else:
+            yield from _by_bytes(some)
+
+
+def _by_bytes(records: Sequence[_Record]) -> Iterator[list[_Record]]:
     found: list[_Record] = []
     size = 0
     for record in records:
         found.append(record)
-        size += len(record[1] or b"") + len(record[2] or b"") + (_length(record[3]) if record[3] else 0)
-        if len(found) >= _RECORDS or size >= _BYTES:
+        size += _bytes([record])
+        if size >= _BYTES:
             yield found
             found, size = [], 0
     if found:
         yield found
+
+
+def _bytes(records: Sequence[_Record]) -> int:
+    """Return how many bytes keys, values and headers have."""
+    size = sum(map(len, filter(None, chain(map(_KEY, records), map(_VALUE, records)))))
+    return size + sum(map(_length, filter(None, map(_HEADERS, records))))
 
 
 def _batch(
