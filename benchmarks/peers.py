@@ -67,7 +67,10 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=50_000, help="how many the input has (default: %(default)s)")
     parser.add_argument("--cases", type=_some_of(CASES), default=CASES, help="separated by commas (default: all)")
     names = ", ".join(peer.name for peer in PEERS)
-    parser.add_argument("--peers", type=_some_of(PEERS), default=PEERS, help=f"separated by commas (default: {names})")
+    alone = [peer for peer in PEERS if peer.is_single]
+    parser.add_argument(
+        "--peers", type=_some_of(PEERS), default=alone, help=f"of {names}; default: those without a number"
+    )
     parser.add_argument("--repeat", type=int, default=3, help="runs of each; medians count (default: %(default)s)")
     parser.add_argument("--section", default="peers", help="whose table to replace with --markdown (default: peers)")
     add_options(parser)

@@ -59,9 +59,14 @@ class Peer:
     share: float = 1
     beside: str = "java"
 
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one process with one stream thread."""
+        return (self.processes, self.threads, self.children) == (1, 1, 0)
+
     def runs(self, case: Case) -> bool:
         """Tell whether it takes part in a case: more than one thread does so in the word count."""
-        return (self.processes, self.threads, self.children) == (1, 1, 0) or case.name == "words"
+        return self.is_single or case.name == "words"
 
 
 SETTINGS = {
