@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import backfill_clients, check_unchanged, freeze
-from millrace.backfill.publish import Changes, Publisher
+from millrace.backfill.publish import Changes, OldRecords, Publisher
 from millrace.backfill.rows import Row, to_arrow
 from millrace.backfill.run import BackfillSpec, Phase, run_backfill
 from millrace.backfill.writer import Writer
@@ -116,7 +116,8 @@ def test_versions_of_the_first_millisecond_are_found_again(app):
     writer = Writer(clients, f"{app.id}-backfill")
     rows = to_arrow([Row(app.sink, 0, 0, "0_0", 1, 0, b"k", b"v", NO_HEADERS)])
     for _ in range(2):
-        old = {target: range(latest_offsets(admin, [target])[target])}
+        end = latest_offsets(admin, [target])[target]
+        old = {target: OldRecords(0, end, end)}
         with writer.transaction():
             changes = Changes(app.settings, old, versioned=frozenset({app.sink}), mark="")
             assert changes.write(writer, clients, target, iter([rows])).tombstones == 0

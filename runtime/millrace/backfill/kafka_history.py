@@ -36,7 +36,7 @@ __all__ = [
     "backfill_clients",
     "check_unchanged",
     "freeze",
-    "read_committed",
+    "read_records",
     "source_partitions",
 ]
 
@@ -99,7 +99,7 @@ class KafkaHistory:
         extent = self.extents.get(partition)
         if extent is not None:
             clients = backfill_clients(StreamsConfig.of(self.settings))
-            yield from read_committed(clients, partition, extent.start, extent.end)
+            yield from read_records(clients, partition, extent.start, extent.end)
 
 
 def backfill_clients(config: StreamsConfig) -> ClientSettings:
@@ -182,10 +182,17 @@ def _check_beginning(extents: Mapping[TopicPartition, Extent], until_ms: Mapping
         )
 
 
-def read_committed(
-    clients: ClientSettings, partition: TopicPartition, start: int, end: int
+def read_records(
+    clients: ClientSettings, partition: TopicPartition, start: int, end: int, *, committed_only: bool = True
 ) -> Generator[list[RawRecord], None, None]:
-    """Read the committed records of a partition from `start` up to `end` (exclusive), in offset order.
+    """Read the records of a partition from `start` up to `end` (exclusive), in offset order.
+
+    Args:
+        clients: the backfill's.
+        partition: what to read.
+        start: the first offset.
+        end: where to stop; no transaction may be open before it if only committed records are read.
+        committed_only: False to read the records of aborted and open transactions too.
 
     Raises:
         MissingHistoryError: records at `start` were deleted.
@@ -194,7 +201,9 @@ def read_committed(
     """
     if start >= end:
         return
-    client = open_consumer(clients.restore_consumer(1))
+    settings = clients.restore_consumer(1)
+    settings["isolation.level"] = "read_committed" if committed_only else "read_uncommitted"
+    client = open_consumer(settings)
     reader = InputConsumer(client, _deleted)
     try:
         reader.assign({partition: start})

@@ -4,7 +4,8 @@ Nothing is written before everything is computed. Then one transaction of the dr
 Only if there is more than one transaction can take, the changelogs are written first, each partition by an executor in
 transactions of its own; outputs and offsets still follow in the driver's transaction. A backfill that ended half-way is started
 again: every changelog partition is compared with what is to be in it, and gets tombstones for the keys that are no longer there,
-so the second result replaces the first. Outputs cannot be replaced, hence they are never written by themselves.
+so the second result replaces the first. Keys of aborted records get tombstones too, as Java's applications read these under
+at-least-once. Outputs cannot be replaced, hence they are never written by themselves.
 
 Every transactional id is fixed. So whoever starts later fences those who wrote before, and of two backfills only the one that
 started last can end: the driver's producer is started before anything is computed. One that is fenced never starts its producer
@@ -27,9 +28,10 @@ a member before this is committed, or it waits until it is.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -37,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from millrace.backfill.kafka_history import KafkaHistory, backfill_clients, read_committed
+from millrace.backfill.kafka_history import KafkaHistory, backfill_clients, read_records
 from millrace.backfill.packing import Size, merged, size_of
 from millrace.backfill.rows import PACKED_DDL, REPORT, headers_of, values_of
 from millrace.backfill.writer import FENCED, Writer
@@ -50,7 +52,7 @@ from millrace.kafka.admin_requests import pause
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.plan.model import TopologyPlan, attempts_group, changelog_topics
-from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, OffsetAndMetadata, TopicPartition
+from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, OffsetAndMetadata, RawRecord, TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -90,6 +92,15 @@ class Published:
     written: list[Written] = field(default_factory=list)
     offsets: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
     transactions: int = 0
+
+
+class OldRecords(NamedTuple):
+    """Which offsets a changelog partition has before anything is written to it."""
+
+    start: int
+    stable_end: int
+    """Where the first open transaction begins: one of the application's, as those of earlier backfills have been ended."""
+    end: int
 
 
 def check_group_is_empty(group: GroupAdmin, written: str = "nothing has been written") -> None:
@@ -201,7 +212,7 @@ class Publisher:
             self._mark_unfinished(group, committed, published.offsets)
             published.transactions += 1
         self._fence_executors(admin, targets, every=unfinished)
-        changes = Changes(self._settings, _old_extents(admin, targets), _versioned(self._plan), self._mark)
+        changes = Changes(self._settings, _old_records(admin, targets), _versioned(self._plan), self._mark)
         rows = computed.rows.where(F.col("topic") != REPORT)
         if several:
             small = rows.where(~F.col("topic").isin(*logs))
@@ -260,8 +271,8 @@ class Changes:
     """Writes partitions of changelogs and outputs; pickled into the executors."""
 
     settings: Mapping[str, object]
-    old: Mapping[TopicPartition, range]
-    """Changelog partition → its offsets."""
+    old: Mapping[TopicPartition, OldRecords]
+    """Changelog partition → what it has."""
     versioned: frozenset[str]
     mark: str
     """What the group's offsets are marked with while executors write."""
@@ -289,20 +300,43 @@ class Changes:
         return Written(*target, *written, len(left))
 
     def _left(self, clients: ClientSettings, target: TopicPartition, *, versioned: bool) -> dict[bytes, int]:
-        """Return the keys that a changelog partition holds now."""
-        found: dict[bytes, int] = {}
-        offsets = self.old.get(target, range(0))
-        with closing(read_committed(clients, target, offsets.start, offsets.stop)) as batches:
-            for batch in batches:
-                key: Any
-                for *_, timestamp, key, value, _ in batch:
-                    if versioned:
-                        found[_identity(key, timestamp)] = timestamp
-                    elif value is None:
-                        found.pop(key, None)
-                    else:
-                        found[key] = timestamp
+        """Return the keys that a changelog partition holds now, for readers of committed records or for readers of all."""
+        old = self.old.get(target)
+        if old is None:
+            return {}
+        committed = partial(read_records, clients, target, old.start, old.stable_end)
+        if versioned:
+            return _versions(committed())
+        found, deletes = _last_values(read_records(clients, target, old.start, old.end, committed_only=False))
+        if deletes:  # of a tombstone that was aborted, readers of committed records still see the key
+            found = _last_values(committed())[0] | found
         return found
+
+
+def _versions(batches: Generator[list[RawRecord], None, None]) -> dict[bytes, int]:
+    """Return the versions that are left in a changelog, with their timestamps."""
+    found: dict[bytes, int] = {}
+    key: Any
+    with closing(batches):
+        for batch in batches:
+            for *_, timestamp, key, _, _ in batch:
+                found[_identity(key, timestamp)] = timestamp
+    return found
+
+
+def _last_values(batches: Generator[list[RawRecord], None, None]) -> tuple[dict[bytes, int], bool]:
+    """Return the keys that have a value in the end, with its timestamp, and whether others have been deleted."""
+    found: dict[bytes, int] = {}
+    deletes = False
+    key: Any
+    with closing(batches):
+        for batch in batches:
+            for *_, timestamp, key, value, _ in batch:
+                if value is not None:
+                    found[key] = timestamp
+                elif found.pop(key, None) is not None:
+                    deletes = True
+    return found, deletes
 
 
 class _ExecutorWrite:
@@ -408,9 +442,10 @@ def _versioned(plan: TopologyPlan) -> frozenset[str]:
     return frozenset(store.changelog_topic for store in stores if store.kind == "versioned" and store.changelog_topic)
 
 
-def _old_extents(admin: AdminClient, targets: list[TopicPartition]) -> dict[TopicPartition, range]:
-    ends, beginnings = latest_offsets(admin, targets, committed_only=True), earliest_offsets(admin, targets)
-    return {target: range(beginnings[target], ends[target]) for target in targets if beginnings[target] < ends[target]}
+def _old_records(admin: AdminClient, targets: list[TopicPartition]) -> dict[TopicPartition, OldRecords]:
+    starts, ends = earliest_offsets(admin, targets), latest_offsets(admin, targets)
+    stable = latest_offsets(admin, targets, committed_only=True)
+    return {target: OldRecords(starts[target], min(stable[target], ends[target]), ends[target]) for target in targets}
 
 
 def _offsets(computed: Computed, history: KafkaHistory, admin: AdminClient) -> dict[TopicPartition, OffsetAndMetadata]:
