@@ -16,6 +16,7 @@ from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import backfill_clients
+from millrace.backfill.publish import DEFAULT_TRANSACTION_RECORDS
 from millrace.backfill.run import Phase, run_backfill
 from millrace.backfill.writer import Writer
 from millrace.config import StreamsConfig
@@ -96,18 +97,19 @@ def test_a_frozen_backfill_that_goes_on_after_another_has_ended(spark, kafka, tm
     go_on(app, tmp_path)
 
 
-def test_an_application_that_is_started_while_results_are_written(spark, app, tmp_path):
-    """The backfill gives up before it commits, and the application counts as if there had been none."""
+@pytest.mark.parametrize("transaction_records", [DEFAULT_TRANSACTION_RECORDS, 1])
+def test_an_application_that_is_started_while_results_are_written(spark, app, tmp_path, transaction_records):
+    """The backfill gives up before it commits, or before it marks offsets, and the application counts as if there had been none."""
     streams = KafkaStreams(CountPerKey(app.source, app.sink)(), {**app.settings, "state.dir": str(tmp_path)})
 
     def start(phase, _ends):
-        if phase is Phase.PUBLISHING:
+        if phase in {Phase.PUBLISHING, Phase.PUBLISHING_IN_PARTS}:
             streams.start()
             wait_until(lambda: streams.state is State.RUNNING, "it runs", DEADLINE_S)
 
     try:
         with pytest.raises(ActiveGroupError, match="nothing has been written"):
-            run_backfill(spark, spec(app), start)
+            run_backfill(spark, spec(app, transaction_records=transaction_records), start)
         app.produce(["k1", "new"])
         wait_until(lambda: app.table(app.changelog) == dict(app.counts), "exact counts", DEADLINE_S)
     finally:

@@ -21,8 +21,8 @@ A driver that dies after its last transaction does not know that it has ended, a
 of the same backfill have a name in common: the last transaction also commits an offset of a group with this name, and an attempt
 that finds one does nothing. Whoever knows that there will be no other attempt deletes the group, as the operator does.
 
-An application that starts meanwhile reads the group's offsets either before they are part of the last transaction, and is seen as
-a member before this is committed, or it waits until it is.
+An application that starts meanwhile reads the group's offsets either before they are part of the transaction that sets the mark or
+of the last one, and is seen as a member before this is committed, or it waits until it is.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_TRANSACTION_RECORDS", "Publisher", "Written", "check_group_is_empty"]
 
 DEFAULT_TRANSACTION_RECORDS: Final = 10_000_000
+_NOTHING_WRITTEN: Final = "nothing has been written"
 _HALF_WRITTEN: Final = "it has not ended, and the application refuses to start until it has"
 _PART_BYTES: Final = 16 * 1024 * 1024
 """How much the driver gets at once."""
@@ -103,7 +104,7 @@ class OldRecords(NamedTuple):
     end: int
 
 
-def check_group_is_empty(group: GroupAdmin, written: str = "nothing has been written") -> None:
+def check_group_is_empty(group: GroupAdmin, written: str = _NOTHING_WRITTEN) -> None:
     """Check that nobody runs the application; brokers would take a stranger's offsets even then.
 
     Args:
@@ -209,7 +210,7 @@ class Publisher:
         unfinished = _is_marked(committed, UNFINISHED_BACKFILL)
         begins(several or unfinished)
         if several or unfinished:
-            self._mark_unfinished(group, committed, published.offsets)
+            self._mark_unfinished(group, committed, published.offsets, _HALF_WRITTEN if unfinished else _NOTHING_WRITTEN)
             published.transactions += 1
         self._fence_executors(admin, targets, every=unfinished)
         changes = Changes(self._settings, _old_records(admin, targets), _versioned(self._plan), self._mark)
@@ -222,7 +223,7 @@ class Publisher:
         else:
             small = rows
         in_driver = [size for topic, size in sizes.items() if not (several and topic in logs)]
-        written = _HALF_WRITTEN if several or unfinished else "nothing has been written"
+        written = _HALF_WRITTEN if several or unfinished else _NOTHING_WRITTEN
         with rarely_collected(*MANY_RECORDS), self._writer.transaction():
             for target, found in groupby(_ordered(spark, small, targets, in_driver), itemgetter(0)):
                 records = merged((batch for _, batch in found), frozenset())
@@ -242,11 +243,12 @@ class Publisher:
         group: GroupAdmin,
         committed: Mapping[TopicPartition, OffsetAndMetadata],
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        written: str,
     ) -> None:
         with self._writer.transaction():
             nothing = OffsetAndMetadata(0)
             marked = {tp: committed.get(tp, nothing)._replace(metadata=self._mark) for tp in offsets}
-            self._writer.commit(self._plan.application_id, marked)
+            self._writer.commit(self._plan.application_id, marked, lambda: check_group_is_empty(group, written))
         deadline = Deadline(group.timeout_s)
         while not _is_marked(group.positions(), self._mark):  # the commit is answered before the group has its offsets
             pause(deadline, "mark the offsets", "the group does not have them yet")
