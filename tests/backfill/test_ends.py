@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import backfill_clients, check_unchanged, freeze
+from millrace.backfill.preconditions import NOTHING_WRITTEN
 from millrace.backfill.publish import Changes, OldRecords, Publisher
 from millrace.backfill.rows import Row, to_arrow
 from millrace.backfill.run import BackfillSpec, Phase, run_backfill
@@ -240,7 +241,7 @@ def test_a_topic_that_was_deleted(app):
     history = freeze(plan, app.settings, admin)
     delete_topics(admin, [app.source])
     with pytest.raises(StreamsError, match=f"Topic {app.source} was deleted during the backfill"):
-        check_unchanged(history, admin)
+        check_unchanged(history, admin, NOTHING_WRITTEN)
     with pytest.raises(MissingSourceTopicError, match=app.source):
         freeze(plan, app.settings, admin)
 
@@ -250,11 +251,11 @@ def test_a_topic_created_again_meanwhile_is_noticed(app):
     admin = open_admin(app.clients.admin())
     plan = CountPerKey(app.source, app.sink)().build(app.clients.config).plan()
     history = freeze(plan, app.settings, admin)
-    check_unchanged(history, admin)
+    check_unchanged(history, admin, NOTHING_WRITTEN)
     delete_topics(admin, [app.source])
     app.kafka.create_topics(app.source, partitions=app.partitions)
     with pytest.raises(StreamsError, match="deleted and created again"):
-        check_unchanged(history, admin)
+        check_unchanged(history, admin, NOTHING_WRITTEN)
 
 
 def command(app, folder, *arguments):

@@ -237,8 +237,13 @@ def _deleted(partition: TopicPartition) -> int:
     )
 
 
-def check_unchanged(history: KafkaHistory, admin: AdminClient) -> None:
+def check_unchanged(history: KafkaHistory, admin: AdminClient, written: str) -> None:
     """Check that the source topics are still those that were read.
+
+    Args:
+        history: what was read.
+        admin: client of its cluster.
+        written: what to say about what has been written.
 
     Raises:
         StreamsError: one was deleted, created again, or has got partitions.
@@ -248,11 +253,9 @@ def check_unchanged(history: KafkaHistory, admin: AdminClient) -> None:
         found = described.get(topic)
         if found is None or found.id != topic_id:
             change = "deleted" if found is None else "deleted and created again"
-            raise StreamsError(
-                f"Topic {topic} was {change} during the backfill, so nothing has been written: start it again"
-            )
+            raise StreamsError(f"Topic {topic} was {change} during the backfill: start it again; {written}")
         if found.partitions != history.counts[topic]:
             raise StreamsError(
                 f"Topic {topic} had {history.counts[topic]} partitions when the backfill started and has {found.partitions} now, "
-                "so keys have moved and nothing has been written: start it again"
+                f"so keys have moved: start it again; {written}"
             )

@@ -21,16 +21,16 @@ A driver that dies after its last transaction does not know that it has ended, a
 of the same backfill have a name in common: the last transaction also commits an offset of a group with this name, and an attempt
 that finds one does nothing. Whoever knows that there will be no other attempt deletes the group, as the operator does.
 
-An application that starts meanwhile reads the group's offsets either before they are part of the transaction that sets the mark or
-of the last one, and is seen as a member before this is committed, or it waits until it is.
+An application that starts meanwhile reads the group's offsets either before they are part of the first transaction, or the last
+one, and is seen as a member before this is committed, or it waits until it is.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, groupby, islice
 from operator import itemgetter
@@ -41,12 +41,13 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from millrace.backfill.kafka_history import KafkaHistory, backfill_clients, read_records
 from millrace.backfill.packing import Size, merged, size_of
+from millrace.backfill.preconditions import HALF_WRITTEN, NOTHING_WRITTEN, Preconditions, is_marked
 from millrace.backfill.rows import PACKED_DDL, REPORT, headers_of, values_of
 from millrace.backfill.writer import FENCED, Writer
 from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
 from millrace.engine.offset_metadata import UNFINISHED_BACKFILL, encode_metadata
-from millrace.errors import ActiveGroupError, ConfigError, TaskMigratedError
+from millrace.errors import ConfigError, TaskMigratedError
 from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.kafka.admin_requests import pause
 from millrace.kafka.group_admin import GroupAdmin
@@ -61,11 +62,9 @@ if TYPE_CHECKING:
     from millrace.backfill.job import Computed
     from millrace.kafka.client_settings import ClientSettings
 
-__all__ = ["DEFAULT_TRANSACTION_RECORDS", "Publisher", "Written", "check_group_is_empty"]
+__all__ = ["DEFAULT_TRANSACTION_RECORDS", "Changes", "OldRecords", "Publisher", "Written"]
 
 DEFAULT_TRANSACTION_RECORDS: Final = 10_000_000
-_NOTHING_WRITTEN: Final = "nothing has been written"
-_HALF_WRITTEN: Final = "it has not ended, and the application refuses to start until it has"
 _PART_BYTES: Final = 16 * 1024 * 1024
 """How much the driver gets at once."""
 _ROW_BYTES: Final = 50
@@ -102,24 +101,6 @@ class OldRecords(NamedTuple):
     stable_end: int
     """Where the first open transaction begins: one of the application's, as those of earlier backfills have been ended."""
     end: int
-
-
-def check_group_is_empty(group: GroupAdmin, written: str = _NOTHING_WRITTEN) -> None:
-    """Check that nobody runs the application; brokers would take a stranger's offsets even then.
-
-    Args:
-        group: the application's.
-        written: what to say about what has been written.
-
-    Raises:
-        ActiveGroupError: its group has members.
-    """
-    members = group.members()
-    if members:
-        raise ActiveGroupError(
-            f"Application {group.group_id} runs: its group has {len(members)} members ({', '.join(map(str, members[:3]))}). Stop "
-            f"it, then start the backfill again; {written}"
-        )
 
 
 class Publisher:
@@ -165,9 +146,7 @@ class Publisher:
         spark: SparkSession,
         computed: Computed,
         sizes: Mapping[str, Size],
-        history: KafkaHistory,
-        admin: AdminClient,
-        group: GroupAdmin,
+        preconditions: Preconditions,
         transaction_records: int = DEFAULT_TRANSACTION_RECORDS,
         begins: Callable[[bool], None] = lambda _: None,
     ) -> Published:
@@ -177,9 +156,7 @@ class Publisher:
             spark: the session that has computed the rows.
             computed: what to write.
             sizes: how much that is, by topic.
-            history: what it was computed from.
-            admin: client of the cluster.
-            group: the application's group.
+            preconditions: what must be so at every commit of offsets.
             transaction_records: how many records one transaction may have.
             begins: called before anything is written, once nothing is known that would be refused, with whether it is written in
                 several transactions.
@@ -188,8 +165,9 @@ class Publisher:
             ActiveGroupError: the application was started in the meantime.
             TaskMigratedError: another backfill of this application has started in the meantime.
             ConfigError: there are more outputs than one transaction can take, or a changelog has versions that cannot be removed.
-            StreamsError: a record was refused, or a transaction took too long.
+            StreamsError: a record was refused, a transaction took too long, or the application ran in the meantime.
         """
+        admin, group, history = preconditions.admin, preconditions.group, preconditions.history
         logs = {
             topic: computed.counts.changelogs[topic]
             for topic in changelog_topics(self._plan)
@@ -205,12 +183,13 @@ class Publisher:
         published = Published(offsets=_offsets(computed, history, admin))
         targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
         several = sum(size.records for size in sizes.values()) > transaction_records
-        check_group_is_empty(group)
-        committed = group.positions()
-        unfinished = _is_marked(committed, UNFINISHED_BACKFILL)
+        unfinished = is_marked(group.positions(), UNFINISHED_BACKFILL)
+        written = HALF_WRITTEN if unfinished else NOTHING_WRITTEN
+        preconditions.check(written)
         begins(several or unfinished)
         if several or unfinished:
-            self._mark_unfinished(group, committed, published.offsets, _HALF_WRITTEN if unfinished else _NOTHING_WRITTEN)
+            preconditions = self._mark_unfinished(preconditions, published.offsets, written)
+            written = HALF_WRITTEN
             published.transactions += 1
         self._fence_executors(admin, targets, every=unfinished)
         changes = Changes(self._settings, _old_records(admin, targets), _versioned(self._plan), self._mark)
@@ -223,7 +202,6 @@ class Publisher:
         else:
             small = rows
         in_driver = [size for topic, size in sizes.items() if not (several and topic in logs)]
-        written = _HALF_WRITTEN if several or unfinished else _NOTHING_WRITTEN
         with rarely_collected(*MANY_RECORDS), self._writer.transaction():
             for target, found in groupby(_ordered(spark, small, targets, in_driver), itemgetter(0)):
                 records = merged((batch for _, batch in found), frozenset())
@@ -232,26 +210,22 @@ class Publisher:
             published.offsets |= _beyond_own_records(admin, published, history)
             if self._attempts_group is not None:
                 self._writer.add_offsets(self._attempts_group, dict(islice(published.offsets.items(), 1)))
-            self._writer.commit(
-                self._plan.application_id, published.offsets, lambda: check_group_is_empty(group, written)
-            )
+            self._writer.commit(self._plan.application_id, published.offsets, partial(preconditions.check, written))
         published.transactions += 1
         return published
 
     def _mark_unfinished(
-        self,
-        group: GroupAdmin,
-        committed: Mapping[TopicPartition, OffsetAndMetadata],
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        written: str,
-    ) -> None:
+        self, before: Preconditions, partitions: Collection[TopicPartition], written: str
+    ) -> Preconditions:
+        """Mark the group's offsets, and return what must be so from then on."""
+        marked = {partition: before.offsets.get(partition, 0) for partition in partitions}
         with self._writer.transaction():
-            nothing = OffsetAndMetadata(0)
-            marked = {tp: committed.get(tp, nothing)._replace(metadata=self._mark) for tp in offsets}
-            self._writer.commit(self._plan.application_id, marked, lambda: check_group_is_empty(group, written))
-        deadline = Deadline(group.timeout_s)
-        while not _is_marked(group.positions(), self._mark):  # the commit is answered before the group has its offsets
+            positions = {partition: OffsetAndMetadata(offset, self._mark) for partition, offset in marked.items()}
+            self._writer.commit(self._plan.application_id, positions, partial(before.check, written))
+        deadline, group = Deadline(before.group.timeout_s), before.group
+        while not is_marked(group.positions(), self._mark):  # the commit is answered before the group has its offsets
             pause(deadline, "mark the offsets", "the group does not have them yet")
+        return replace(before, offsets={**before.offsets, **marked}, mark=self._mark)
 
     def _fence_executors(self, admin: AdminClient, targets: list[TopicPartition], *, every: bool) -> None:
         """Fence the executors of an earlier backfill.
@@ -355,7 +329,7 @@ class _ExecutorWrite:
         writer = Writer(clients, _transactional_id(config.application_id, target))
         try:
             with GroupAdmin(clients) as group:
-                if not _is_marked(group.positions(), self._changes.mark):
+                if not is_marked(group.positions(), self._changes.mark):
                     raise TaskMigratedError(FENCED)
             with rarely_collected(*MANY_RECORDS), writer.transaction():
                 records = merged(chain([first], batches), frozenset())
@@ -425,10 +399,6 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
         yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["batch"])
-
-
-def _is_marked(positions: Mapping[TopicPartition, OffsetAndMetadata], mark: str) -> bool:
-    return any(known.metadata.startswith(mark) for known in positions.values())
 
 
 def _transactional_id(application_id: str, target: TopicPartition) -> str:
