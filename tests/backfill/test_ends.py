@@ -126,6 +126,25 @@ def test_versions_of_the_first_millisecond_are_found_again(app):
     writer.close()
 
 
+@pytest.mark.parametrize(("deleted", "left"), [(2, [(b"k2", b"v"), (b"k2", None)]), (3, [])])
+def test_what_retention_deletes_from_a_changelog_meanwhile_needs_no_tombstone(app, deleted, left):
+    """Keys that are left get theirs all the same."""
+    target = TopicPartition(app.sink, 0)
+    clients, admin = backfill_clients(app.clients.config), open_admin(app.clients.admin())
+    producer = Producer({"bootstrap.servers": app.kafka.bootstrap_servers})
+    for number in range(3):
+        producer.produce(app.sink, b"v", b"k%d" % number, partition=0)
+    assert producer.flush(60) == 0
+    delete_records(admin, {target: deleted})
+    changes = Changes(app.settings, {target: OldRecords(0, 3, 3)}, versioned=frozenset(), mark="")
+    writer = Writer(clients, f"{app.id}-backfill")
+    with writer.transaction():
+        assert changes.write(writer, clients, target, iter([])).tombstones == 3 - deleted
+        writer.commit(app.id, {})
+    writer.close()
+    assert [(record.key(), record.value()) for record in app.read(app.sink)] == left
+
+
 @pytest.mark.parametrize("option", [{"dry_run": True}, {"tables": True}])
 def test_neither_a_dry_run_nor_tables_touch_kafka(spark, app, tmp_path, option):
     """Both report the stores, and leave no topic and no offset behind."""

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as ClientTopicPartition
+
 from millrace.config import ProcessingGuarantee, StreamsConfig
 from millrace.deadline import Deadline
 from millrace.errors import MissingHistoryError, StreamsError, StreamsTimeoutError
@@ -27,6 +30,7 @@ from millrace.plan.model import TopologyPlan, repartition_topics
 from millrace.records import OFFSET, RawRecord, TopicPartition
 
 if TYPE_CHECKING:
+    from confluent_kafka import Consumer
     from confluent_kafka.admin import AdminClient
     from pyspark.sql import SparkSession
 
@@ -99,7 +103,7 @@ class KafkaHistory:
         extent = self.extents.get(partition)
         if extent is not None:
             clients = backfill_clients(StreamsConfig.of(self.settings))
-            yield from read_records(clients, partition, extent.start, extent.end)
+            yield from read_records(clients, partition, extent.start, extent.end, deleted=_deleted(partition))
 
 
 def backfill_clients(config: StreamsConfig) -> ClientSettings:
@@ -183,7 +187,13 @@ def _check_beginning(extents: Mapping[TopicPartition, Extent], until_ms: Mapping
 
 
 def read_records(
-    clients: ClientSettings, partition: TopicPartition, start: int, end: int, *, committed_only: bool = True
+    clients: ClientSettings,
+    partition: TopicPartition,
+    start: int,
+    end: int,
+    *,
+    committed_only: bool = True,
+    deleted: StreamsError | None = None,
 ) -> Generator[list[RawRecord], None, None]:
     """Read the records of a partition from `start` up to `end` (exclusive), in offset order.
 
@@ -193,9 +203,9 @@ def read_records(
         start: the first offset.
         end: where to stop; no transaction may be open before it if only committed records are read.
         committed_only: False to read the records of aborted and open transactions too.
+        deleted: raised if records that were to be read have been deleted; None to go on at the first one that is left.
 
     Raises:
-        MissingHistoryError: records at `start` were deleted.
         MissingSourceTopicError: the topic was deleted.
         StreamsTimeoutError: nothing more arrives.
     """
@@ -204,7 +214,13 @@ def read_records(
     settings = clients.restore_consumer(1)
     settings["isolation.level"] = "read_committed" if committed_only else "read_uncommitted"
     client = open_consumer(settings)
-    reader = InputConsumer(client, _deleted)
+
+    def go_on_at(lost: TopicPartition) -> int:
+        if deleted is not None:
+            raise deleted
+        return _beginning(client, lost)
+
+    reader = InputConsumer(client, go_on_at)
     try:
         reader.assign({partition: start})
         silence = Deadline(_SILENCE_S)
@@ -230,8 +246,16 @@ def read_records(
         client.close()
 
 
-def _deleted(partition: TopicPartition) -> int:
-    raise MissingHistoryError(
+def _beginning(client: Consumer, partition: TopicPartition) -> int:
+    try:
+        first, _ = client.get_watermark_offsets(ClientTopicPartition(*partition), _SILENCE_S)
+    except KafkaException as error:
+        raise StreamsTimeoutError(f"Cannot find out where {partition} begins: {error.args[0].str()}") from error
+    return int(first)
+
+
+def _deleted(partition: TopicPartition) -> StreamsError:
+    return MissingHistoryError(
         f"Records of {partition} were deleted while the backfill read them (retention): make the topic's retention longer, and "
         "start the backfill again"
     )

@@ -276,7 +276,10 @@ class Changes:
         return Written(*target, *written, len(left))
 
     def _left(self, clients: ClientSettings, target: TopicPartition, *, versioned: bool) -> dict[bytes, int]:
-        """Return the keys that a changelog partition holds now, for readers of committed records or for readers of all."""
+        """Return the keys that a changelog partition holds now, for readers of committed records or for readers of all.
+
+        What retention deletes meanwhile is not missed: it needs no tombstones.
+        """
         old = self.old.get(target)
         if old is None:
             return {}
