@@ -110,6 +110,19 @@ def test_a_second_backfill_replaces_the_first(spark, app):
     assert result.transactions == 2 + app.partitions
 
 
+def test_tombstones_count_as_records_of_a_transaction(spark, app):
+    """A small result that replaces a large one is written in several transactions."""
+    run_backfill(spark, spec(app))
+    producer = Producer({"bootstrap.servers": app.kafka.bootstrap_servers})
+    for number in range(1_000):
+        producer.produce(app.changelog, (9).to_bytes(8, "big"), f"ghost{number}", partition=number % app.partitions)
+    assert producer.flush(60) == 0
+    result = run_backfill(spark, spec(app, transaction_records=100))
+    assert result.transactions == 2 + app.partitions
+    assert result.stores["counts"].tombstones == 1_000
+    assert app.table(app.changelog) == dict(app.counts)
+
+
 def test_versions_of_the_first_millisecond_are_found_again(app):
     """A timestamp of 0 is written as 1, as producers take 0 for now; a second backfill knows it as its own."""
     target = TopicPartition(app.sink, 0)

@@ -182,7 +182,8 @@ class Publisher:
             )
         published = Published(offsets=_offsets(computed, history, admin))
         targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
-        several = sum(size.records for size in sizes.values()) > transaction_records
+        tombstones = sum(old.end - old.start for old in _old_records(admin, targets).values())  # at most
+        several = sum(size.records for size in sizes.values()) + tombstones > transaction_records
         unfinished = is_marked(group.positions(), UNFINISHED_BACKFILL)
         written = HALF_WRITTEN if unfinished else NOTHING_WRITTEN
         preconditions.check(written)
