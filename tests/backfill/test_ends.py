@@ -23,6 +23,7 @@ from millrace.backfill.rows import Row, to_arrow
 from millrace.backfill.run import BackfillSpec, Phase, run_backfill
 from millrace.backfill.writer import Writer
 from millrace.cli.backfill_report import Reporter
+from millrace.cli.errors import FAILED, WRONG_INPUT, exit_code
 from millrace.errors import (
     ActiveGroupError,
     ConfigError,
@@ -38,7 +39,7 @@ from millrace.kafka.admin import delete_topics
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin
 from millrace.kafka.offsets import delete_records, latest_offsets
-from millrace.records import NO_HEADERS, TopicPartition
+from millrace.records import NO_HEADERS, OFFSET, TopicPartition
 from millrace_operator.backfills.progress import parse_progress
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -182,6 +183,22 @@ def test_deleted_history_is_refused_unless_allowed(spark, app):
     result = run_backfill(spark, spec(app, dry_run=True, allow_missing_history=True))
     assert result.processed == len(KEYS) - 5
     assert any(f"{app.source}-0 had before offset 5" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(("allow_missing", "code"), [(True, FAILED), (False, WRONG_INPUT)])
+def test_history_that_is_deleted_before_it_is_read(app, allow_missing, code):
+    """Another attempt reads what is left if that is allowed; otherwise no attempt can succeed."""
+    admin = open_admin(app.clients.admin())
+    plan = CountPerKey(app.source, app.sink)().build(app.clients.config).plan()
+    partition = TopicPartition(app.source, 0)
+    history = freeze(plan, app.settings, admin, allow_missing=allow_missing)
+    delete_records(admin, {partition: 5})
+    with pytest.raises(StreamsError, match=f"Records of {partition} were deleted") as failure:
+        list(history.read(partition))
+    assert exit_code(failure.value) == code
+    if allow_missing:
+        again = freeze(plan, app.settings, admin, allow_missing=True)
+        assert next(again.read(partition))[0][OFFSET] == 5
 
 
 def test_a_running_application_is_refused(spark, app, tmp_path):

@@ -75,6 +75,8 @@ class KafkaHistory:
     topic_ids: Mapping[str, str]
     """Source topic → the id by which a topic that was deleted and created again is recognised."""
     extents: Mapping[TopicPartition, Extent]
+    allow_missing: bool = False
+    """Whether what is left is read where Kafka has deleted records."""
 
     @property
     def shuffled(self) -> frozenset[str]:
@@ -98,12 +100,14 @@ class KafkaHistory:
 
         Raises:
             MissingHistoryError: records were deleted since the ends were fixed.
+            StreamsError: the same, where Kafka may lack records: another attempt begins at those that are left.
             StreamsTimeoutError: nothing more arrives.
         """
         extent = self.extents.get(partition)
         if extent is not None:
             clients = backfill_clients(StreamsConfig.of(self.settings))
-            yield from read_records(clients, partition, extent.start, extent.end, deleted=_deleted(partition))
+            deleted = _deleted(partition, self.allow_missing)
+            yield from read_records(clients, partition, extent.start, extent.end, deleted=deleted)
 
 
 def backfill_clients(config: StreamsConfig) -> ClientSettings:
@@ -166,9 +170,8 @@ def freeze(
     if not allow_missing:
         _check_beginning(extents, until_ms)
     described = describe_topics(admin, {partition.topic for partition in partitions})
-    return KafkaHistory(
-        settings, all_topic_partitions(admin), {topic: found.id for topic, found in described.items()}, extents
-    )
+    ids = {topic: found.id for topic, found in described.items()}
+    return KafkaHistory(settings, all_topic_partitions(admin), ids, extents, allow_missing)
 
 
 def _check_beginning(extents: Mapping[TopicPartition, Extent], until_ms: Mapping[str, int | None]) -> None:
@@ -254,7 +257,12 @@ def _beginning(client: Consumer, partition: TopicPartition) -> int:
     return int(first)
 
 
-def _deleted(partition: TopicPartition) -> StreamsError:
+def _deleted(partition: TopicPartition, allow_missing: bool) -> StreamsError:  # noqa: FBT001
+    if allow_missing:
+        return StreamsError(
+            f"Records of {partition} were deleted while the backfill read them (retention): start the backfill again, and it "
+            "computes from what is left"
+        )
     return MissingHistoryError(
         f"Records of {partition} were deleted while the backfill read them (retention): make the topic's retention longer, and "
         "start the backfill again"
