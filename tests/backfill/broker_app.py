@@ -13,6 +13,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.backfill.programs import CountPerKey
 from tests.reading import read_to_end
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.kafka.client_settings import ClientSettings
@@ -60,6 +61,7 @@ class App:
 
     kafka: object
     partitions: int = 2
+    guarantee: str = "exactly_once_v2"
     id: str = field(default_factory=lambda: f"app-{secrets.token_hex(4)}")
     counts: Counter = field(default_factory=Counter)
 
@@ -77,7 +79,7 @@ class App:
         return {
             "application.id": self.id,
             "bootstrap.servers": self.kafka.bootstrap_servers,
-            "processing.guarantee": "exactly_once_v2",
+            "processing.guarantee": self.guarantee,
         }
 
     @property
@@ -117,6 +119,19 @@ class App:
         assert producer.flush(60) == 0
         return producer
 
+    def join(self):
+        """Return a consumer that has become a member of the application's group, and reads nothing."""
+        settings = {
+            "bootstrap.servers": self.kafka.bootstrap_servers,
+            "group.id": self.id,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "latest",
+        }
+        member = Consumer(settings)
+        member.subscribe([self.source])
+        wait_until(member.assignment, "it is a member", meanwhile=lambda: member.poll(0.1), poll_s=0)
+        return member
+
     def table(self, topic):
         """Return the last value per key of a topic, without deleted ones."""
         long, string = Serdes.long(), Serdes.string()
@@ -126,12 +141,12 @@ class App:
             found[key] = None if record.value() is None else long.deserialize(topic, record.value())
         return {key: value for key, value in found.items() if value is not None}
 
-    def read(self, topic):
-        """Return all committed records of a topic; none if it does not exist."""
+    def read(self, topic, isolation="read_committed"):
+        """Return all records of a topic, only committed ones unless told; none if it does not exist."""
         settings = {
             "bootstrap.servers": self.kafka.bootstrap_servers,
             "group.id": "reader",
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
         }

@@ -6,7 +6,7 @@ import os
 import signal
 from dataclasses import dataclass, field
 
-from millrace.dsl import Consumed, Grouped, Materialized, Produced, StreamsBuilder
+from millrace.dsl import Consumed, Grouped, Materialized, Produced, SessionWindows, StreamsBuilder
 from millrace.serdes import Serdes
 
 
@@ -48,6 +48,21 @@ class CountPerKey:
         counts = keyed.count(Materialized.as_("counts").with_key_serde(string).with_value_serde(long))
         counts.to_stream().to(self.sink, Produced.with_(string, long))
         return builder.build(self.settings or None)
+
+
+@dataclass
+class SessionsPerKey:
+    """Counts records per key and session."""
+
+    source: str
+
+    def __call__(self):
+        string, long = Serdes.string(), Serdes.long()
+        builder = StreamsBuilder()
+        grouped = builder.stream(self.source, Consumed.with_(string, string)).group_by_key()
+        sessions = grouped.windowed_by(SessionWindows.of_inactivity_gap_and_grace("1h", "1h"))
+        sessions.count(Materialized.as_("sessions").with_key_serde(string).with_value_serde(long))
+        return builder.build()
 
 
 @dataclass

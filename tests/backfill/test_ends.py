@@ -17,11 +17,13 @@ from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import backfill_clients, check_unchanged, freeze
-from millrace.backfill.publish import Changes, Publisher
+from millrace.backfill.preconditions import NOTHING_WRITTEN
+from millrace.backfill.publish import Changes, OldRecords, Publisher
 from millrace.backfill.rows import Row, to_arrow
 from millrace.backfill.run import BackfillSpec, Phase, run_backfill
 from millrace.backfill.writer import Writer
 from millrace.cli.backfill_report import Reporter
+from millrace.cli.errors import FAILED, WRONG_INPUT, exit_code
 from millrace.errors import (
     ActiveGroupError,
     ConfigError,
@@ -37,7 +39,7 @@ from millrace.kafka.admin import delete_topics
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin
 from millrace.kafka.offsets import delete_records, latest_offsets
-from millrace.records import NO_HEADERS, TopicPartition
+from millrace.records import NO_HEADERS, OFFSET, TopicPartition
 from millrace_operator.backfills.progress import parse_progress
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -109,6 +111,19 @@ def test_a_second_backfill_replaces_the_first(spark, app):
     assert result.transactions == 2 + app.partitions
 
 
+def test_tombstones_count_as_records_of_a_transaction(spark, app):
+    """A small result that replaces a large one is written in several transactions."""
+    run_backfill(spark, spec(app))
+    producer = Producer({"bootstrap.servers": app.kafka.bootstrap_servers})
+    for number in range(1_000):
+        producer.produce(app.changelog, (9).to_bytes(8, "big"), f"ghost{number}", partition=number % app.partitions)
+    assert producer.flush(60) == 0
+    result = run_backfill(spark, spec(app, transaction_records=100))
+    assert result.transactions == 2 + app.partitions
+    assert result.stores["counts"].tombstones == 1_000
+    assert app.table(app.changelog) == dict(app.counts)
+
+
 def test_versions_of_the_first_millisecond_are_found_again(app):
     """A timestamp of 0 is written as 1, as producers take 0 for now; a second backfill knows it as its own."""
     target = TopicPartition(app.sink, 0)
@@ -116,12 +131,32 @@ def test_versions_of_the_first_millisecond_are_found_again(app):
     writer = Writer(clients, f"{app.id}-backfill")
     rows = to_arrow([Row(app.sink, 0, 0, "0_0", 1, 0, b"k", b"v", NO_HEADERS)])
     for _ in range(2):
-        old = {target: range(latest_offsets(admin, [target])[target])}
+        end = latest_offsets(admin, [target])[target]
+        old = {target: OldRecords(0, end, end)}
         with writer.transaction():
             changes = Changes(app.settings, old, versioned=frozenset({app.sink}), mark="")
             assert changes.write(writer, clients, target, iter([rows])).tombstones == 0
             writer.commit(app.id, {})
     writer.close()
+
+
+@pytest.mark.parametrize(("deleted", "left"), [(2, [(b"k2", b"v"), (b"k2", None)]), (3, [])])
+def test_what_retention_deletes_from_a_changelog_meanwhile_needs_no_tombstone(app, deleted, left):
+    """Keys that are left get theirs all the same."""
+    target = TopicPartition(app.sink, 0)
+    clients, admin = backfill_clients(app.clients.config), open_admin(app.clients.admin())
+    producer = Producer({"bootstrap.servers": app.kafka.bootstrap_servers})
+    for number in range(3):
+        producer.produce(app.sink, b"v", b"k%d" % number, partition=0)
+    assert producer.flush(60) == 0
+    delete_records(admin, {target: deleted})
+    changes = Changes(app.settings, {target: OldRecords(0, 3, 3)}, versioned=frozenset(), mark="")
+    writer = Writer(clients, f"{app.id}-backfill")
+    with writer.transaction():
+        assert changes.write(writer, clients, target, iter([])).tombstones == 3 - deleted
+        writer.commit(app.id, {})
+    writer.close()
+    assert [(record.key(), record.value()) for record in app.read(app.sink)] == left
 
 
 @pytest.mark.parametrize("option", [{"dry_run": True}, {"tables": True}])
@@ -148,6 +183,22 @@ def test_deleted_history_is_refused_unless_allowed(spark, app):
     result = run_backfill(spark, spec(app, dry_run=True, allow_missing_history=True))
     assert result.processed == len(KEYS) - 5
     assert any(f"{app.source}-0 had before offset 5" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(("allow_missing", "code"), [(True, FAILED), (False, WRONG_INPUT)])
+def test_history_that_is_deleted_before_it_is_read(app, allow_missing, code):
+    """Another attempt reads what is left if that is allowed; otherwise no attempt can succeed."""
+    admin = open_admin(app.clients.admin())
+    plan = CountPerKey(app.source, app.sink)().build(app.clients.config).plan()
+    partition = TopicPartition(app.source, 0)
+    history = freeze(plan, app.settings, admin, allow_missing=allow_missing)
+    delete_records(admin, {partition: 5})
+    with pytest.raises(StreamsError, match=f"Records of {partition} were deleted") as failure:
+        list(history.read(partition))
+    assert exit_code(failure.value) == code
+    if allow_missing:
+        again = freeze(plan, app.settings, admin, allow_missing=True)
+        assert next(again.read(partition))[0][OFFSET] == 5
 
 
 def test_a_running_application_is_refused(spark, app, tmp_path):
@@ -239,7 +290,7 @@ def test_a_topic_that_was_deleted(app):
     history = freeze(plan, app.settings, admin)
     delete_topics(admin, [app.source])
     with pytest.raises(StreamsError, match=f"Topic {app.source} was deleted during the backfill"):
-        check_unchanged(history, admin)
+        check_unchanged(history, admin, NOTHING_WRITTEN)
     with pytest.raises(MissingSourceTopicError, match=app.source):
         freeze(plan, app.settings, admin)
 
@@ -249,11 +300,11 @@ def test_a_topic_created_again_meanwhile_is_noticed(app):
     admin = open_admin(app.clients.admin())
     plan = CountPerKey(app.source, app.sink)().build(app.clients.config).plan()
     history = freeze(plan, app.settings, admin)
-    check_unchanged(history, admin)
+    check_unchanged(history, admin, NOTHING_WRITTEN)
     delete_topics(admin, [app.source])
     app.kafka.create_topics(app.source, partitions=app.partitions)
     with pytest.raises(StreamsError, match="deleted and created again"):
-        check_unchanged(history, admin)
+        check_unchanged(history, admin, NOTHING_WRITTEN)
 
 
 def command(app, folder, *arguments):

@@ -16,17 +16,33 @@ from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import backfill_clients
+from millrace.backfill.publish import DEFAULT_TRANSACTION_RECORDS
 from millrace.backfill.run import Phase, run_backfill
 from millrace.backfill.writer import Writer
 from millrace.config import StreamsConfig
-from millrace.errors import ActiveGroupError, ConfigError, ProductionError, StreamsTimeoutError, TaskMigratedError
+from millrace.errors import (
+    ActiveGroupError,
+    ConfigError,
+    ProductionError,
+    StreamsError,
+    StreamsTimeoutError,
+    TaskMigratedError,
+)
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.states import State
+from millrace.kafka.admin import delete_topics
 from millrace.kafka.clients import open_admin
 from millrace.kafka.offsets import latest_offsets
 from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+in_one_transaction_and_in_several = pytest.mark.parametrize("transaction_records", [DEFAULT_TRANSACTION_RECORDS, 1])
+
+
+def before_writing(action):
+    """Return a callback that does something when a backfill is about to write."""
+    return lambda phase, _ends: action() if phase in {Phase.PUBLISHING, Phase.PUBLISHING_IN_PARTS} else None
 
 
 @pytest.fixture
@@ -96,22 +112,50 @@ def test_a_frozen_backfill_that_goes_on_after_another_has_ended(spark, kafka, tm
     go_on(app, tmp_path)
 
 
-def test_an_application_that_is_started_while_results_are_written(spark, app, tmp_path):
-    """The backfill gives up before it commits, and the application counts as if there had been none."""
+@in_one_transaction_and_in_several
+def test_an_application_that_is_started_while_results_are_written(spark, app, tmp_path, transaction_records):
+    """The backfill gives up before its first commit, and the application counts as if there had been none."""
     streams = KafkaStreams(CountPerKey(app.source, app.sink)(), {**app.settings, "state.dir": str(tmp_path)})
 
-    def start(phase, _ends):
-        if phase is Phase.PUBLISHING:
-            streams.start()
-            wait_until(lambda: streams.state is State.RUNNING, "it runs", DEADLINE_S)
+    def start():
+        streams.start()
+        wait_until(lambda: streams.state is State.RUNNING, "it runs", DEADLINE_S)
 
     try:
         with pytest.raises(ActiveGroupError, match="nothing has been written"):
-            run_backfill(spark, spec(app), start)
+            run_backfill(spark, spec(app, transaction_records=transaction_records), before_writing(start))
         app.produce(["k1", "new"])
         wait_until(lambda: app.table(app.changelog) == dict(app.counts), "exact counts", DEADLINE_S)
     finally:
         streams.close(60, leave_group=True)
+
+
+@in_one_transaction_and_in_several
+def test_an_application_that_has_run_and_was_stopped_meanwhile(spark, app, tmp_path, transaction_records):
+    """Its state and its offsets stay as it has left them, and the next backfill takes what it has read into account."""
+
+    def run():
+        app.produce(["k1", "new"])
+        go_on(app, tmp_path)
+
+    with pytest.raises(StreamsError, match=r"ran during the backfill.*start the backfill again; nothing has been"):
+        run_backfill(spark, spec(app, transaction_records=transaction_records), before_writing(run))
+    assert app.table(app.changelog) == dict(app.counts)
+    assert run_backfill(spark, spec(app)).processed == len(KEYS) + 2
+
+
+@in_one_transaction_and_in_several
+def test_a_topic_that_is_created_again_while_results_are_written(spark, app, transaction_records):
+    """The offsets of the deleted topic are not committed for the new one."""
+    admin = open_admin(app.clients.admin())
+
+    def create_again():
+        delete_topics(admin, [app.source])
+        app.kafka.create_topics(app.source, partitions=app.partitions)
+
+    with pytest.raises(StreamsError, match="created again during the backfill: start it again; nothing has been"):
+        run_backfill(spark, spec(app, transaction_records=transaction_records), before_writing(create_again))
+    assert (app.table(app.changelog), app.committed()) == ({}, {})
 
 
 def test_a_transaction_that_takes_too_long(app):

@@ -64,6 +64,15 @@ def test_isolation_follows_the_guarantee(caplog):
     assert "isolation.level" in caplog.text
 
 
+def test_changelogs_are_read_without_aborted_records_under_every_guarantee():
+    """Backfills write them in transactions, those of an at-least-once application too; other topics are read as in Java."""
+    settings = clients(processing_guarantee="at_least_once")
+    assert settings.restore_consumer(1)["isolation.level"] == "read_committed"
+    assert settings.global_consumer()["isolation.level"] == "read_uncommitted"
+    chosen = of({"restore.consumer.isolation.level": "read_uncommitted"})
+    assert chosen.restore_consumer(1)["isolation.level"] == "read_uncommitted"
+
+
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_requests_in_flight(guarantee):
     """A producer waits for each answer, as librdkafka can lose records otherwise, unless the user wants more requests at once."""

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as ClientTopicPartition
+
 from millrace.config import ProcessingGuarantee, StreamsConfig
 from millrace.deadline import Deadline
 from millrace.errors import MissingHistoryError, StreamsError, StreamsTimeoutError
@@ -27,6 +30,7 @@ from millrace.plan.model import TopologyPlan, repartition_topics
 from millrace.records import OFFSET, RawRecord, TopicPartition
 
 if TYPE_CHECKING:
+    from confluent_kafka import Consumer
     from confluent_kafka.admin import AdminClient
     from pyspark.sql import SparkSession
 
@@ -36,7 +40,7 @@ __all__ = [
     "backfill_clients",
     "check_unchanged",
     "freeze",
-    "read_committed",
+    "read_records",
     "source_partitions",
 ]
 
@@ -71,6 +75,8 @@ class KafkaHistory:
     topic_ids: Mapping[str, str]
     """Source topic → the id by which a topic that was deleted and created again is recognised."""
     extents: Mapping[TopicPartition, Extent]
+    allow_missing: bool = False
+    """Whether what is left is read where Kafka has deleted records."""
 
     @property
     def shuffled(self) -> frozenset[str]:
@@ -94,12 +100,14 @@ class KafkaHistory:
 
         Raises:
             MissingHistoryError: records were deleted since the ends were fixed.
+            StreamsError: the same, where Kafka may lack records: another attempt begins at those that are left.
             StreamsTimeoutError: nothing more arrives.
         """
         extent = self.extents.get(partition)
         if extent is not None:
             clients = backfill_clients(StreamsConfig.of(self.settings))
-            yield from read_committed(clients, partition, extent.start, extent.end)
+            deleted = _deleted(partition, self.allow_missing)
+            yield from read_records(clients, partition, extent.start, extent.end, deleted=deleted)
 
 
 def backfill_clients(config: StreamsConfig) -> ClientSettings:
@@ -162,9 +170,8 @@ def freeze(
     if not allow_missing:
         _check_beginning(extents, until_ms)
     described = describe_topics(admin, {partition.topic for partition in partitions})
-    return KafkaHistory(
-        settings, all_topic_partitions(admin), {topic: found.id for topic, found in described.items()}, extents
-    )
+    ids = {topic: found.id for topic, found in described.items()}
+    return KafkaHistory(settings, all_topic_partitions(admin), ids, extents, allow_missing)
 
 
 def _check_beginning(extents: Mapping[TopicPartition, Extent], until_ms: Mapping[str, int | None]) -> None:
@@ -182,20 +189,41 @@ def _check_beginning(extents: Mapping[TopicPartition, Extent], until_ms: Mapping
         )
 
 
-def read_committed(
-    clients: ClientSettings, partition: TopicPartition, start: int, end: int
+def read_records(
+    clients: ClientSettings,
+    partition: TopicPartition,
+    start: int,
+    end: int,
+    *,
+    committed_only: bool = True,
+    deleted: StreamsError | None = None,
 ) -> Generator[list[RawRecord], None, None]:
-    """Read the committed records of a partition from `start` up to `end` (exclusive), in offset order.
+    """Read the records of a partition from `start` up to `end` (exclusive), in offset order.
+
+    Args:
+        clients: the backfill's.
+        partition: what to read.
+        start: the first offset.
+        end: where to stop; no transaction may be open before it if only committed records are read.
+        committed_only: False to read the records of aborted and open transactions too.
+        deleted: raised if records that were to be read have been deleted; None to go on at the first one that is left.
 
     Raises:
-        MissingHistoryError: records at `start` were deleted.
         MissingSourceTopicError: the topic was deleted.
         StreamsTimeoutError: nothing more arrives.
     """
     if start >= end:
         return
-    client = open_consumer(clients.restore_consumer(1))
-    reader = InputConsumer(client, _deleted)
+    settings = clients.restore_consumer(1)
+    settings["isolation.level"] = "read_committed" if committed_only else "read_uncommitted"
+    client = open_consumer(settings)
+
+    def go_on_at(lost: TopicPartition) -> int:
+        if deleted is not None:
+            raise deleted
+        return _beginning(client, lost)
+
+    reader = InputConsumer(client, go_on_at)
     try:
         reader.assign({partition: start})
         silence = Deadline(_SILENCE_S)
@@ -221,15 +249,33 @@ def read_committed(
         client.close()
 
 
-def _deleted(partition: TopicPartition) -> int:
-    raise MissingHistoryError(
+def _beginning(client: Consumer, partition: TopicPartition) -> int:
+    try:
+        first, _ = client.get_watermark_offsets(ClientTopicPartition(*partition), _SILENCE_S)
+    except KafkaException as error:
+        raise StreamsTimeoutError(f"Cannot find out where {partition} begins: {error.args[0].str()}") from error
+    return int(first)
+
+
+def _deleted(partition: TopicPartition, allow_missing: bool) -> StreamsError:  # noqa: FBT001
+    if allow_missing:
+        return StreamsError(
+            f"Records of {partition} were deleted while the backfill read them (retention): start the backfill again, and it "
+            "computes from what is left"
+        )
+    return MissingHistoryError(
         f"Records of {partition} were deleted while the backfill read them (retention): make the topic's retention longer, and "
         "start the backfill again"
     )
 
 
-def check_unchanged(history: KafkaHistory, admin: AdminClient) -> None:
+def check_unchanged(history: KafkaHistory, admin: AdminClient, written: str) -> None:
     """Check that the source topics are still those that were read.
+
+    Args:
+        history: what was read.
+        admin: client of its cluster.
+        written: what to say about what has been written.
 
     Raises:
         StreamsError: one was deleted, created again, or has got partitions.
@@ -239,11 +285,9 @@ def check_unchanged(history: KafkaHistory, admin: AdminClient) -> None:
         found = described.get(topic)
         if found is None or found.id != topic_id:
             change = "deleted" if found is None else "deleted and created again"
-            raise StreamsError(
-                f"Topic {topic} was {change} during the backfill, so nothing has been written: start it again"
-            )
+            raise StreamsError(f"Topic {topic} was {change} during the backfill: start it again; {written}")
         if found.partitions != history.counts[topic]:
             raise StreamsError(
                 f"Topic {topic} had {history.counts[topic]} partitions when the backfill started and has {found.partitions} now, "
-                "so keys have moved and nothing has been written: start it again"
+                f"so keys have moved: start it again; {written}"
             )

@@ -4,7 +4,8 @@ Nothing is written before everything is computed. Then one transaction of the dr
 Only if there is more than one transaction can take, the changelogs are written first, each partition by an executor in
 transactions of its own; outputs and offsets still follow in the driver's transaction. A backfill that ended half-way is started
 again: every changelog partition is compared with what is to be in it, and gets tombstones for the keys that are no longer there,
-so the second result replaces the first. Outputs cannot be replaced, hence they are never written by themselves.
+so the second result replaces the first. Keys of aborted records get tombstones too, as Java's applications read these under
+at-least-once. Outputs cannot be replaced, hence they are never written by themselves.
 
 Every transactional id is fixed. So whoever starts later fences those who wrote before, and of two backfills only the one that
 started last can end: the driver's producer is started before anything is computed. One that is fenced never starts its producer
@@ -20,16 +21,17 @@ A driver that dies after its last transaction does not know that it has ended, a
 of the same backfill have a name in common: the last transaction also commits an offset of a group with this name, and an attempt
 that finds one does nothing. Whoever knows that there will be no other attempt deletes the group, as the operator does.
 
-An application that starts meanwhile reads the group's offsets either before they are part of the last transaction, and is seen as
-a member before this is committed, or it waits until it is.
+An application that starts meanwhile reads the group's offsets either before they are part of the first transaction, or the last
+one, and is seen as a member before this is committed, or it waits until it is.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -37,20 +39,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from millrace.backfill.kafka_history import KafkaHistory, backfill_clients, read_committed
+from millrace.backfill.kafka_history import KafkaHistory, backfill_clients, read_records
 from millrace.backfill.packing import Size, merged, size_of
+from millrace.backfill.preconditions import HALF_WRITTEN, NOTHING_WRITTEN, Preconditions, is_marked
 from millrace.backfill.rows import PACKED_DDL, REPORT, headers_of, values_of
 from millrace.backfill.writer import FENCED, Writer
 from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
 from millrace.engine.offset_metadata import UNFINISHED_BACKFILL, encode_metadata
-from millrace.errors import ActiveGroupError, ConfigError, TaskMigratedError
+from millrace.errors import ConfigError, TaskMigratedError
 from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.kafka.admin_requests import pause
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.plan.model import TopologyPlan, attempts_group, changelog_topics
-from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, OffsetAndMetadata, TopicPartition
+from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, OffsetAndMetadata, RawRecord, TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -59,10 +62,9 @@ if TYPE_CHECKING:
     from millrace.backfill.job import Computed
     from millrace.kafka.client_settings import ClientSettings
 
-__all__ = ["DEFAULT_TRANSACTION_RECORDS", "Publisher", "Written", "check_group_is_empty"]
+__all__ = ["DEFAULT_TRANSACTION_RECORDS", "Changes", "OldRecords", "Publisher", "Written"]
 
 DEFAULT_TRANSACTION_RECORDS: Final = 10_000_000
-_HALF_WRITTEN: Final = "it has not ended, and the application refuses to start until it has"
 _PART_BYTES: Final = 16 * 1024 * 1024
 """How much the driver gets at once."""
 _ROW_BYTES: Final = 50
@@ -92,22 +94,13 @@ class Published:
     transactions: int = 0
 
 
-def check_group_is_empty(group: GroupAdmin, written: str = "nothing has been written") -> None:
-    """Check that nobody runs the application; brokers would take a stranger's offsets even then.
+class OldRecords(NamedTuple):
+    """Which offsets a changelog partition has before anything is written to it."""
 
-    Args:
-        group: the application's.
-        written: what to say about what has been written.
-
-    Raises:
-        ActiveGroupError: its group has members.
-    """
-    members = group.members()
-    if members:
-        raise ActiveGroupError(
-            f"Application {group.group_id} runs: its group has {len(members)} members ({', '.join(map(str, members[:3]))}). Stop "
-            f"it, then start the backfill again; {written}"
-        )
+    start: int
+    stable_end: int
+    """Where the first open transaction begins: one of the application's, as those of earlier backfills have been ended."""
+    end: int
 
 
 class Publisher:
@@ -153,9 +146,7 @@ class Publisher:
         spark: SparkSession,
         computed: Computed,
         sizes: Mapping[str, Size],
-        history: KafkaHistory,
-        admin: AdminClient,
-        group: GroupAdmin,
+        preconditions: Preconditions,
         transaction_records: int = DEFAULT_TRANSACTION_RECORDS,
         begins: Callable[[bool], None] = lambda _: None,
     ) -> Published:
@@ -165,9 +156,7 @@ class Publisher:
             spark: the session that has computed the rows.
             computed: what to write.
             sizes: how much that is, by topic.
-            history: what it was computed from.
-            admin: client of the cluster.
-            group: the application's group.
+            preconditions: what must be so at every commit of offsets.
             transaction_records: how many records one transaction may have.
             begins: called before anything is written, once nothing is known that would be refused, with whether it is written in
                 several transactions.
@@ -176,8 +165,9 @@ class Publisher:
             ActiveGroupError: the application was started in the meantime.
             TaskMigratedError: another backfill of this application has started in the meantime.
             ConfigError: there are more outputs than one transaction can take, or a changelog has versions that cannot be removed.
-            StreamsError: a record was refused, or a transaction took too long.
+            StreamsError: a record was refused, a transaction took too long, or the application ran in the meantime.
         """
+        admin, group, history = preconditions.admin, preconditions.group, preconditions.history
         logs = {
             topic: computed.counts.changelogs[topic]
             for topic in changelog_topics(self._plan)
@@ -192,16 +182,18 @@ class Publisher:
             )
         published = Published(offsets=_offsets(computed, history, admin))
         targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
-        several = sum(size.records for size in sizes.values()) > transaction_records
-        check_group_is_empty(group)
-        committed = group.positions()
-        unfinished = _is_marked(committed, UNFINISHED_BACKFILL)
+        tombstones = sum(old.end - old.start for old in _old_records(admin, targets).values())  # at most
+        several = sum(size.records for size in sizes.values()) + tombstones > transaction_records
+        unfinished = is_marked(group.positions(), UNFINISHED_BACKFILL)
+        written = HALF_WRITTEN if unfinished else NOTHING_WRITTEN
+        preconditions.check(written)
         begins(several or unfinished)
         if several or unfinished:
-            self._mark_unfinished(group, committed, published.offsets)
+            preconditions = self._mark_unfinished(preconditions, published.offsets, written)
+            written = HALF_WRITTEN
             published.transactions += 1
         self._fence_executors(admin, targets, every=unfinished)
-        changes = Changes(self._settings, _old_extents(admin, targets), _versioned(self._plan), self._mark)
+        changes = Changes(self._settings, _old_records(admin, targets), _versioned(self._plan), self._mark)
         rows = computed.rows.where(F.col("topic") != REPORT)
         if several:
             small = rows.where(~F.col("topic").isin(*logs))
@@ -211,7 +203,6 @@ class Publisher:
         else:
             small = rows
         in_driver = [size for topic, size in sizes.items() if not (several and topic in logs)]
-        written = _HALF_WRITTEN if several or unfinished else "nothing has been written"
         with rarely_collected(*MANY_RECORDS), self._writer.transaction():
             for target, found in groupby(_ordered(spark, small, targets, in_driver), itemgetter(0)):
                 records = merged((batch for _, batch in found), frozenset())
@@ -220,25 +211,22 @@ class Publisher:
             published.offsets |= _beyond_own_records(admin, published, history)
             if self._attempts_group is not None:
                 self._writer.add_offsets(self._attempts_group, dict(islice(published.offsets.items(), 1)))
-            self._writer.commit(
-                self._plan.application_id, published.offsets, lambda: check_group_is_empty(group, written)
-            )
+            self._writer.commit(self._plan.application_id, published.offsets, partial(preconditions.check, written))
         published.transactions += 1
         return published
 
     def _mark_unfinished(
-        self,
-        group: GroupAdmin,
-        committed: Mapping[TopicPartition, OffsetAndMetadata],
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    ) -> None:
+        self, before: Preconditions, partitions: Collection[TopicPartition], written: str
+    ) -> Preconditions:
+        """Mark the group's offsets, and return what must be so from then on."""
+        marked = {partition: before.offsets.get(partition, 0) for partition in partitions}
         with self._writer.transaction():
-            nothing = OffsetAndMetadata(0)
-            marked = {tp: committed.get(tp, nothing)._replace(metadata=self._mark) for tp in offsets}
-            self._writer.commit(self._plan.application_id, marked)
-        deadline = Deadline(group.timeout_s)
-        while not _is_marked(group.positions(), self._mark):  # the commit is answered before the group has its offsets
+            positions = {partition: OffsetAndMetadata(offset, self._mark) for partition, offset in marked.items()}
+            self._writer.commit(self._plan.application_id, positions, partial(before.check, written))
+        deadline, group = Deadline(before.group.timeout_s), before.group
+        while not is_marked(group.positions(), self._mark):  # the commit is answered before the group has its offsets
             pause(deadline, "mark the offsets", "the group does not have them yet")
+        return replace(before, offsets={**before.offsets, **marked}, mark=self._mark)
 
     def _fence_executors(self, admin: AdminClient, targets: list[TopicPartition], *, every: bool) -> None:
         """Fence the executors of an earlier backfill.
@@ -260,8 +248,8 @@ class Changes:
     """Writes partitions of changelogs and outputs; pickled into the executors."""
 
     settings: Mapping[str, object]
-    old: Mapping[TopicPartition, range]
-    """Changelog partition → its offsets."""
+    old: Mapping[TopicPartition, OldRecords]
+    """Changelog partition → what it has."""
     versioned: frozenset[str]
     mark: str
     """What the group's offsets are marked with while executors write."""
@@ -289,20 +277,46 @@ class Changes:
         return Written(*target, *written, len(left))
 
     def _left(self, clients: ClientSettings, target: TopicPartition, *, versioned: bool) -> dict[bytes, int]:
-        """Return the keys that a changelog partition holds now."""
-        found: dict[bytes, int] = {}
-        offsets = self.old.get(target, range(0))
-        with closing(read_committed(clients, target, offsets.start, offsets.stop)) as batches:
-            for batch in batches:
-                key: Any
-                for *_, timestamp, key, value, _ in batch:
-                    if versioned:
-                        found[_identity(key, timestamp)] = timestamp
-                    elif value is None:
-                        found.pop(key, None)
-                    else:
-                        found[key] = timestamp
+        """Return the keys that a changelog partition holds now, for readers of committed records or for readers of all.
+
+        What retention deletes meanwhile is not missed: it needs no tombstones.
+        """
+        old = self.old.get(target)
+        if old is None:
+            return {}
+        committed = partial(read_records, clients, target, old.start, old.stable_end)
+        if versioned:
+            return _versions(committed())
+        found, deletes = _last_values(read_records(clients, target, old.start, old.end, committed_only=False))
+        if deletes:  # of a tombstone that was aborted, readers of committed records still see the key
+            found = _last_values(committed())[0] | found
         return found
+
+
+def _versions(batches: Generator[list[RawRecord], None, None]) -> dict[bytes, int]:
+    """Return the versions that are left in a changelog, with their timestamps."""
+    found: dict[bytes, int] = {}
+    key: Any
+    with closing(batches):
+        for batch in batches:
+            for *_, timestamp, key, _, _ in batch:
+                found[_identity(key, timestamp)] = timestamp
+    return found
+
+
+def _last_values(batches: Generator[list[RawRecord], None, None]) -> tuple[dict[bytes, int], bool]:
+    """Return the keys that have a value in the end, with its timestamp, and whether others have been deleted."""
+    found: dict[bytes, int] = {}
+    deletes = False
+    key: Any
+    with closing(batches):
+        for batch in batches:
+            for *_, timestamp, key, value, _ in batch:
+                if value is not None:
+                    found[key] = timestamp
+                elif found.pop(key, None) is not None:
+                    deletes = True
+    return found, deletes
 
 
 class _ExecutorWrite:
@@ -319,7 +333,7 @@ class _ExecutorWrite:
         writer = Writer(clients, _transactional_id(config.application_id, target))
         try:
             with GroupAdmin(clients) as group:
-                if not _is_marked(group.positions(), self._changes.mark):
+                if not is_marked(group.positions(), self._changes.mark):
                     raise TaskMigratedError(FENCED)
             with rarely_collected(*MANY_RECORDS), writer.transaction():
                 records = merged(chain([first], batches), frozenset())
@@ -391,10 +405,6 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["batch"])
 
 
-def _is_marked(positions: Mapping[TopicPartition, OffsetAndMetadata], mark: str) -> bool:
-    return any(known.metadata.startswith(mark) for known in positions.values())
-
-
 def _transactional_id(application_id: str, target: TopicPartition) -> str:
     return f"{application_id}-backfill-{target}"
 
@@ -408,9 +418,10 @@ def _versioned(plan: TopologyPlan) -> frozenset[str]:
     return frozenset(store.changelog_topic for store in stores if store.kind == "versioned" and store.changelog_topic)
 
 
-def _old_extents(admin: AdminClient, targets: list[TopicPartition]) -> dict[TopicPartition, range]:
-    ends, beginnings = latest_offsets(admin, targets, committed_only=True), earliest_offsets(admin, targets)
-    return {target: range(beginnings[target], ends[target]) for target in targets if beginnings[target] < ends[target]}
+def _old_records(admin: AdminClient, targets: list[TopicPartition]) -> dict[TopicPartition, OldRecords]:
+    starts, ends = earliest_offsets(admin, targets), latest_offsets(admin, targets)
+    stable = latest_offsets(admin, targets, committed_only=True)
+    return {target: OldRecords(starts[target], min(stable[target], ends[target]), ends[target]) for target in targets}
 
 
 def _offsets(computed: Computed, history: KafkaHistory, admin: AdminClient) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -3,7 +3,7 @@
 1. Start the driver's producer, which fences an earlier backfill of the same application.
 2. Check that nobody runs the application, and fix the ends of the history.
 3. Compute.
-4. Check that the source topics are still the same, create the internal topics, and publish.
+4. Check that the source topics and the group's offsets are still the same, create the internal topics, and publish.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from millrace.backfill.failures import spark_failures
 from millrace.backfill.file_history import FileHistory
 from millrace.backfill.history import Backfill
 from millrace.backfill.job import Computed, compute
-from millrace.backfill.kafka_history import KafkaHistory, check_unchanged, freeze
+from millrace.backfill.kafka_history import KafkaHistory, freeze
 from millrace.backfill.packing import Size
+from millrace.backfill.preconditions import NOTHING_WRITTEN, Preconditions, check_group_is_empty
 from millrace.backfill.progress import Progress
-from millrace.backfill.publish import DEFAULT_TRANSACTION_RECORDS, Publisher, check_group_is_empty
+from millrace.backfill.publish import DEFAULT_TRANSACTION_RECORDS, Publisher
 from millrace.backfill.sources import FileSource
 from millrace.backfill.tables import write_tables
 from millrace.backfill.telemetry import Watch
@@ -33,6 +34,7 @@ from millrace.kafka.clients import open_admin
 from millrace.kafka.connection_check import check_connection
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.internal_topics import provision
+from millrace.kafka.offsets import group_offsets
 from millrace.plan.model import TopologyPlan
 from millrace.records import TopicPartition
 from millrace.topology import Topology
@@ -123,7 +125,8 @@ def run_backfill(
         TopologyError: the topology cannot be computed over history.
         ActiveGroupError: the application runs.
         MissingHistoryError: Kafka no longer has the beginning.
-        StreamsError: something failed; with a `transaction_records` that suffices for everything, nothing was written.
+        StreamsError: something failed, or the application ran meanwhile; with a `transaction_records` that suffices for
+            everything, nothing was written.
     """
     config = StreamsConfig.of(spec.settings)
     plan = spec.topology().build(config).plan()
@@ -139,12 +142,14 @@ def run_backfill(
         admin = open_admin(settings.admin())
         group = stack.enter_context(GroupAdmin(settings))
         publisher = None
+        offsets: Mapping[TopicPartition, int] = {}
         if writes:
             check_group_is_empty(group)
             publisher = stack.enter_context(Publisher(spec.settings, plan, spec.attempt_of))
             if publisher.has_handed_over(group):
                 progress(Phase.SUCCEEDED, {})
                 return BackfillResult(plan, {}, notes=["An earlier attempt has handed over, so nothing was done again"])
+            offsets = group_offsets(admin, plan.application_id)
         until_ms = {source.topic: source.until_ms for source in spec.files}
         kafka = freeze(plan, spec.settings, admin, until_ms=until_ms, allow_missing=spec.allow_missing_history)
         ends = {partition: extent.end for partition, extent in kafka.extents.items()}
@@ -171,16 +176,15 @@ def run_backfill(
         if spec.tables is not None and not spec.dry_run:
             write_tables(spec.topology, spec.settings, computed, spec.tables)
         if publisher is not None:
-            check_unchanged(kafka, admin)
+            preconditions = Preconditions(group, admin, kafka, offsets)
+            preconditions.check(NOTHING_WRITTEN)
             provision(plan, admin, config)
             with watch.publishing():
                 published = publisher.publish(
                     spark,
                     computed,
                     sizes,
-                    kafka,
-                    admin,
-                    group,
+                    preconditions,
                     spec.transaction_records,
                     lambda parts: progress(Phase.PUBLISHING_IN_PARTS if parts else Phase.PUBLISHING, ends),
                 )

@@ -1,9 +1,10 @@
 """Reads changelogs for tasks that are being restored and for standbys; used by the state updater's thread only.
 
-Restoration ends at the **high watermark taken at the start**, even under EOS, where the consumer reads committed records only: if
-a crashed predecessor left a transaction open there, the end is reached once it is committed or aborted (after
-`transaction.timeout.ms` at the latest), so nothing that is committed can be missed. Stores that are copies of a source topic end
-at the group's committed offset instead, because what follows has yet to be processed.
+Restoration ends at the **high watermark taken at the start**, although the consumer reads committed records only: if a crashed
+predecessor or a backfill left a transaction open there, the end is reached once it is committed or aborted (after
+`transaction.timeout.ms` at the latest), so nothing that is committed can be missed. The last stable offset would not do: under
+at-least-once an application's own records, which have no transaction, may follow the open one. Stores that are copies of a source
+topic end at the group's committed offset instead, because what follows has yet to be processed.
 
 Standbys have no end. As long as any task is being restored they are not read, since nobody waits for them.
 

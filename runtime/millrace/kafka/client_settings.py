@@ -147,9 +147,14 @@ class ClientSettings:
         return self._consumer(_MAIN, "main consumer", f"{self.thread_name(thread)}-consumer")
 
     def restore_consumer(self, thread: int) -> ClientProperties:
-        """Return settings of the consumer that restores a thread's state and updates its standbys."""
+        """Return settings of the consumer that restores a thread's state and updates its standbys.
+
+        It reads committed records only, also under at-least-once: a backfill that failed leaves aborted ones in changelogs.
+        """
         name = f"{self.thread_name(thread)}-restore-consumer"
-        return self._consumer(_RESTORE, "restore consumer", name, fetch_wait_ms=_RESTORE_FETCH_WAIT_MS)
+        return self._consumer(
+            _RESTORE, "restore consumer", name, isolation="read_committed", fetch_wait_ms=_RESTORE_FETCH_WAIT_MS
+        )
 
     def global_consumer(self) -> ClientProperties:
         """Return settings of the consumer that fills global stores."""
@@ -308,7 +313,13 @@ class ClientSettings:
         return _without_references(given)
 
     def _consumer(
-        self, kind: tuple[str, ...], client: str, client_id: str, *, fetch_wait_ms: int = _FETCH_WAIT_MS
+        self,
+        kind: tuple[str, ...],
+        client: str,
+        client_id: str,
+        *,
+        isolation: str = "read_uncommitted",
+        fetch_wait_ms: int = _FETCH_WAIT_MS,
     ) -> ClientProperties:
         given = self._given(*kind)
         committed_only = self._config.exactly_once
@@ -316,7 +327,7 @@ class ClientSettings:
             log.warning(
                 "isolation.level=%s is ignored: exactly_once_v2 reads committed records only", given["isolation.level"]
             )
-        defaults = {"isolation.level": "read_uncommitted", "fetch.wait.max.ms": fetch_wait_ms, **_QUEUE}
+        defaults = {"isolation.level": isolation, "fetch.wait.max.ms": fetch_wait_ms, **_QUEUE}
         forced: dict[str, object] = {
             "client.id": client_id,
             "group.id": self._config.application_id,
