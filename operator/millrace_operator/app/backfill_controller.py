@@ -147,15 +147,16 @@ class BackfillController:
         pods = self._list(PODS, desired, selector)
         attempt = (desired.status and desired.status.attempt) or 0
         driver = next((pod for pod in pods if _is_driver(pod) and _attempt(pod) == attempt), None)
-        text = self._log(desired, driver)
+        text, problem = self._log(desired, driver)
         failed = any(state_of(item) == "Failed" for item in applications if _attempt(item) == attempt)
         return replace(
             observed,
             applications=tuple(applications),
             pods=tuple(map(_spark_pod, pods)),
-            progress=None if text is None else parse_progress(text),
-            log_is_there=text is not None,
-            last_words=last_words(text or "") if failed else "",
+            progress=parse_progress(text),
+            log_is_there=driver is not None,
+            log_problem=problem,
+            last_words=last_words(text) if failed else "",
         )
 
     def _list(self, kind: ResourceKind, desired: DesiredBackfill, selector: str) -> list[Object]:
@@ -168,18 +169,17 @@ class BackfillController:
             raise
         return [{**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in items]
 
-    def _log(self, desired: DesiredBackfill, driver: Object | None) -> str | None:
-        """Return the end of a driver's log; None if it cannot be read."""
-        if driver is None:
-            return None
-        if not _has_started(driver):
-            return ""
+    def _log(self, desired: DesiredBackfill, driver: Object | None) -> tuple[str, str]:
+        """Return the end of a driver's log, and why it could not be read; the kubelet is asked for it, which may be away."""
+        if driver is None or not _has_started(driver):
+            return "", ""
+        name = driver["metadata"]["name"]
         query = {"tailLines": _TAIL_LINES, "limitBytes": _TAIL_BYTES}
         try:
-            return str(self.context.requests.get(PODS, desired.namespace, driver["metadata"]["name"], "log", **query))
+            return str(self.context.requests.get(PODS, desired.namespace, name, "log", **query)), ""
         except ApiError as error:
-            log.info("the log of pod %s cannot be read: %s", driver["metadata"]["name"], error)
-            return None
+            log.info("the log of pod %s cannot be read: %s", name, error)
+            return "", f"The log of pod {name} cannot be read: {error}"
 
     def _do(self, desired: DesiredBackfill, resource: Object, action: BackfillAction) -> None:
         context = self.context

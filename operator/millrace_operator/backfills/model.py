@@ -71,7 +71,9 @@ class ObservedBackfill:
     progress: Progress | None = None
     """The last report of the latest attempt's job."""
     log_is_there: bool = True
-    """Whether the log of that job's driver could be read."""
+    """Whether the driver of that job has a pod, whose log it is."""
+    log_problem: str = ""
+    """Why the log could not be read although it is there; empty if it was read."""
     last_words: str = ""
     """The end of its driver's log, once it has failed."""
 

@@ -15,6 +15,9 @@ From its report `Publishing` on it is finished, by further attempts if need be a
 offsets belong together. If all attempts fail in that phase, the application stays stopped, as it would restore half a state. It
 continues if everything was to be published in one transaction, of which there is all or nothing.
 
+What the job reports is read from its driver's log, which the API server gets from the driver's node. If it cannot be read, that
+says nothing; only a log that is gone, with its pod or for minutes after its driver has ended, may have said `Publishing`.
+
 Each attempt is a SparkApplication with a name of its own. One that has disappeared is never created again under its name.
 """
 
@@ -48,9 +51,10 @@ from millrace_operator.backfills.model import (
     ObservedBackfill,
 )
 from millrace_operator.backfills.progress import summary
-from millrace_operator.backfills.situation import IN_ONE, PUBLISHING, Situation
+from millrace_operator.backfills.situation import IN_ONE, PUBLISHING, UNREADABLE, Situation
 from millrace_operator.backfills.spark_application import (
     Attempt,
+    SparkState,
     application_name,
     config_map,
     error_of,
@@ -216,8 +220,10 @@ class _Pass(Situation):
         state = None if application is None else state_of(application)
         if self.has_succeeded:
             return self._stopping("Succeeded", summary(self.spec, progress))
-        if (ending := self._overtaken()) is not None:
+        if not self._may_publish_unheard and (ending := self._overtaken()) is not None:
             return ending
+        if self.log_is_late:
+            return self._wait_for_the_log(self.status.phase or "Submitted")
         number, name = self.status.attempt or 1, (self.status.spark or SparkStatus()).name
         may_retry = number < self.spec.attempts
         if application is None:
@@ -232,6 +238,11 @@ class _Pass(Situation):
         if state == "New" and self.in_phase_s >= PATIENCE_S:
             driver = next((pod for pod in self.pods if pod.is_driver), None)
             return self._stopping("Failed", not_started(self.desired.namespace, name or "", driver, PATIENCE_S / 60))
+        return BackfillDecision((), self._status(*self._progress(state)), (), _LATER_S)
+
+    def _progress(self, state: SparkState | None) -> tuple[Phase, str]:
+        """Return how far the job has come."""
+        progress, name = self.observed.progress, (self.status.spark or SparkStatus()).name
         phase: Phase = "Submitted"
         message = f"SparkApplication {name} waits for the Spark operator."
         if state == "Running":
@@ -241,13 +252,16 @@ class _Pass(Situation):
             message = progress.message or ("Results are being published." if self.publishes else "Spark is computing.")
         if (stuck := next((pod for pod in self.pods if pod.trouble and pod.lives), None)) is not None:
             message = f"Pod {stuck.name} does not start: {stuck.trouble}"
-        return BackfillDecision((), self._status(phase, message), (), _LATER_S)
+        return phase, message
 
     def stop(self) -> BackfillDecision:
         """Return what to do until no Spark pod is left, and then end as decided, or try again."""
         outcome, message = self.status.outcome or "Failed", self.status.message or ""
         if outcome != "Succeeded" and self.has_succeeded:
             return self._stopping("Succeeded", summary(self.spec, self.observed.progress))  # it was faster
+        exists = self.application is not None and "deletionTimestamp" not in self.application["metadata"]
+        if outcome == "Cancelled" and exists and self._may_publish_unheard:  # decided again when its log can be read
+            return self._wait_for_the_log("Computing")
         running = [item for item in self.observed.applications if state_of(item) not in {"Succeeded", "Failed"}]
         living = sorted(pod.name for pod in self.observed.pods if pod.lives)
         if running or living:
@@ -288,9 +302,9 @@ class _Pass(Situation):
             return self._stopping("Cancelled", "The backfill was deleted. Nothing was published.")
         name = self.spec.app_ref.name
         if self.observed.app is None or self.app.deleting:
-            return self._stopping("Failed", f"StreamsApp {name} was deleted. Nothing was published.")
+            return self._stopping("Cancelled", f"StreamsApp {name} was deleted. Nothing was published.")
         if self.app.spec is not None and revision_of(self.app.spec) != self.status.revision:
-            return self._stopping("Failed", spec_changed(name))
+            return self._stopping("Cancelled", spec_changed(name))
         return None
 
     def _submit(self) -> BackfillDecision:
@@ -344,6 +358,17 @@ class _Pass(Situation):
         events = (Event("AttemptFailed", message[:1000], "Warning"),) if outcome == "Retry" else ()
         return BackfillDecision((), status, events, _SOON_S)
 
+    @property
+    def _may_publish_unheard(self) -> bool:
+        """Whether the job may have begun to publish since its log was last read."""
+        return self.spec.changes_kafka and self.log_is_late
+
+    def _wait_for_the_log(self, phase: Phase) -> BackfillDecision:
+        problem = self.observed.log_problem
+        status = self._status(phase, problem, self.condition(UNREADABLE, "True", "NotRead", problem))
+        status = status.model_copy(update={"outcome": None})
+        return BackfillDecision((), status, (), _LATER_S)
+
     def _wait(self, message: str, *conditions: Condition, patient: bool = False) -> BackfillDecision:
         if not patient and self.seconds_since(self.status.start_time) >= PATIENCE_S:
             return self._end("Refused", f"{message} Then create another StreamsBackfill.")
@@ -365,6 +390,8 @@ class _Pass(Situation):
         if self.desired.spec is not None and self.publishes:
             reason, what = (IN_ONE, WHOLE) if self.in_one_transaction else ("Publishing", PARTS)
             conditions = (*conditions, self.condition(PUBLISHING, "True", reason, what))
+        if self.known(UNREADABLE) is not None and not self.observed.log_problem:
+            conditions = (*conditions, self.condition(UNREADABLE, "False", "Read", "Nothing keeps it from being read."))
         replaced = {item.type for item in conditions}
         update: dict[str, object] = {
             "observed_generation": self.desired.generation,

@@ -17,6 +17,9 @@ from millrace_operator.reconcile.status import timestamp
 
 PUBLISHING: Final = "PublicationBegun"
 IN_ONE: Final = "InOneTransaction"
+UNREADABLE: Final = "DriverLogUnreadable"
+LOG_PATIENCE_S: Final = 300.0
+"""How long the log of a driver that has ended is waited for, if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +94,28 @@ class Situation:
         return state == "Succeeded" or (reported and state == "Failed")
 
     @property
+    def log_is_late(self) -> bool:
+        """Whether the driver's log cannot be read now, but may be later: nobody can tell yet what the job has done."""
+        if not self.observed.log_problem:
+            return False
+        state = "Failed" if self.application is None else state_of(self.application)
+        runs = state in {"New", "Running"} and any(pod.is_driver and pod.lives for pod in self.pods)
+        known = self.known(UNREADABLE)
+        since = known.last_transition_time if known is not None and known.status == "True" else None
+        return runs or self.seconds_since(since) < LOG_PATIENCE_S
+
+    @property
+    def log_is_gone(self) -> bool:
+        """Whether the driver's log will never be read."""
+        return not self.observed.log_is_there or (bool(self.observed.log_problem) and not self.log_is_late)
+
+    @property
     def publishes(self) -> bool:
         """Whether the job has begun to publish, or may have: its driver did run, and its log is gone."""
         reported = self.observed.progress is not None and self.observed.progress.has_published
         known = self.known(PUBLISHING) is not None
         has_run = self.status.spark is not None and self.status.spark.driver_pod is not None
-        unknown = has_run and not self.observed.log_is_there and self.status.phase != "Stopping"
+        unknown = has_run and self.log_is_gone and self.status.phase != "Stopping"
         return self.spec.changes_kafka and (reported or known or unknown)
 
     @property

@@ -205,6 +205,29 @@ def test_driver_that_was_never_started_has_published_nothing(world, state, held)
     assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", held)
 
 
+def test_log_that_cannot_be_read_once_says_nothing(world):
+    """The kubelet may be away for a moment: the job has not published for that, and can still be cancelled."""
+    application = world.submit()
+    log = '{"backfill": {"state": "Computing"}}\n'
+    world.driver(application, log)
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.driver(application, 502)
+    world.run()
+    conditions = {item["type"]: item for item in world.status["conditions"]}
+    assert "PublicationBegun" not in conditions
+    assert world.status["phase"] == "Computing"
+    assert conditions["DriverLogUnreadable"]["status"] == "True"
+    assert "The log of pod history-1-driver cannot be read: " in conditions["DriverLogUnreadable"]["message"]
+    world.driver(application, log)
+    path = BACKFILLS.path("default", "history")
+    backfill = world.server.objects[path]
+    backfill["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.watch(BACKFILLS, world.server.put(path, backfill))
+    world.run()
+    assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
+
+
 def test_webhook_that_does_not_answer_is_waited_for_a_while(world):
     """The API server cannot create the SparkApplication without it; after ten minutes the application is let go."""
     world.server.refused[SPARK.path("default", "history-1")] = (500, "failed calling webhook.")

@@ -75,6 +75,8 @@ class World:
     """Why pods do not start, by name."""
     progress: Progress | None = None
     """The last report of the latest driver."""
+    unreadable: bool = False
+    """Whether the logs of drivers cannot be read, although they are there."""
     published: int = 0
     """How many attempts have published everything."""
     in_one_transaction: bool = False
@@ -136,6 +138,7 @@ class World:
             ActiveMember(f"m-{index}", None, f"app-{index}.u-StreamThread-1-consumer", "/10.0.0.1")
             for index in range(self.pods)
         )
+        log_is_there = any("driver" in name for name in self.spark_pods if self._is_current(name))
         observed = ObservedBackfill(
             self.now,
             app=self.app() if self.exists else None,
@@ -148,8 +151,9 @@ class World:
                 SparkPod(name, "driver" in name, int(name.split("-")[1]), lives, self.troubles.get(name, ""))
                 for name, lives in self.spark_pods.items()
             ),
-            progress=self.progress if self._is_current(self._latest()) else None,
-            log_is_there=any("driver" in name for name in self.spark_pods if self._is_current(name)),
+            progress=self.progress if self._is_current(self._latest()) and not self.unreadable else None,
+            log_is_there=log_is_there,
+            log_problem="The node of the driver does not answer" if log_is_there and self.unreadable else "",
         )
         if needs_members(desired) and self.exists:
             observed = (
