@@ -217,6 +217,17 @@ def test_refusal_by_the_job_is_final():
     assert (world.status.phase, world.status.attempt) == ("Refused", 1)
 
 
+@pytest.mark.parametrize("in_one_transaction", [True, False])
+def test_refusal_while_publishing_is_final_too(in_one_transaction):
+    """A record is too large for its topic in every attempt; only if there are parts, the application stays stopped."""
+    world = running(in_one_transaction=in_one_transaction)
+    world.spark("publish")
+    world.pass_over()
+    world.spark("refuse")
+    advance(world, "Failed")
+    assert (world.held, world.status.attempt) == (not in_one_transaction, 1)
+
+
 def test_application_stays_stopped_while_an_executor_may_still_write():
     """A driver that was killed leaves executors behind for a while; those that do not end are deleted."""
     world = running(spec=spec(attempts=1))

@@ -252,7 +252,7 @@ class World:
             if event == "succeed":
                 self.spark_pods |= {driver: False, executor: False}
                 self._set(item, "COMPLETED")
-        elif event in {"fail", "refuse"} and not (event == "refuse" and self.half):
+        elif event in {"fail", "refuse"}:
             self.spark_pods |= {driver: False, executor: False}
             state = "Refused" if event == "refuse" else "Failed"
             begun = self.progress is not None and self.progress.has_published
