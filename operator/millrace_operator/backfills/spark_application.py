@@ -215,9 +215,11 @@ def arguments(attempt: Attempt) -> list[str]:
 
 
 def _settings(spec: StreamsBackfillSpec) -> dict[str, str]:
+    # A task runs over all of its history, and after these failures there is another attempt: twice is enough.
     # Adaptive execution would merge partitions, and with them tasks of the topology.
     return {
         "spark.kubernetes.executor.deleteOnTermination": "true",
+        "spark.task.maxFailures": "2",
         **spec.spark_conf,
         "spark.sql.adaptive.enabled": "false",
     }
