@@ -76,6 +76,7 @@ _ORPHANS_PATIENCE_S: Final = 60.0
 """How long executors may outlive a driver that has ended before they are deleted with the SparkApplication."""
 _LATER_S: Final = 5.0
 _SOON_S: Final = 1.0
+_TURN: Final = "OthersFinished"
 
 Outcome = Literal["Succeeded", "Failed", "Refused", "Cancelled", "Retry"]
 
@@ -156,7 +157,7 @@ class _Pass(Situation):
         if self.app.deleting:
             return self._end("Refused", f"StreamsApp {name} is being deleted.")
         if self.observed.before:
-            return self._wait(f"{self.observed.before[0]} of the same application is not finished.", patient=True)
+            return self._wait_for_others(f"{self.observed.before[0]} of the same application is not finished.")
         if (obstacle := obstacle_of(self.app, self.observed.claimants, is_planned=self.plan is not None)) is not None:
             return self._wait(obstacle)
         if self.observed.served is None:
@@ -181,6 +182,7 @@ class _Pass(Situation):
             "Suspending",
             message,
             self.condition("SparkOperatorAvailable", "True", "Served", f"The cluster serves {served}."),
+            *self._turn(),
         ).model_copy(
             update={
                 "holds_app": holds,
@@ -369,10 +371,21 @@ class _Pass(Situation):
         status = status.model_copy(update={"outcome": None})
         return BackfillDecision((), status, (), _LATER_S)
 
-    def _wait(self, message: str, *conditions: Condition, patient: bool = False) -> BackfillDecision:
-        if not patient and self.seconds_since(self.status.start_time) >= PATIENCE_S:
+    def _wait_for_others(self, message: str) -> BackfillDecision:
+        condition = self.condition(_TURN, "False", "Waiting", message)
+        return BackfillDecision((), self._status("Waiting", message, condition), (), _LATER_S)
+
+    def _wait(self, message: str, *conditions: Condition) -> BackfillDecision:
+        turn = self._turn()
+        if self.seconds_since(turn[0].last_transition_time if turn else self.status.start_time) >= PATIENCE_S:
             return self._end("Refused", f"{message} Then create another StreamsBackfill.")
-        return BackfillDecision((), self._status("Waiting", message, *conditions), (), _LATER_S)
+        return BackfillDecision((), self._status("Waiting", message, *conditions, *turn), (), _LATER_S)
+
+    def _turn(self) -> tuple[Condition, ...]:
+        """Return since when no other operation goes first; nothing if none ever did."""
+        if self.known(_TURN) is None:
+            return ()
+        return (self.condition(_TURN, "True", "Finished", "No other backfill or reset of the application goes first."),)
 
     def _end(
         self, phase: Literal["Succeeded", "Failed", "Refused"], message: str, *, holds: bool = False

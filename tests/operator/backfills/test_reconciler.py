@@ -179,6 +179,19 @@ def test_one_operation_at_a_time():
     assert world.status.phase == "Succeeded"
 
 
+def test_patience_with_an_obstacle_begins_after_the_others():
+    """However long they took, what is in the way then has its ten minutes to go."""
+    world = World(before=("StreamsReset again",))
+    world.pass_over()
+    world.now += 10 * PATIENCE_S
+    world.pass_over()
+    world.before, world.brokers_answer = (), False
+    for seconds, phase in ((0, "Waiting"), (PATIENCE_S - 1, "Waiting"), (1, "Refused")):
+        world.now += seconds
+        world.pass_over()
+        assert world.status.phase == phase
+
+
 @pytest.mark.parametrize("fields", [{"dry_run": True}, {"sink": "parquet:///tables"}])
 def test_what_writes_nothing_to_kafka_leaves_the_application_running(fields):
     """Not even strangers in the group matter."""
