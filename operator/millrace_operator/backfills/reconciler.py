@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from millrace.manifest import Condition, StreamsBackfillStatus
+from millrace.manifest import Condition, StreamsAppSpec, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
 from millrace_operator.backfills.explanations import (
     HALF_PUBLISHED,
@@ -279,7 +279,7 @@ class _Pass(Situation):
             return BackfillDecision(actions, self._status("Stopping", message, condition), (), _SOON_S)
         if outcome == "Cancelled" and self.publishes:  # it had just begun, so it is finished
             outcome = "Retry"
-        may_submit = self.observed.app is not None and self.app.spec is not None
+        may_submit = self.observed.app is not None and self._spec_of_attempts is not None
         if self.publishes and (outcome in {"Failed", "Refused"} or (outcome == "Retry" and not may_submit)):
             if self.in_one_transaction:
                 return self._end("Failed", f"{message}\n{WHOLE_OR_NOTHING}")
@@ -309,20 +309,25 @@ class _Pass(Situation):
             return self._stopping("Cancelled", spec_changed(name))
         return None
 
+    @property
+    def _spec_of_attempts(self) -> StreamsAppSpec | None:
+        """The spec of the application that all attempts run, even if one is tried again after it was changed."""
+        return self.observed.first_spec or self.app.spec
+
     def _submit(self) -> BackfillDecision:
         """Return the start of an attempt."""
         if self.observed.served is None:
             return self._stopping("Failed", no_spark_operator(self.desired.namespace))
         if self.observed.refusal is not None:
             return self._stopping("Refused", f"{self.observed.refusal} Then create another StreamsBackfill.")
-        assert self.app.spec is not None
-        revision = self.status.revision or ""
+        spec, revision = self._spec_of_attempts, self.status.revision or ""
+        assert spec is not None
         attempt = Attempt(
             name=self.desired.name,
             uid=self.desired.uid,
             number=self.next_attempt,
             spec=self.spec,
-            app=AppRevision(self.desired.namespace, self.app.name, revision, self.app.spec, self.app.uid),
+            app=AppRevision(self.desired.namespace, self.app.name, revision, spec, self.app.uid),
             manifest=self.app.manifest,
             plan_hash=self.status.plan_hash or "",
         )

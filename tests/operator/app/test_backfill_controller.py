@@ -178,6 +178,22 @@ def test_group_of_attempts_goes_when_the_backfill_has_ended(world, failure):
     assert not backfill.get("finalizers")
 
 
+def test_attempt_after_a_change_of_the_application_has_the_image_of_the_first(world):
+    """The first attempt's ConfigMap says what that was: what it has published in part is finished by the same program."""
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Publishing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.spec["image"] = "registry.example/app:2"
+    world.app_status(currentRevision=world.revision, backfill="history")
+    pod = world.driver(application, '{"backfill": {"state": "Publishing"}}\n', "terminated")
+    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
+    world.spark_state(application, "FAILED")
+    world.run()
+    world.run()
+    assert world.server.objects[SPARK.path("default", "history-2")]["spec"]["image"] == "registry.example/app:1"
+
+
 def test_somebody_elses_spark_application_is_left_alone(world):
     """Its name is taken, and the status says so; the application is let go."""
     world.serve(SPARK, "history-1", {"type": "Scala"})

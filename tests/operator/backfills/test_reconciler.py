@@ -353,6 +353,19 @@ def test_changed_application_does_not_end_a_job_that_publishes():
     assert (world.status.phase, world.published) == ("Succeeded", 1)
 
 
+def test_attempt_after_a_change_of_the_application_runs_the_program_of_the_first():
+    """What was published in part is finished by the same program; a new topology would be refused, or not fit."""
+    world = running()
+    world.spark("publish")
+    world.pass_over()
+    world.app_changes = {"image": "registry.example/words:2", "serviceAccountName": "other"}
+    world.spark("fail")
+    advance(world, "Submitted")
+    first, second = world.applications.values()
+    assert second["spec"]["image"] == first["spec"]["image"] != world.app().spec.image
+    assert second["spec"]["executor"]["template"]["spec"] == first["spec"]["executor"]["template"]["spec"]
+
+
 def test_vanished_spark_application_is_not_created_again():
     """Somebody has deleted it, who may do the same again."""
     world = World()

@@ -24,7 +24,7 @@ from millrace_operator.backfills.spark_application import shown_state, state_of
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER, labels
 from millrace_operator.model import AppRevision, DesiredApp, Key, SetFinalizer
-from millrace_operator.reconcile.revisions import revision_of
+from millrace_operator.reconcile.revisions import revision_of, spec_of
 
 KUBEFLOW, APACHE = "sparkoperator.k8s.io/v1beta2", "spark.apache.org/v1"
 FOREIGN = ActiveMember("m-9", None, "java-1-StreamThread-1-consumer", "/10.0.0.9")
@@ -154,6 +154,7 @@ class World:
             progress=self.progress if self._is_current(self._latest()) and not self.unreadable else None,
             log_is_there=log_is_there,
             log_problem="The node of the driver does not answer" if log_is_there and self.unreadable else "",
+            first_spec=self._first_spec(),
         )
         if needs_members(desired) and self.exists:
             observed = (
@@ -162,6 +163,12 @@ class World:
                 else replace(observed, problem="The brokers do not answer")
             )
         return desired, observed
+
+    def _first_spec(self):
+        """Return what the attempts' ConfigMap says of the application, if that has another spec now."""
+        app, made = self.app().spec, self.config_maps.get("history.backfill")
+        changed = self.status is not None and revision_of(app) != self.status.revision
+        return spec_of(made) if made and changed else None
 
     def pass_over(self, crash_after=None):
         """Run one pass, stopping after this many actions if given, and return the decision."""
