@@ -52,6 +52,10 @@ class SerializationError(StreamsError):
     """A key or value cannot be turned into or read from bytes with the serde in use, or the name of a header has no bytes."""
 
 
+class UnavailableSerdeError(SerializationError):
+    """What a serde needs, such as a schema registry, did not answer or refused: the same bytes may be readable later."""
+
+
 class InvalidTimestampError(StreamsError):
     """A record's timestamp is negative and the extractor is configured to fail."""
 
@@ -145,6 +149,10 @@ class MissingSinkTopicError(StreamsError):
 
 class MissingHistoryError(StreamsError):
     """Kafka has deleted records that a backfill needs; names the partitions and their first offsets."""
+
+
+class UnusableHistoryError(StreamsError):
+    """A record of a backfill's history cannot be read, or one of its result cannot be written, however often it is tried."""
 
 
 class UnfinishedBackfillError(StreamsError):

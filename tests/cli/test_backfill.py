@@ -8,7 +8,9 @@ import sys
 from xml.etree import ElementTree as ET
 
 import pytest
+from confluent_kafka import Producer
 from tests.backfill.broker_app import App
+from tests.instance.test_producer import set_largest_batch
 
 from millrace.backfill.run import Phase
 from millrace.cli.backfill_report import Reporter
@@ -16,6 +18,21 @@ from millrace.cli.errors import report
 from millrace.errors import ConfigError, StreamsError
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+PROGRAM = """\
+from millrace.dsl import Consumed, StreamsBuilder
+from millrace.serdes import Serdes
+from millrace.serdes.schema_registry import AvroSerde
+
+NOWHERE = {{"url": "http://127.0.0.1:9", "max.retries": 0}}
+
+
+def topology():
+    builder = StreamsBuilder()
+    records = builder.stream({source!r}, Consumed.with_(Serdes.string(), {serde}))
+    records.map_values({function}).group_by_key().count()
+    return builder.build()
+"""
 
 
 @pytest.fixture
@@ -39,6 +56,11 @@ def backfill(folder, *arguments, **environment):
         timeout=280,
         check=False,
     )
+
+
+def last_report(done):
+    """Return what the last line of progress says."""
+    return [json.loads(line)["backfill"] for line in done.stdout.splitlines() if line.startswith('{"backfill":')][-1]
 
 
 def test_stages_as_a_diagram(shop, tmp_path):
@@ -144,6 +166,40 @@ def test_progress_and_result_as_json(shop, tmp_path):
     refused = json.loads(done.stdout.splitlines()[-1])["backfill"]
     assert refused["state"] == "Refused"
     assert "the application's is 12" in refused["message"]
+
+
+@pytest.mark.parametrize(
+    ("serde", "function", "code", "state", "says"),
+    [
+        ("Serdes.long()", "str", 2, "Refused", "cannot read the value at offset 0 of "),
+        ("Serdes.string()", "int", 1, "Failed", "ValueError"),
+        ("AvroSerde(NOWHERE, '\"string\"')", "str", 1, "Failed", "cannot read the value at offset 0 of "),
+    ],
+)
+def test_only_a_record_that_no_attempt_could_read_is_refused(kafka, tmp_path, serde, function, code, state, says):
+    """What user code or a serde has asked may be up another time; the operator tries again after exit code 1 only."""
+    app = App(kafka)
+    app.write_project(tmp_path)
+    (tmp_path / "shop.py").write_text(PROGRAM.format(source=app.source, serde=serde, function=function))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(app.source, b"\0\0\0\0\1poison", "k", timestamp=1_700_000_000_000)
+    assert producer.flush(60) == 0
+    done = backfill(tmp_path, "--dry-run", "--progress", "json", "--master", "local[2]")
+    assert done.returncode == code, done.stderr
+    last = last_report(done)
+    assert last["state"] == state
+    assert says in last["message"]
+
+
+def test_a_record_that_is_too_large_for_its_topic_is_refused(shop, tmp_path):
+    """No attempt could write it. The report says too that it was to be published in one transaction, so nothing was."""
+    set_largest_batch(shop.kafka, shop.sink, 1)
+    done = backfill(tmp_path, "--outputs", "all", "--progress", "json", "--master", "local[2]")
+    assert done.returncode == 2, done.stderr
+    last = last_report(done)
+    assert (last["state"], last["hasPublished"], last["inOneTransaction"]) == ("Refused", True, True)
+    assert "Raise the topic's max.message.bytes" in last["message"]
+    assert shop.committed() == {}
 
 
 def test_error_of_an_executor_is_told_without_its_traceback(capsys):

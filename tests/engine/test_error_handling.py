@@ -10,7 +10,13 @@ from tests.engine.support import Echo, Failing, Harness, pipe
 
 from millrace.config import StreamsConfig
 from millrace.engine.error_handling import resolve_handler
-from millrace.errors import ConfigError, FailedProcessingError, SerializationError, TaskCorruptedError
+from millrace.errors import (
+    ConfigError,
+    FailedProcessingError,
+    SerializationError,
+    TaskCorruptedError,
+    UnavailableSerdeError,
+)
 from millrace.processor.api import Processor, PunctuationType
 from millrace.processor.handlers import (
     DeadLetterRecord,
@@ -19,7 +25,7 @@ from millrace.processor.handlers import (
     LogAndFailExceptionHandler,
 )
 from millrace.records import Headers, TaskId, TopicPartition
-from millrace.serdes import Serdes
+from millrace.serdes import Serde, Serdes
 from millrace.topology import Topology
 
 IN = TopicPartition("in", 0)
@@ -45,7 +51,30 @@ def test_unreadable_record_fails_the_task_by_default(tmp_path):
         task.process(0, 10)
     for part in ("source src", "value at offset 1 of in-0", "LongSerde", "LogAndContinueExceptionHandler"):
         assert part in str(caught.value)
+    assert not isinstance(caught.value, UnavailableSerdeError)
     assert task.position(IN) == 1
+
+
+class Remote(Serde):
+    """Asks a server that is down."""
+
+    def deserialize(self, topic, data, headers=None):
+        """Fail, and hide why."""
+        try:
+            raise ConnectionRefusedError("nobody is there")
+        except OSError as error:
+            raise ValueError("no answer") from error
+
+
+def test_record_is_not_to_blame_for_a_server_that_is_down(tmp_path):
+    """The error is of a kind of its own, because the same record may be readable later."""
+    harness = Harness(
+        Topology().add_source("src", "in", value_serde=Remote()).add_processor("p", Echo, "src"), tmp_path
+    )
+    task = harness.run()
+    harness.add("in", ("k", "v", 1))
+    with pytest.raises(UnavailableSerdeError, match=r"value at offset 0 of in-0 .* no answer"):
+        task.process(0, 10)
 
 
 def test_unreadable_record_is_skipped_counted_and_committed(tmp_path):

@@ -14,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from millrace.config import StreamsConfig
 from millrace.dsl import Consumed, Grouped, Materialized, Produced, StreamsBuilder
-from millrace.errors import SerializationError
+from millrace.errors import SerializationError, UnavailableSerdeError
 from millrace.serdes import Serdes
 from millrace.serdes.change import ChangeSerde
 from millrace.serdes.list import ListSerde
@@ -152,8 +152,9 @@ def test_bytes_of_another_format_are_refused(registry, data):
     """Truncated data, another magic byte and an unknown schema id are errors that name the topic."""
     serde = AvroSerde(registry.client, AVRO)
     serde.serialize("orders", {"id": 1, "note": ""})
-    with pytest.raises(SerializationError, match="'orders'"):
+    with pytest.raises(SerializationError, match="'orders'") as refused:
         serde.deserialize("orders", bytes.fromhex(data))
+    assert not isinstance(refused.value, UnavailableSerdeError)
 
 
 def test_schemas_are_registered_only_if_allowed(registry):
@@ -165,9 +166,9 @@ def test_schemas_are_registered_only_if_allowed(registry):
 
 
 def test_unreachable_registry_is_an_error_and_does_not_hang(registry):
-    """If the registry does not answer, the error has the requested subject."""
+    """If the registry does not answer, the error has the requested subject, and says that the data is not to blame."""
     settings = {"url": "http://127.0.0.1:9", "max.retries": 0}
-    with pytest.raises(SerializationError, match="'orders-value'"):
+    with pytest.raises(UnavailableSerdeError, match="'orders-value'"):
         AvroSerde(settings, AVRO).serialize("orders", {"id": 1, "note": ""})
 
 
@@ -222,7 +223,7 @@ def test_a_new_login_is_used_without_a_restart(registry, login):
     serde.serialize("orders", {"id": 1, "note": ""})
     clients = [serde.client]
     registry.login = "shop:second"
-    with pytest.raises(SerializationError, match="Unauthorized") as refused:
+    with pytest.raises(UnavailableSerdeError, match="Unauthorized") as refused:
         serde.serialize("payments", {"id": 1, "note": ""})
     assert "first" not in str(refused.value)
     (folder / "password").write_text("second\n")

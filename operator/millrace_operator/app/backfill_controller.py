@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from millrace.errors import StreamsError
-from millrace.manifest import StreamsBackfillStatus
+from millrace.manifest import StreamsAppSpec, StreamsBackfillStatus
 from millrace.plan.reset import ActiveMember, OffsetTarget
 from millrace_operator.app.app_controller import FORBIDDEN, ControllerContext, act_on_kafka
 from millrace_operator.app.backoff import FailedError
@@ -37,7 +37,12 @@ from millrace_operator.backfills.reconciler import (
     needs_members,
     reconcile_backfill,
 )
-from millrace_operator.backfills.spark_application import ATTEMPT_LABEL, BACKFILL_UID_LABEL, state_of
+from millrace_operator.backfills.spark_application import (
+    ATTEMPT_LABEL,
+    BACKFILL_UID_LABEL,
+    config_map_name,
+    state_of,
+)
 from millrace_operator.children.naming import COMPONENT_LABEL
 from millrace_operator.cluster.executor import StaleError, write_status
 from millrace_operator.cluster.kinds import BACKFILLS, CONFIG_MAPS, PODS, SPARK_APPLICATIONS, ResourceKind
@@ -46,6 +51,7 @@ from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.kafka.state_cache import KafkaStateCache
 from millrace_operator.model import DeleteGroup, DesiredApp, Object, ResourceRef, SetFinalizer, labels_of
 from millrace_operator.reconcile.children_view import trouble_of
+from millrace_operator.reconcile.revisions import revision_of, spec_of
 from millrace_operator.resets.planning import merged_plan
 from millrace_operator.resets.reconciler import ResetQuestion
 
@@ -147,39 +153,52 @@ class BackfillController:
         pods = self._list(PODS, desired, selector)
         attempt = (desired.status and desired.status.attempt) or 0
         driver = next((pod for pod in pods if _is_driver(pod) and _attempt(pod) == attempt), None)
-        text = self._log(desired, driver)
+        text, problem = self._log(desired, driver)
         failed = any(state_of(item) == "Failed" for item in applications if _attempt(item) == attempt)
         return replace(
             observed,
             applications=tuple(applications),
             pods=tuple(map(_spark_pod, pods)),
-            progress=None if text is None else parse_progress(text),
-            log_is_there=text is not None,
-            last_words=last_words(text or "") if failed else "",
+            progress=parse_progress(text),
+            log_is_there=driver is not None,
+            log_problem=problem,
+            last_words=last_words(text) if failed else "",
+            first_spec=self._first_spec(desired, observed.app),
         )
 
     def _list(self, kind: ResourceKind, desired: DesiredBackfill, selector: str) -> list[Object]:
         try:
             items = self.context.requests.list(kind, desired.namespace, labelSelector=selector).get("items") or []
         except ApiError as error:
-            # The kind was removed with all its objects, or the namespace is being deleted and the operator's rights with it.
-            if error.not_found or (error.status == FORBIDDEN and desired.deleting):
+            if _is_gone(error, desired):
                 return []
             raise
         return [{**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in items]
 
-    def _log(self, desired: DesiredBackfill, driver: Object | None) -> str | None:
-        """Return the end of a driver's log; None if it cannot be read."""
-        if driver is None:
+    def _first_spec(self, desired: DesiredBackfill, app: DesiredApp | None) -> StreamsAppSpec | None:
+        """Return the application's spec as the attempts' ConfigMap has it, if it is needed because it is another one now."""
+        status, spec = desired.status, None if app is None else app.spec
+        if status is None or status.phase != "Stopping" or (spec and revision_of(spec) == status.revision):
             return None
-        if not _has_started(driver):
-            return ""
+        try:
+            found = self.context.requests.get(CONFIG_MAPS, desired.namespace, config_map_name(desired.name))
+        except ApiError as error:
+            if _is_gone(error, desired):
+                return None
+            raise
+        return spec_of(found) if labels_of(found).get(BACKFILL_UID_LABEL) == desired.uid else None
+
+    def _log(self, desired: DesiredBackfill, driver: Object | None) -> tuple[str, str]:
+        """Return the end of a driver's log, and why it could not be read; the kubelet is asked for it, which may be away."""
+        if driver is None or not _has_started(driver):
+            return "", ""
+        name = driver["metadata"]["name"]
         query = {"tailLines": _TAIL_LINES, "limitBytes": _TAIL_BYTES}
         try:
-            return str(self.context.requests.get(PODS, desired.namespace, driver["metadata"]["name"], "log", **query))
+            return str(self.context.requests.get(PODS, desired.namespace, name, "log", **query)), ""
         except ApiError as error:
-            log.info("the log of pod %s cannot be read: %s", driver["metadata"]["name"], error)
-            return None
+            log.info("the log of pod %s cannot be read: %s", name, error)
+            return "", f"The log of pod {name} cannot be read: {error}"
 
     def _do(self, desired: DesiredBackfill, resource: Object, action: BackfillAction) -> None:
         context = self.context
@@ -242,6 +261,11 @@ class BackfillController:
             write_status(self.context.requests, self.context.resources, BACKFILLS, resource, changed)
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
+
+
+def _is_gone(error: ApiError, desired: DesiredBackfill) -> bool:
+    """Return whether an object is not there, or its namespace is being deleted and the operator's rights with it."""
+    return error.not_found or (error.status == FORBIDDEN and desired.deleting)
 
 
 def _spark_pod(pod: Object) -> SparkPod:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from millrace.manifest import StreamsBackfillSpec, StreamsBackfillStatus
+from millrace.manifest import StreamsAppSpec, StreamsBackfillSpec, StreamsBackfillStatus
 from millrace.plan.reset import ActiveMember
 from millrace_operator.backfills.progress import Progress
 from millrace_operator.model import DesiredApp, Event, Key, Object, SetFinalizer
@@ -63,6 +63,8 @@ class ObservedBackfill:
     """Resets and backfills of the same application that come first."""
     served: str | None = None
     """The API version of the SparkApplications that the cluster serves; None if it serves none."""
+    first_spec: StreamsAppSpec | None = None
+    """The application's spec of the first attempt, if it has another one now; None as well if that is not known any more."""
     refusal: str | None = None
     """Why the API server has just refused an object of the next attempt."""
     applications: tuple[Object, ...] = ()
@@ -71,7 +73,9 @@ class ObservedBackfill:
     progress: Progress | None = None
     """The last report of the latest attempt's job."""
     log_is_there: bool = True
-    """Whether the log of that job's driver could be read."""
+    """Whether the driver of that job has a pod, whose log it is."""
+    log_problem: str = ""
+    """Why the log could not be read although it is there; empty if it was read."""
     last_words: str = ""
     """The end of its driver's log, once it has failed."""
 

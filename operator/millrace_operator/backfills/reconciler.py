@@ -15,18 +15,19 @@ From its report `Publishing` on it is finished, by further attempts if need be a
 offsets belong together. If all attempts fail in that phase, the application stays stopped, as it would restore half a state. It
 continues if everything was to be published in one transaction, of which there is all or nothing.
 
+What the job reports is read from its driver's log, which the API server gets from the driver's node. If it cannot be read, that
+says nothing; only a log that is gone, with its pod or for minutes after its driver has ended, may have said `Publishing`.
+
 Each attempt is a SparkApplication with a name of its own. One that has disappeared is never created again under its name.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Final, Literal
 
-from millrace.manifest import Condition, StreamsBackfillSpec, StreamsBackfillStatus
+from millrace.manifest import Condition, StreamsAppSpec, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
-from millrace.plan.model import TopologyPlan
 from millrace_operator.backfills.explanations import (
     HALF_PUBLISHED,
     PARTS,
@@ -48,11 +49,12 @@ from millrace_operator.backfills.model import (
     DeleteSparkApplication,
     DesiredBackfill,
     ObservedBackfill,
-    SparkPod,
 )
 from millrace_operator.backfills.progress import summary
+from millrace_operator.backfills.situation import IN_ONE, PUBLISHING, UNREADABLE, Situation
 from millrace_operator.backfills.spark_application import (
     Attempt,
+    SparkState,
     application_name,
     config_map,
     error_of,
@@ -62,8 +64,7 @@ from millrace_operator.backfills.spark_application import (
     web_ui_of,
 )
 from millrace_operator.children.naming import FINALIZER
-from millrace_operator.model import AppRevision, DesiredApp, Event, Object, ObservedApp, SetFinalizer
-from millrace_operator.reconcile.children_view import ChildrenView, view_of
+from millrace_operator.model import AppRevision, Event, SetFinalizer
 from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.status import timestamp
 
@@ -75,8 +76,7 @@ _ORPHANS_PATIENCE_S: Final = 60.0
 """How long executors may outlive a driver that has ended before they are deleted with the SparkApplication."""
 _LATER_S: Final = 5.0
 _SOON_S: Final = 1.0
-_PUBLISHING: Final = "PublicationBegun"
-_IN_ONE: Final = "InOneTransaction"
+_TURN: Final = "OthersFinished"
 
 Outcome = Literal["Succeeded", "Failed", "Refused", "Cancelled", "Retry"]
 
@@ -124,93 +124,12 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
 
 def is_patient(desired: DesiredBackfill, observed: ObservedBackfill) -> bool:
     """Return whether a backfill's next attempt may be created later, if it cannot be created now."""
-    return _Pass(desired, observed).in_phase_s < PATIENCE_S
+    return Situation(desired, observed).in_phase_s < PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
-    desired: DesiredBackfill
-    observed: ObservedBackfill
-
-    @property
-    def status(self) -> StreamsBackfillStatus:
-        return self.desired.status or StreamsBackfillStatus()
-
-    @property
-    def spec(self) -> StreamsBackfillSpec:
-        """The spec, which is immutable and was valid when the backfill began."""
-        assert self.desired.spec is not None
-        return self.desired.spec
-
-    @property
-    def app(self) -> DesiredApp:
-        assert self.observed.app is not None
-        return self.observed.app
-
-    @property
-    def view(self) -> ChildrenView:
-        """The application's children."""
-        return view_of(self.app, ObservedApp(now=self.observed.now, objects=self.observed.objects))
-
-    @property
-    def plan(self) -> TopologyPlan | None:
-        """The plan of the newest revision; None while that is not the one that pods are to run."""
-        spec, status = self.app.spec, self.app.status
-        if spec is None or status is None or status.current_revision != revision_of(spec):
-            return None
-        return self.view.plan(status.current_revision)
-
-    @property
-    def application(self) -> Object | None:
-        """The SparkApplication of the latest attempt; None if there is none."""
-        name = self.status.spark.name if self.status.spark else None
-        return next((item for item in self.observed.applications if item["metadata"]["name"] == name), None)
-
-    @property
-    def _next_attempt(self) -> int:
-        return (self.status.attempt or 0) + 1
-
-    @property
-    def unrecorded(self) -> Object | None:
-        """The SparkApplication of the next attempt: the status that says so could not be written."""
-        name = application_name(self.desired.name, self._next_attempt)
-        return next((item for item in self.observed.applications if item["metadata"]["name"] == name), None)
-
-    @property
-    def _pods(self) -> list[SparkPod]:
-        """The latest attempt's."""
-        return [pod for pod in self.observed.pods if pod.attempt == self.status.attempt]
-
-    @property
-    def _has_succeeded(self) -> bool:
-        """Whether the latest attempt has; its last report counts, whatever becomes of its driver after that."""
-        state = state_of(self.application) if self.application is not None else "Failed"
-        reported = self.observed.progress is not None and self.observed.progress.state == "Succeeded"
-        return state == "Succeeded" or (reported and state == "Failed")
-
-    @property
-    def publishes(self) -> bool:
-        """Whether the job has begun to publish, or may have: its driver did run, and its log is gone."""
-        reported = self.observed.progress is not None and self.observed.progress.has_published
-        known = self._known(_PUBLISHING) is not None
-        has_run = self.status.spark is not None and self.status.spark.driver_pod is not None
-        unknown = has_run and not self.observed.log_is_there and self.status.phase != "Stopping"
-        return self.spec.changes_kafka and (reported or known or unknown)
-
-    @property
-    def _in_one_transaction(self) -> bool:
-        """Whether all that was published by any attempt was so in one transaction, as far as is known."""
-        known, progress = self._known(_PUBLISHING), self.observed.progress
-        if progress is not None and progress.has_published and not progress.in_one_transaction:
-            return False
-        return known.reason == _IN_ONE if known is not None else progress is not None and progress.in_one_transaction
-
-    def _seconds_since(self, time: str | None) -> float:
-        return 0.0 if time is None else self.observed.now - datetime.fromisoformat(time).timestamp()
-
-    @property
-    def in_phase_s(self) -> float:
-        return self._seconds_since(self.status.phase_time)
+class _Pass(Situation):
+    """Decides what to do in one situation."""
 
     def after_the_end(self) -> BackfillDecision:
         """Return what to do about a backfill that has ended: let it go, now or when its time to live is over."""
@@ -223,7 +142,7 @@ class _Pass:
         # A backfill that keeps the application stopped says why, and its deletion lets it run.
         if self.desired.deleting or ttl is None or ended is None or self.status.holds_app:
             return BackfillDecision()
-        left = ttl - self._seconds_since(ended)
+        left = ttl - self.seconds_since(ended)
         return (
             BackfillDecision((DeleteBackfill(self.desired.uid),)) if left <= 0 else BackfillDecision(again_after=left)
         )
@@ -238,12 +157,12 @@ class _Pass:
         if self.app.deleting:
             return self._end("Refused", f"StreamsApp {name} is being deleted.")
         if self.observed.before:
-            return self._wait(f"{self.observed.before[0]} of the same application is not finished.", patient=True)
+            return self._wait_for_others(f"{self.observed.before[0]} of the same application is not finished.")
         if (obstacle := obstacle_of(self.app, self.observed.claimants, is_planned=self.plan is not None)) is not None:
             return self._wait(obstacle)
         if self.observed.served is None:
             what = no_spark_operator(self.desired.namespace)
-            return self._wait(what, self._condition("SparkOperatorAvailable", "False", "NotInstalled", what))
+            return self._wait(what, self.condition("SparkOperatorAvailable", "False", "NotInstalled", what))
         if not self.spec.changes_kafka:
             return None
         if self.observed.members is None:
@@ -262,7 +181,8 @@ class _Pass:
         status = self._status(
             "Suspending",
             message,
-            self._condition("SparkOperatorAvailable", "True", "Served", f"The cluster serves {served}."),
+            self.condition("SparkOperatorAvailable", "True", "Served", f"The cluster serves {served}."),
+            *self._turn(),
         ).model_copy(
             update={
                 "holds_app": holds,
@@ -300,10 +220,12 @@ class _Pass:
         """Return what to do while a SparkApplication is computing or publishing."""
         application, progress = self.application, self.observed.progress
         state = None if application is None else state_of(application)
-        if self._has_succeeded:
+        if self.has_succeeded:
             return self._stopping("Succeeded", summary(self.spec, progress))
-        if (ending := self._overtaken()) is not None:
+        if not self._may_publish_unheard and (ending := self._overtaken()) is not None:
             return ending
+        if self.log_is_late:
+            return self._wait_for_the_log(self.status.phase or "Submitted")
         number, name = self.status.attempt or 1, (self.status.spark or SparkStatus()).name
         may_retry = number < self.spec.attempts
         if application is None:
@@ -316,8 +238,13 @@ class _Pass:
                 return self._stopping("Refused", why)
             return self._stopping("Retry" if may_retry else "Failed", f"Attempt {number} failed: {why}")
         if state == "New" and self.in_phase_s >= PATIENCE_S:
-            driver = next((pod for pod in self._pods if pod.is_driver), None)
+            driver = next((pod for pod in self.pods if pod.is_driver), None)
             return self._stopping("Failed", not_started(self.desired.namespace, name or "", driver, PATIENCE_S / 60))
+        return BackfillDecision((), self._status(*self._progress(state)), (), _LATER_S)
+
+    def _progress(self, state: SparkState | None) -> tuple[Phase, str]:
+        """Return how far the job has come."""
+        progress, name = self.observed.progress, (self.status.spark or SparkStatus()).name
         phase: Phase = "Submitted"
         message = f"SparkApplication {name} waits for the Spark operator."
         if state == "Running":
@@ -325,15 +252,18 @@ class _Pass:
         if progress is not None:
             phase = "Publishing" if self.publishes else "Computing"
             message = progress.message or ("Results are being published." if self.publishes else "Spark is computing.")
-        if (stuck := next((pod for pod in self._pods if pod.trouble and pod.lives), None)) is not None:
+        if (stuck := next((pod for pod in self.pods if pod.trouble and pod.lives), None)) is not None:
             message = f"Pod {stuck.name} does not start: {stuck.trouble}"
-        return BackfillDecision((), self._status(phase, message), (), _LATER_S)
+        return phase, message
 
     def stop(self) -> BackfillDecision:
         """Return what to do until no Spark pod is left, and then end as decided, or try again."""
         outcome, message = self.status.outcome or "Failed", self.status.message or ""
-        if outcome != "Succeeded" and self._has_succeeded:
+        if outcome != "Succeeded" and self.has_succeeded:
             return self._stopping("Succeeded", summary(self.spec, self.observed.progress))  # it was faster
+        exists = self.application is not None and "deletionTimestamp" not in self.application["metadata"]
+        if outcome == "Cancelled" and exists and self._may_publish_unheard:  # decided again when its log can be read
+            return self._wait_for_the_log("Computing")
         running = [item for item in self.observed.applications if state_of(item) not in {"Succeeded", "Failed"}]
         living = sorted(pod.name for pod in self.observed.pods if pod.lives)
         if running or living:
@@ -345,13 +275,13 @@ class _Pass:
                 if "deletionTimestamp" not in item["metadata"]
             )
             what = f"Still there: {', '.join(living) or 'a SparkApplication'}."
-            condition = self._condition("SparkPodsStopped", "False", "Stopping", what)
+            condition = self.condition("SparkPodsStopped", "False", "Stopping", what)
             return BackfillDecision(actions, self._status("Stopping", message, condition), (), _SOON_S)
         if outcome == "Cancelled" and self.publishes:  # it had just begun, so it is finished
             outcome = "Retry"
-        may_submit = self.observed.app is not None and self.app.spec is not None
+        may_submit = self.observed.app is not None and self._spec_of_attempts is not None
         if self.publishes and (outcome in {"Failed", "Refused"} or (outcome == "Retry" and not may_submit)):
-            if self._in_one_transaction:
+            if self.in_one_transaction:
                 return self._end("Failed", f"{message}\n{WHOLE_OR_NOTHING}")
             return self._end("Failed", f"{message}\n{HALF_PUBLISHED}", holds=bool(self.status.holds_app))
         match outcome:
@@ -374,10 +304,15 @@ class _Pass:
             return self._stopping("Cancelled", "The backfill was deleted. Nothing was published.")
         name = self.spec.app_ref.name
         if self.observed.app is None or self.app.deleting:
-            return self._stopping("Failed", f"StreamsApp {name} was deleted. Nothing was published.")
+            return self._stopping("Cancelled", f"StreamsApp {name} was deleted. Nothing was published.")
         if self.app.spec is not None and revision_of(self.app.spec) != self.status.revision:
-            return self._stopping("Failed", spec_changed(name))
+            return self._stopping("Cancelled", spec_changed(name))
         return None
+
+    @property
+    def _spec_of_attempts(self) -> StreamsAppSpec | None:
+        """The spec of the application that all attempts run, even if one is tried again after it was changed."""
+        return self.observed.first_spec or self.app.spec
 
     def _submit(self) -> BackfillDecision:
         """Return the start of an attempt."""
@@ -385,14 +320,14 @@ class _Pass:
             return self._stopping("Failed", no_spark_operator(self.desired.namespace))
         if self.observed.refusal is not None:
             return self._stopping("Refused", f"{self.observed.refusal} Then create another StreamsBackfill.")
-        assert self.app.spec is not None
-        revision = self.status.revision or ""
+        spec, revision = self._spec_of_attempts, self.status.revision or ""
+        assert spec is not None
         attempt = Attempt(
             name=self.desired.name,
             uid=self.desired.uid,
-            number=self._next_attempt,
+            number=self.next_attempt,
             spec=self.spec,
-            app=AppRevision(self.desired.namespace, self.app.name, revision, self.app.spec, self.app.uid),
+            app=AppRevision(self.desired.namespace, self.app.name, revision, spec, self.app.uid),
             manifest=self.app.manifest,
             plan_hash=self.status.plan_hash or "",
         )
@@ -401,15 +336,15 @@ class _Pass:
 
     def submitted(self) -> BackfillDecision:
         """Return the status of the next attempt, which is created now or was."""
-        number, created = self._next_attempt, self.unrecorded
+        number, created = self.next_attempt, self.unrecorded
         name = application_name(self.desired.name, number)
         api_version = self.observed.served if created is None else created["apiVersion"]
         status = self._status(
             "Submitted",
             f"SparkApplication {name} waits for the Spark operator.",
-            self._condition("AppStopped", "True", "NoMembers", "Nobody is in the group.")
+            self.condition("AppStopped", "True", "NoMembers", "Nobody is in the group.")
             if self.status.holds_app
-            else self._condition(
+            else self.condition(
                 "AppStopped", "False", "NotNeeded", "Nothing is written to Kafka, so the application may run."
             ),
         ).model_copy(
@@ -430,16 +365,38 @@ class _Pass:
         events = (Event("AttemptFailed", message[:1000], "Warning"),) if outcome == "Retry" else ()
         return BackfillDecision((), status, events, _SOON_S)
 
-    def _wait(self, message: str, *conditions: Condition, patient: bool = False) -> BackfillDecision:
-        if not patient and self._seconds_since(self.status.start_time) >= PATIENCE_S:
+    @property
+    def _may_publish_unheard(self) -> bool:
+        """Whether the job may have begun to publish since its log was last read."""
+        return self.spec.changes_kafka and self.log_is_late
+
+    def _wait_for_the_log(self, phase: Phase) -> BackfillDecision:
+        problem = self.observed.log_problem
+        status = self._status(phase, problem, self.condition(UNREADABLE, "True", "NotRead", problem))
+        status = status.model_copy(update={"outcome": None})
+        return BackfillDecision((), status, (), _LATER_S)
+
+    def _wait_for_others(self, message: str) -> BackfillDecision:
+        condition = self.condition(_TURN, "False", "Waiting", message)
+        return BackfillDecision((), self._status("Waiting", message, condition), (), _LATER_S)
+
+    def _wait(self, message: str, *conditions: Condition) -> BackfillDecision:
+        turn = self._turn()
+        if self.seconds_since(turn[0].last_transition_time if turn else self.status.start_time) >= PATIENCE_S:
             return self._end("Refused", f"{message} Then create another StreamsBackfill.")
-        return BackfillDecision((), self._status("Waiting", message, *conditions), (), _LATER_S)
+        return BackfillDecision((), self._status("Waiting", message, *conditions, *turn), (), _LATER_S)
+
+    def _turn(self) -> tuple[Condition, ...]:
+        """Return since when no other operation goes first; nothing if none ever did."""
+        if self.known(_TURN) is None:
+            return ()
+        return (self.condition(_TURN, "True", "Finished", "No other backfill or reset of the application goes first."),)
 
     def _end(
         self, phase: Literal["Succeeded", "Failed", "Refused"], message: str, *, holds: bool = False
     ) -> BackfillDecision:
         good = phase == "Succeeded"
-        done = self._condition("Complete" if good else "Failed", "True", phase, message)
+        done = self.condition("Complete" if good else "Failed", "True", phase, message)
         status = self._status(phase, message, done).model_copy(
             update={"completion_time": timestamp(self.observed.now), "holds_app": holds or None, "outcome": None}
         )
@@ -449,8 +406,10 @@ class _Pass:
     def _status(self, phase: Phase, message: str, *conditions: Condition) -> StreamsBackfillStatus:
         old, now = self.status, timestamp(self.observed.now)
         if self.desired.spec is not None and self.publishes:
-            reason, what = (_IN_ONE, WHOLE) if self._in_one_transaction else ("Publishing", PARTS)
-            conditions = (*conditions, self._condition(_PUBLISHING, "True", reason, what))
+            reason, what = (IN_ONE, WHOLE) if self.in_one_transaction else ("Publishing", PARTS)
+            conditions = (*conditions, self.condition(PUBLISHING, "True", reason, what))
+        if self.known(UNREADABLE) is not None and not self.observed.log_problem:
+            conditions = (*conditions, self.condition(UNREADABLE, "False", "Read", "Nothing keeps it from being read."))
         replaced = {item.type for item in conditions}
         update: dict[str, object] = {
             "observed_generation": self.desired.generation,
@@ -468,7 +427,7 @@ class _Pass:
         application, progress = self.application, self.observed.progress
         if application is not None and self.status.spark is not None:
             # One that was never started has published nothing: `spark-submit` removes it if the submission fails.
-            drivers = [pod.name for pod in self._pods if pod.is_driver and pod.has_started]
+            drivers = [pod.name for pod in self.pods if pod.is_driver and pod.has_started]
             fields["spark"] = self.status.spark.model_copy(
                 update={
                     "state": shown_state(application) or None,
@@ -483,18 +442,3 @@ class _Pass:
             found = {"ends": progress.ends, "stores": progress.stores, "outputs": progress.outputs}
             fields |= {name: items for name, items in found.items() if items}
         return fields
-
-    def _known(self, kind: str) -> Condition | None:
-        return next((item for item in self.status.conditions if item.type == kind), None)
-
-    def _condition(self, kind: str, value: Literal["True", "False"], reason: str, message: str) -> Condition:
-        known = self._known(kind)
-        same = known is not None and known.status == value
-        return Condition(
-            type=kind,
-            status=value,
-            reason=reason,
-            message=message,
-            last_transition_time=known.last_transition_time if same and known else timestamp(self.observed.now),
-            observed_generation=self.desired.generation,
-        )

@@ -76,6 +76,11 @@ def application_name(backfill: str, attempt: int) -> str:
     return f"{backfill}-{attempt}"
 
 
+def config_map_name(backfill: str) -> str:
+    """Return the name of the ConfigMap of a backfill's attempts."""
+    return f"{backfill}.backfill"
+
+
 def config_map(attempt: Attempt) -> Json:
     """Return the ConfigMap with what the job reads: the application's manifest and the source."""
     app = attempt.app
@@ -90,7 +95,7 @@ def config_map(attempt: Attempt) -> Json:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": _config_map_name(attempt),
+            "name": config_map_name(attempt.name),
             "namespace": app.namespace,
             "labels": attempt.own,
             "ownerReferences": [_owner(attempt)],
@@ -215,9 +220,11 @@ def arguments(attempt: Attempt) -> list[str]:
 
 
 def _settings(spec: StreamsBackfillSpec) -> dict[str, str]:
+    # A task runs over all of its history, and after these failures there is another attempt: twice is enough.
     # Adaptive execution would merge partitions, and with them tasks of the topology.
     return {
         "spark.kubernetes.executor.deleteOnTermination": "true",
+        "spark.task.maxFailures": "2",
         **spec.spark_conf,
         "spark.sql.adaptive.enabled": "false",
     }
@@ -242,7 +249,7 @@ def _pod_template(attempt: Attempt, role: Role) -> Json:
         *users,
     ]
     volumes: list[Json] = [
-        {"name": "backfill", "configMap": {"name": _config_map_name(attempt), "defaultMode": 0o444}},
+        {"name": "backfill", "configMap": {"name": config_map_name(attempt.name), "defaultMode": 0o444}},
         *([{"name": "secrets", "projected": {"defaultMode": SECRET_FILE_MODE, "sources": secrets}}] if secrets else []),
         {"name": "tmp", "emptyDir": {}},
         *canonical_list(template.volumes),
@@ -275,10 +282,6 @@ def _pod_template(attempt: Attempt, role: Role) -> Json:
 def _executors_account(attempt: Attempt) -> str:
     """Return the application's account, as a setting too: Spark 4.3 ignores a template's and would give them the driver's."""
     return attempt.app.spec.service_account_name or attempt.app.name
-
-
-def _config_map_name(attempt: Attempt) -> str:
-    return f"{attempt.name}.backfill"
 
 
 def _owner(attempt: Attempt) -> Json:

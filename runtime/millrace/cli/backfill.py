@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -26,7 +27,16 @@ from millrace.cli.application import (
     show,
 )
 from millrace.dev.java import spark_java_home
-from millrace.errors import ConfigError, StreamsError, UnsupportedFeatureError
+from millrace.errors import (
+    ConfigError,
+    InvalidTimestampError,
+    ProductionError,
+    SerializationError,
+    StreamsError,
+    UnavailableSerdeError,
+    UnsupportedFeatureError,
+    UnusableHistoryError,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +46,8 @@ if TYPE_CHECKING:
 
 _FILES = "://"
 _PARQUET = "parquet://"
+_TOO_LARGE = "(MSG_SIZE_TOO_LARGE)"
+"""What errors have in their text if a record is larger than a topic or the producer takes."""
 
 
 class Outputs(StrEnum):
@@ -191,7 +203,7 @@ def backfill(
                 transaction_records=transaction_records,
                 attempt_of=attempt_of,
             )
-            with reporter, reporter.watching(spark) as stages:
+            with _unusable_history(), reporter, reporter.watching(spark) as stages:
                 result = run_backfill(spark, spec, reporter.phase, stages)
             # Before anything else can fail: whoever reads this does not start it again.
             reporter.report(result, dry_run=dry_run, tables=tables)
@@ -200,6 +212,23 @@ def backfill(
     except StreamsError as error:
         reporter.failed(error)
         raise
+
+
+@contextmanager
+def _unusable_history() -> Iterator[None]:
+    """Raise errors of this block that depend on records alone as final; user code may have called what was down.
+
+    Raises:
+        UnusableHistoryError: another attempt would fail at the same record.
+    """
+    try:
+        yield
+    except UnavailableSerdeError:
+        raise
+    except (SerializationError, InvalidTimestampError, ProductionError) as error:
+        if isinstance(error, ProductionError) and _TOO_LARGE not in str(error):
+            raise
+        raise UnusableHistoryError(str(error)) from error
 
 
 def _diagram(app: Application, form: DiagramFormat) -> str:

@@ -22,6 +22,7 @@ _WRONG_INPUT = (
     errors.EntrypointError,
     errors.UnsupportedFeatureError,
     errors.MissingHistoryError,
+    errors.UnusableHistoryError,
 )
 
 _HINTS: dict[type[errors.StreamsError], str] = {

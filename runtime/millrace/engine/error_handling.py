@@ -11,7 +11,13 @@ from typing import Any, Final, Protocol
 
 from millrace.config import StreamsConfig
 from millrace.engine.record_collector import RecordCollector
-from millrace.errors import ConfigError, FailedProcessingError, SerializationError, TaskCorruptedError
+from millrace.errors import (
+    ConfigError,
+    FailedProcessingError,
+    SerializationError,
+    TaskCorruptedError,
+    UnavailableSerdeError,
+)
 from millrace.loading import implements, load_instance
 from millrace.processor import handlers
 from millrace.processor.handlers import (
@@ -113,7 +119,7 @@ class ErrorHandling:
         """Ask the handler about an input record that cannot be read; return to skip it.
 
         Raises:
-            SerializationError: the handler said FAIL.
+            SerializationError: the handler said FAIL; an UnavailableSerdeError if it is not the record's fault.
         """
         which, serde = ("value", value_serde)
         if raw.key is not None:
@@ -137,7 +143,8 @@ class ErrorHandling:
         )
         self._send_dead_letters(response)
         if response.action is HandlerAction.FAIL:
-            raise SerializationError(
+            kind = UnavailableSerdeError if _is_unavailable(error) else SerializationError
+            raise kind(
                 f"Task {self._task_id}: source {node} cannot read the {which} at offset {raw.offset} of "
                 f"{raw.topic}-{raw.partition} with {serde!r}: {error}. Give the source the serde the records were written "
                 "with, or set deserialization.exception.handler to LogAndContinueExceptionHandler to skip such records."
@@ -260,3 +267,12 @@ class ErrorHandling:
             self._collector.send(
                 letter.topic, letter.key, letter.value, letter.timestamp, letter.headers, letter.partition
             )
+
+
+def _is_unavailable(error: BaseException | None) -> bool:
+    """Return whether a serde failed for another reason than the record: bytes alone need no network and no disk."""
+    while error is not None:
+        if isinstance(error, UnavailableSerdeError | OSError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -15,20 +15,20 @@ they may change while the application runs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from millrace import config_providers
 from millrace.config import StreamsConfig
-from millrace.errors import ConfigError, SerializationError
+from millrace.errors import ConfigError, SerializationError, UnavailableSerdeError
 from millrace.records import NO_HEADERS, Headers
 from millrace.serdes.base import Serde
 
 try:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
     from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-    from confluent_kafka.schema_registry.error import SchemaRegistryError
+    from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
     from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext
@@ -53,6 +53,7 @@ MakeCodecs: TypeAlias = Callable[[SchemaRegistryClient], tuple[Codec, Codec]]
 _PREFIX: Final = "schema.registry."
 _LOGIN: Final = "basic.auth.user.info"
 _REFUSED: Final = frozenset({401, 403})
+_UNAVAILABLE: Final = _REFUSED | {408, 429, 500, 502, 503, 504}
 
 
 _COMMON: Final = {"subject.name.strategy.type": "TOPIC"}
@@ -120,7 +121,7 @@ class _RegistrySerde(Serde[T], Generic[T]):
         try:
             encoded: bytes = self._do(lambda opened: opened.write(data, self._context(topic, headers)))
         except Exception as error:
-            raise SerializationError(
+            raise _kind_of(error)(
                 f"{self!r} cannot write {type(data).__qualname__} for subject {self._subject(topic)!r}: {error}"
             ) from error
         return encoded
@@ -130,7 +131,7 @@ class _RegistrySerde(Serde[T], Generic[T]):
         try:
             decoded: T = self._do(lambda opened: opened.read(data, self._context(topic, headers)))
         except Exception as error:
-            raise SerializationError(f"{self!r} cannot read {len(data)} bytes from topic {topic!r}: {error}") from error
+            raise _kind_of(error)(f"{self!r} cannot read {len(data)} bytes from topic {topic!r}: {error}") from error
         return decoded
 
     def _context(self, topic: str, headers: Headers) -> SerializationContext:
@@ -290,9 +291,23 @@ def _ignoring_context(function: Callable[[Any], Any] | None) -> Codec | None:
     return None if function is None else lambda value, _context: function(value)
 
 
-def _is_refusal(error: BaseException | None) -> bool:
+def _is_refusal(error: BaseException) -> bool:
+    return any(
+        isinstance(cause, SchemaRegistryError) and cause.http_status_code in _REFUSED for cause in _causes(error)
+    )
+
+
+def _kind_of(error: BaseException) -> type[SerializationError]:
+    """Return what to raise: the registry did not do what it will do another time, or the data does not fit."""
+    for cause in _causes(error):
+        if isinstance(cause, OSError | OAuthTokenError):
+            return UnavailableSerdeError
+        if isinstance(cause, SchemaRegistryError) and cause.http_status_code in _UNAVAILABLE:
+            return UnavailableSerdeError
+    return SerializationError
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
-        if isinstance(error, SchemaRegistryError) and error.http_status_code in _REFUSED:
-            return True
+        yield error
         error = error.__cause__ or error.__context__
-    return False

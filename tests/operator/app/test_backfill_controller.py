@@ -178,6 +178,22 @@ def test_group_of_attempts_goes_when_the_backfill_has_ended(world, failure):
     assert not backfill.get("finalizers")
 
 
+def test_attempt_after_a_change_of_the_application_has_the_image_of_the_first(world):
+    """The first attempt's ConfigMap says what that was: what it has published in part is finished by the same program."""
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Publishing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.spec["image"] = "registry.example/app:2"
+    world.app_status(currentRevision=world.revision, backfill="history")
+    pod = world.driver(application, '{"backfill": {"state": "Publishing"}}\n', "terminated")
+    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
+    world.spark_state(application, "FAILED")
+    world.run()
+    world.run()
+    assert world.server.objects[SPARK.path("default", "history-2")]["spec"]["image"] == "registry.example/app:1"
+
+
 def test_somebody_elses_spark_application_is_left_alone(world):
     """Its name is taken, and the status says so; the application is let go."""
     world.serve(SPARK, "history-1", {"type": "Scala"})
@@ -203,6 +219,29 @@ def test_driver_that_was_never_started_has_published_nothing(world, state, held)
     for _ in range(3):
         world.run()
     assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", held)
+
+
+def test_log_that_cannot_be_read_once_says_nothing(world):
+    """The kubelet may be away for a moment: the job has not published for that, and can still be cancelled."""
+    application = world.submit()
+    log = '{"backfill": {"state": "Computing"}}\n'
+    world.driver(application, log)
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.driver(application, 502)
+    world.run()
+    conditions = {item["type"]: item for item in world.status["conditions"]}
+    assert "PublicationBegun" not in conditions
+    assert world.status["phase"] == "Computing"
+    assert conditions["DriverLogUnreadable"]["status"] == "True"
+    assert "The log of pod history-1-driver cannot be read: " in conditions["DriverLogUnreadable"]["message"]
+    world.driver(application, log)
+    path = BACKFILLS.path("default", "history")
+    backfill = world.server.objects[path]
+    backfill["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.watch(BACKFILLS, world.server.put(path, backfill))
+    world.run()
+    assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
 
 
 def test_webhook_that_does_not_answer_is_waited_for_a_while(world):

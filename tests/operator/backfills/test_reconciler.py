@@ -11,6 +11,7 @@ from tests.operator.backfills.world import APACHE, FOREIGN, CrashError, World, s
 from millrace.plan.reset import ActiveMember
 from millrace_operator.backfills.model import CreateObject, DeleteBackfill, DeleteSparkApplication
 from millrace_operator.backfills.reconciler import PATIENCE_S, reconcile_backfill
+from millrace_operator.backfills.situation import LOG_PATIENCE_S, PUBLISHING, UNREADABLE
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import SetFinalizer
 
@@ -34,6 +35,11 @@ def advance(world, phase, passes=20):
         world.executors_end()
         world.pass_over()
     raise AssertionError(f"{world.status.phase}: {world.status.message}")
+
+
+def condition(world, kind):
+    """Return the value of a condition; None if the status does not have it."""
+    return next((item.status for item in world.status.conditions if item.type == kind), None)
 
 
 def phases(world):
@@ -173,6 +179,19 @@ def test_one_operation_at_a_time():
     assert world.status.phase == "Succeeded"
 
 
+def test_patience_with_an_obstacle_begins_after_the_others():
+    """However long they took, what is in the way then has its ten minutes to go."""
+    world = World(before=("StreamsReset again",))
+    world.pass_over()
+    world.now += 10 * PATIENCE_S
+    world.pass_over()
+    world.before, world.brokers_answer = (), False
+    for seconds, phase in ((0, "Waiting"), (PATIENCE_S - 1, "Waiting"), (1, "Refused")):
+        world.now += seconds
+        world.pass_over()
+        assert world.status.phase == phase
+
+
 @pytest.mark.parametrize("fields", [{"dry_run": True}, {"sink": "parquet:///tables"}])
 def test_what_writes_nothing_to_kafka_leaves_the_application_running(fields):
     """Not even strangers in the group matter."""
@@ -209,6 +228,17 @@ def test_refusal_by_the_job_is_final():
     world.spark("refuse")
     world.settle()
     assert (world.status.phase, world.status.attempt) == ("Refused", 1)
+
+
+@pytest.mark.parametrize("in_one_transaction", [True, False])
+def test_refusal_while_publishing_is_final_too(in_one_transaction):
+    """A record is too large for its topic in every attempt; only if there are parts, the application stays stopped."""
+    world = running(in_one_transaction=in_one_transaction)
+    world.spark("publish")
+    world.pass_over()
+    world.spark("refuse")
+    advance(world, "Failed")
+    assert (world.held, world.status.attempt) == (not in_one_transaction, 1)
 
 
 def test_application_stays_stopped_while_an_executor_may_still_write():
@@ -323,6 +353,19 @@ def test_changed_application_does_not_end_a_job_that_publishes():
     assert (world.status.phase, world.published) == ("Succeeded", 1)
 
 
+def test_attempt_after_a_change_of_the_application_runs_the_program_of_the_first():
+    """What was published in part is finished by the same program; a new topology would be refused, or not fit."""
+    world = running()
+    world.spark("publish")
+    world.pass_over()
+    world.app_changes = {"image": "registry.example/words:2", "serviceAccountName": "other"}
+    world.spark("fail")
+    advance(world, "Submitted")
+    first, second = world.applications.values()
+    assert second["spec"]["image"] == first["spec"]["image"] != world.app().spec.image
+    assert second["spec"]["executor"]["template"]["spec"] == first["spec"]["executor"]["template"]["spec"]
+
+
 def test_vanished_spark_application_is_not_created_again():
     """Somebody has deleted it, who may do the same again."""
     world = World()
@@ -342,6 +385,73 @@ def test_vanished_driver_may_have_published():
     world.spark("vanish")
     world.settle()
     assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
+
+
+def test_log_that_cannot_be_read_for_a_while_changes_nothing():
+    """A job that only computes is still cancelled when its log can be read again."""
+    world = running()
+    world.unreadable = True
+    world.deleted = True
+    for _ in range(3):
+        world.now += LOG_PATIENCE_S
+        world.pass_over()
+        assert (phases(world), condition(world, UNREADABLE)) == (("Computing", True), "True")
+    world.unreadable = False
+    world.pass_over()
+    assert (world.status.phase, world.status.outcome) == ("Stopping", "Cancelled")
+    assert (condition(world, UNREADABLE), condition(world, PUBLISHING)) == ("False", None)
+
+
+def test_failure_is_judged_when_the_log_can_be_read():
+    """Whether the job had published is in there, and why it failed."""
+    world = running(spec=spec(attempts=1))
+    world.unreadable = True
+    world.spark("fail")
+    world.pass_over()
+    assert phases(world) == ("Computing", True)
+    world.now += LOG_PATIENCE_S / 2
+    world.unreadable = False
+    advance(world, "Failed")
+    assert not world.held
+    assert "it is full" in world.status.message
+
+
+def test_log_that_stays_unreadable_after_the_driver_has_ended_counts_as_gone():
+    """Then nobody can tell any more whether the job has published."""
+    world = running(spec=spec(attempts=1))
+    world.unreadable = True
+    world.spark("publish")
+    world.spark("fail")
+    world.pass_over()
+    world.now += LOG_PATIENCE_S
+    advance(world, "Failed")
+    assert phases(world) == ("Failed", True)
+
+
+def test_job_is_not_cancelled_while_nobody_can_tell_whether_it_publishes():
+    """It may have begun since its log was last read: that it is cancelled is taken back."""
+    world = running()
+    world.deleted = True
+    world.pass_over()
+    world.unreadable = True
+    world.spark("publish")
+    assert world.pass_over().actions == ()
+    assert world.status.phase == "Computing"
+    world.unreadable = False
+    world.settle()
+    assert (world.published, world.half, world.status.attempt) == (1, False, 1)
+
+
+def test_dry_run_is_cancelled_without_its_log():
+    """It publishes nothing."""
+    world = running(spec=spec(dry_run=True))
+    world.unreadable = True
+    world.deleted = True
+    for _ in range(5):
+        world.pass_over()
+        if world.gone:
+            break
+    assert (world.gone, world.status.attempt, world.applications) == (True, 1, {})
 
 
 def test_job_that_publishes_while_it_is_cancelled_is_finished():
@@ -497,6 +607,8 @@ EVENTS = st.one_of(
             "change",
             "ends",
             "app",
+            "unreadable",
+            "readable",
         ]
     ),
     st.tuples(st.just("pass"), st.one_of(st.none(), st.integers(0, 2))),
@@ -520,6 +632,8 @@ def happen(world, event):
             world.executors_end()
         case "app":
             world.app_pass()
+        case "unreadable" | "readable":
+            world.unreadable = event == "unreadable"
         case _:
             world.spark(event)
 
@@ -539,7 +653,7 @@ def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts, i
     if not world.gone:
         world.settle(passes=400)
     world.app_pass()
-    if world.half or (world.held and "vanish" in events):  # a job whose log is gone may have published
+    if world.half or (world.held and {"vanish", "unreadable"}.intersection(events)):  # without a log nobody can tell
         assert phases(world) == ("Failed", True)
         assert world.pods == 0
     else:

@@ -1,5 +1,7 @@
 """SparkApplications of both kinds: what is in them, and what their states mean."""
 
+from dataclasses import replace
+
 import pytest
 from tests.manifest import wrong
 
@@ -71,6 +73,16 @@ def test_both_kinds_have_the_same_pods_and_arguments():
     driver, executor = one["driver"]["template"]["spec"], one["executor"]["template"]["spec"]
     assert (driver["automountServiceAccountToken"], executor["automountServiceAccountToken"]) == (True, False)
     assert driver["containers"][0]["securityContext"]["readOnlyRootFilesystem"]
+
+
+@pytest.mark.parametrize("api_version", [SPARK_OPERATOR, APACHE])
+def test_tasks_are_tried_twice_unless_the_user_says_otherwise(api_version):
+    """After that there is another attempt, and the application stands still meanwhile."""
+    given = attempt()
+    assert spark_application(given, api_version)["spec"]["sparkConf"]["spark.task.maxFailures"] == "2"
+    conf = {**given.spec.spark_conf, "spark.task.maxFailures": "8"}
+    given = replace(given, spec=given.spec.model_copy(update={"spark_conf": conf}))
+    assert spark_application(given, api_version)["spec"]["sparkConf"]["spark.task.maxFailures"] == "8"
 
 
 def test_executors_have_the_applications_service_account():

@@ -24,7 +24,7 @@ from millrace_operator.backfills.spark_application import shown_state, state_of
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER, labels
 from millrace_operator.model import AppRevision, DesiredApp, Key, SetFinalizer
-from millrace_operator.reconcile.revisions import revision_of
+from millrace_operator.reconcile.revisions import revision_of, spec_of
 
 KUBEFLOW, APACHE = "sparkoperator.k8s.io/v1beta2", "spark.apache.org/v1"
 FOREIGN = ActiveMember("m-9", None, "java-1-StreamThread-1-consumer", "/10.0.0.9")
@@ -75,6 +75,8 @@ class World:
     """Why pods do not start, by name."""
     progress: Progress | None = None
     """The last report of the latest driver."""
+    unreadable: bool = False
+    """Whether the logs of drivers cannot be read, although they are there."""
     published: int = 0
     """How many attempts have published everything."""
     in_one_transaction: bool = False
@@ -136,6 +138,7 @@ class World:
             ActiveMember(f"m-{index}", None, f"app-{index}.u-StreamThread-1-consumer", "/10.0.0.1")
             for index in range(self.pods)
         )
+        log_is_there = any("driver" in name for name in self.spark_pods if self._is_current(name))
         observed = ObservedBackfill(
             self.now,
             app=self.app() if self.exists else None,
@@ -148,8 +151,10 @@ class World:
                 SparkPod(name, "driver" in name, int(name.split("-")[1]), lives, self.troubles.get(name, ""))
                 for name, lives in self.spark_pods.items()
             ),
-            progress=self.progress if self._is_current(self._latest()) else None,
-            log_is_there=any("driver" in name for name in self.spark_pods if self._is_current(name)),
+            progress=self.progress if self._is_current(self._latest()) and not self.unreadable else None,
+            log_is_there=log_is_there,
+            log_problem="The node of the driver does not answer" if log_is_there and self.unreadable else "",
+            first_spec=self._first_spec(),
         )
         if needs_members(desired) and self.exists:
             observed = (
@@ -158,6 +163,12 @@ class World:
                 else replace(observed, problem="The brokers do not answer")
             )
         return desired, observed
+
+    def _first_spec(self):
+        """Return what the attempts' ConfigMap says of the application, if that has another spec now."""
+        app, made = self.app().spec, self.config_maps.get("history.backfill")
+        changed = self.status is not None and revision_of(app) != self.status.revision
+        return spec_of(made) if made and changed else None
 
     def pass_over(self, crash_after=None):
         """Run one pass, stopping after this many actions if given, and return the decision."""
@@ -248,7 +259,7 @@ class World:
             if event == "succeed":
                 self.spark_pods |= {driver: False, executor: False}
                 self._set(item, "COMPLETED")
-        elif event in {"fail", "refuse"} and not (event == "refuse" and self.half):
+        elif event in {"fail", "refuse"}:
             self.spark_pods |= {driver: False, executor: False}
             state = "Refused" if event == "refuse" else "Failed"
             begun = self.progress is not None and self.progress.has_published

@@ -24,6 +24,7 @@ class ApiServer:
         self.refused = {}
         """Error answers (status, message) to the creation of objects, by path."""
         self.logs = {}
+        """Logs by path; a number is the status of an error answer instead."""
         self._versions = itertools.count(1)
         server = self
 
@@ -80,7 +81,8 @@ class ApiServer:
             status, reason = self.failures.pop(0)
             return status, {"kind": "Status", "reason": reason, "message": f"{reason}, as the test wants it"}
         if path in self.logs:
-            return 200, self.logs[path].encode()
+            log = self.logs[path]
+            return (200, log.encode()) if isinstance(log, str) else (log, {"reason": "Unavailable"})
         status_of = path.removesuffix("/status")
         match method:
             case "GET" if path in self.objects:

@@ -1,0 +1,153 @@
+"""What a pass over a backfill knows: the resource, what was observed, and what follows from both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from millrace.manifest import Condition, StreamsBackfillSpec, StreamsBackfillStatus
+from millrace.plan.model import TopologyPlan
+from millrace_operator.backfills.model import DesiredBackfill, ObservedBackfill, SparkPod
+from millrace_operator.backfills.spark_application import application_name, state_of
+from millrace_operator.model import DesiredApp, Object, ObservedApp
+from millrace_operator.reconcile.children_view import ChildrenView, view_of
+from millrace_operator.reconcile.revisions import revision_of
+from millrace_operator.reconcile.status import timestamp
+
+PUBLISHING: Final = "PublicationBegun"
+IN_ONE: Final = "InOneTransaction"
+UNREADABLE: Final = "DriverLogUnreadable"
+LOG_PATIENCE_S: Final = 300.0
+"""How long the log of a driver that has ended is waited for, if it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """One backfill at the time of one pass.
+
+    Args:
+        desired: The resource as it stands.
+        observed: What was seen of the application, its brokers and its Spark pods.
+    """
+
+    desired: DesiredBackfill
+    observed: ObservedBackfill
+
+    @property
+    def status(self) -> StreamsBackfillStatus:
+        """The status that was last written."""
+        return self.desired.status or StreamsBackfillStatus()
+
+    @property
+    def spec(self) -> StreamsBackfillSpec:
+        """The spec, which is immutable and was valid when the backfill began."""
+        assert self.desired.spec is not None
+        return self.desired.spec
+
+    @property
+    def app(self) -> DesiredApp:
+        """The application, where there is one."""
+        assert self.observed.app is not None
+        return self.observed.app
+
+    @property
+    def view(self) -> ChildrenView:
+        """The application's children."""
+        return view_of(self.app, ObservedApp(now=self.observed.now, objects=self.observed.objects))
+
+    @property
+    def plan(self) -> TopologyPlan | None:
+        """The plan of the newest revision; None while that is not the one that pods are to run."""
+        spec, status = self.app.spec, self.app.status
+        if spec is None or status is None or status.current_revision != revision_of(spec):
+            return None
+        return self.view.plan(status.current_revision)
+
+    @property
+    def application(self) -> Object | None:
+        """The SparkApplication of the latest attempt; None if there is none."""
+        name = self.status.spark.name if self.status.spark else None
+        return next((item for item in self.observed.applications if item["metadata"]["name"] == name), None)
+
+    @property
+    def next_attempt(self) -> int:
+        """The number of the attempt after the latest."""
+        return (self.status.attempt or 0) + 1
+
+    @property
+    def unrecorded(self) -> Object | None:
+        """The SparkApplication of the next attempt: the status that says so could not be written."""
+        name = application_name(self.desired.name, self.next_attempt)
+        return next((item for item in self.observed.applications if item["metadata"]["name"] == name), None)
+
+    @property
+    def pods(self) -> list[SparkPod]:
+        """The latest attempt's."""
+        return [pod for pod in self.observed.pods if pod.attempt == self.status.attempt]
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether the latest attempt has; its last report counts, whatever becomes of its driver after that."""
+        state = state_of(self.application) if self.application is not None else "Failed"
+        reported = self.observed.progress is not None and self.observed.progress.state == "Succeeded"
+        return state == "Succeeded" or (reported and state == "Failed")
+
+    @property
+    def log_is_late(self) -> bool:
+        """Whether the driver's log cannot be read now, but may be later: nobody can tell yet what the job has done."""
+        if not self.observed.log_problem:
+            return False
+        state = "Failed" if self.application is None else state_of(self.application)
+        runs = state in {"New", "Running"} and any(pod.is_driver and pod.lives for pod in self.pods)
+        known = self.known(UNREADABLE)
+        since = known.last_transition_time if known is not None and known.status == "True" else None
+        return runs or self.seconds_since(since) < LOG_PATIENCE_S
+
+    @property
+    def log_is_gone(self) -> bool:
+        """Whether the driver's log will never be read."""
+        return not self.observed.log_is_there or (bool(self.observed.log_problem) and not self.log_is_late)
+
+    @property
+    def publishes(self) -> bool:
+        """Whether the job has begun to publish, or may have: its driver did run, and its log is gone."""
+        reported = self.observed.progress is not None and self.observed.progress.has_published
+        known = self.known(PUBLISHING) is not None
+        has_run = self.status.spark is not None and self.status.spark.driver_pod is not None
+        unknown = has_run and self.log_is_gone and self.status.phase != "Stopping"
+        return self.spec.changes_kafka and (reported or known or unknown)
+
+    @property
+    def in_one_transaction(self) -> bool:
+        """Whether all that was published by any attempt was so in one transaction, as far as is known."""
+        known, progress = self.known(PUBLISHING), self.observed.progress
+        if progress is not None and progress.has_published and not progress.in_one_transaction:
+            return False
+        return known.reason == IN_ONE if known is not None else progress is not None and progress.in_one_transaction
+
+    def seconds_since(self, time: str | None) -> float:
+        """Return how long ago a time of the status was; 0 if it has none."""
+        return 0.0 if time is None else self.observed.now - datetime.fromisoformat(time).timestamp()
+
+    @property
+    def in_phase_s(self) -> float:
+        """How long ago the phase last changed."""
+        return self.seconds_since(self.status.phase_time)
+
+    def known(self, kind: str) -> Condition | None:
+        """Return the condition of a type in the status; None if it has none."""
+        return next((item for item in self.status.conditions if item.type == kind), None)
+
+    def condition(self, kind: str, value: Literal["True", "False"], reason: str, message: str) -> Condition:
+        """Return a condition, which keeps the time of its last change if it is in the status with the same value."""
+        known = self.known(kind)
+        same = known is not None and known.status == value
+        return Condition(
+            type=kind,
+            status=value,
+            reason=reason,
+            message=message,
+            last_transition_time=known.last_transition_time if same and known else timestamp(self.observed.now),
+            observed_generation=self.desired.generation,
+        )
