@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -31,10 +32,15 @@ def environment(name: str, hint: str = "") -> Path:
         shutil.rmtree(directory, ignore_errors=True)
         pip = (str(programs / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         try:
-            subprocess.run((sys.executable, "-m", "venv", str(directory)), check=True)
-            subprocess.run((*pip, "--require-hashes", "-r", str(requirements)), check=True)
+            subprocess.run((sys.executable, "-m", "venv", str(directory)), check=True, env=own_variables())
+            subprocess.run((*pip, "--require-hashes", "-r", str(requirements)), check=True, env=own_variables())
         except subprocess.CalledProcessError as error:
             shutil.rmtree(directory, ignore_errors=True)
             raise SystemExit(f"{requirements.name} could not be installed; pip's message is above. {hint}") from error
         ready.touch()
     return programs
+
+
+def own_variables() -> dict[str, str]:
+    """Return the variables for an environment's programs: without PYTHONPATH, whose packages would pass for its own."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from benchmarks.environments import environment
+from benchmarks.environments import environment, own_variables
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.docs.test_pages import BROKER, blocks, run
 from tests.java_programs import compile_java, run_java
@@ -183,7 +183,7 @@ static void assertEquals(Object expected, Object found) {
 def until_terminated(command: Sequence[str | Path], directory: Path, exit_code: int = 0) -> Iterator[Callable[[], str]]:
     """Run a process until the block ends."""
     log = directory / "log"
-    variables = {**os.environ, "TOPIC_PARTITIONS": str(PARTITIONS)}
+    variables = {**own_variables(), "TOPIC_PARTITIONS": str(PARTITIONS)}
     with log.open("w") as to_log:
         process = subprocess.Popen(command, cwd=directory, env=variables, stdout=to_log, stderr=to_log)
         try:
@@ -271,5 +271,7 @@ def test_test_of_the_page_about_faust_passes(tmp_path: Path) -> None:
     """What stands beside a test with Millrace is one that passes too."""
     program = "\n".join([*blocks("from-faust.md", "python", "Faust"), "import asyncio", "asyncio.run(test_collect())"])
     command = [environment("faust") / "python", "-c", program]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=own_variables(), capture_output=True, text=True, check=False, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
