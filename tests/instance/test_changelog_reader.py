@@ -51,9 +51,9 @@ class AllAtOnce:
 
 
 @contextmanager
-def table_reader(kafka, app, source, tmp_path):
+def table_reader(kafka, app, source, tmp_path, **options):
     """Yield a reader, and a task with a table whose store is restored from its source topic."""
-    config = StreamsConfig.of(settings(kafka, app, tmp_path, topology_optimization="all"))
+    config = StreamsConfig.of(settings(kafka, app, tmp_path, topology_optimization="all", **options))
     builder = StreamsBuilder()
     builder.table(source, "table", consumed=Consumed.with_(Serdes.string(), Serdes.string()))
     topology = builder.build({"application.id": app, "topology.optimization": "all"})
@@ -129,7 +129,8 @@ def test_a_standby_that_has_read_a_commit_marker_has_no_lag(kafka, topic_factory
     producer.begin_transaction()
     producer.produce(source, "1", "k", 0)
     producer.flush(30)
-    with table_reader(kafka, app, source, tmp_path) as (reader, task):
+    before_the_marker = {"restore_consumer_isolation_level": "read_uncommitted"}
+    with table_reader(kafka, app, source, tmp_path, **before_the_marker) as (reader, task):
         reader.begin([AddedTask(task, {}, standby=True)])
         wait_until(lambda: reader.changelogs, "the offsets are known", meanwhile=reader.take_offsets)
         wait_until(lambda: keys(task) == ["k"], "the record is read", meanwhile=reader.read)
