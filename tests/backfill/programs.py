@@ -7,7 +7,8 @@ import signal
 from dataclasses import dataclass, field
 
 from millrace.dsl import Consumed, Grouped, Materialized, Produced, SessionWindows, StreamsBuilder
-from millrace.serdes import Serdes
+from millrace.errors import UnavailableSerdeError
+from millrace.serdes import Serde, Serdes
 
 
 @dataclass
@@ -28,6 +29,27 @@ class Killed:
 def die(_value):
     """End the process, without a word."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+class UnavailableSerde(Serde[str]):
+    """A serde whose schema registry is down."""
+
+    def serialize(self, topic, value):
+        raise UnavailableSerdeError(f"No schema for {value!r} of {topic}: the registry does not answer")
+
+    deserialize = serialize
+
+
+@dataclass
+class ReadWithUnavailableSerde:
+    """Reads records whose values it cannot read now."""
+
+    source: str
+
+    def __call__(self):
+        builder = StreamsBuilder()
+        builder.stream(self.source, Consumed.with_(Serdes.string(), UnavailableSerde())).to("out")
+        return builder.build()
 
 
 @dataclass

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from tests.backfill.broker_app import FIRST_TIMESTAMP, App
-from tests.backfill.programs import CountPerKey
+from tests.backfill.programs import CountPerKey, ReadWithUnavailableSerde
 from tests.waiting import wait_until
 
 from millrace.backfill.failures import spark_failures
@@ -20,7 +20,7 @@ from millrace.backfill.run import BackfillSpec, run_backfill
 from millrace.backfill.sources import FileSource, read_sources
 from millrace.config import StreamsConfig
 from millrace.engine.partitioner import partition_for_key
-from millrace.errors import ConfigError, StreamsError
+from millrace.errors import ConfigError, StreamsError, UnavailableSerdeError
 from millrace.records import TopicPartition
 
 PARTITIONS = 3
@@ -39,12 +39,12 @@ def test_many_keys_get_the_partitions_that_each_gets_alone(keys, partitions, sta
     assert partitions_of_keys(column, partitions).tolist() == expected
 
 
-def history(*sources):
+def history(*sources, program=PROGRAM):
     """Return the history of an application that reads `lines`."""
     extents = {TopicPartition("lines", number): Extent(0, 0, 0) for number in range(PARTITIONS)}
     kafka = KafkaHistory(SETTINGS, {"lines": PARTITIONS}, {}, extents)
-    plan = PROGRAM().build(StreamsConfig.of(SETTINGS)).plan()
-    return FileHistory.of(kafka, sources, PROGRAM, plan)
+    plan = program().build(StreamsConfig.of(SETTINGS)).plan()
+    return FileHistory.of(kafka, sources, program, plan)
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +120,15 @@ def test_columns_that_do_not_fit(spark, table, tmp_path, columns, message):
     table.write.parquet(path)
     with pytest.raises(StreamsError, match=message):
         records(spark, FileSource("lines", path, columns))
+
+
+def test_a_registry_that_is_down_is_not_the_fault_of_the_data(spark, table, tmp_path):
+    """Another attempt may succeed, which a SerializationError rules out."""
+    path = str(tmp_path / "table")
+    table.write.parquet(path)
+    source = FileSource("lines", path, COLUMNS)
+    with pytest.raises(UnavailableSerdeError, match="No schema for 'v"), spark_failures():
+        history(source, program=ReadWithUnavailableSerde("lines")).rows(spark).collect()
 
 
 def test_null_timestamps(spark, table, tmp_path):

@@ -31,7 +31,7 @@ from millrace.backfill.murmur2 import partitions_of_keys
 from millrace.backfill.rows import ROWS_DDL
 from millrace.backfill.sources import ROLES, FileSource
 from millrace.config import StreamsConfig
-from millrace.errors import ConfigError, SerializationError
+from millrace.errors import ConfigError, SerializationError, UnavailableSerdeError
 from millrace.plan.model import TopologyPlan
 from millrace.records import TIMESTAMP, RawRecord, TopicPartition
 from millrace.topology import SourceNode, Topology
@@ -252,6 +252,8 @@ class _Encode:
             return None
         try:
             return serde.serialize(self._source.topic, value) if serde is not None else str(value).encode()
+        except UnavailableSerdeError:
+            raise
         except Exception as error:
             name = self._source.columns.get(role, "(all others)")
             raise SerializationError(
