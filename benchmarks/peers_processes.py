@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
     sys.stdin.read()
     for child in children:
         child.end()
-    failed = [child.process.wait() for child in children if child.process.wait()]
+    exit_codes = [child.process.wait() for child in children]
     for child in children:
         child.reader.join()
     reports = [child.latest for child in children]
@@ -82,7 +82,7 @@ def main(arguments: list[str]) -> int:
         cpu_seconds=own + sum(report["cpu_seconds"] for report in reports),
         whole_cpu_seconds=own + sum(report["whole_cpu_seconds"] for report in reports),
     )
-    return 1 if failed else 0
+    return 1 if any(exit_codes) else 0
 
 
 def _watch(children: list[_Child]) -> None:

@@ -6,9 +6,18 @@ still applies. A message says what was wrong, where (topic, partition, offset, n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 class StreamsError(Exception):
     """The root of all exceptions that Millrace raises."""
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Return an error and, one after the other, those that it was raised for."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def of_thread(error: BaseException) -> Exception:

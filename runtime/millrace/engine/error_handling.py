@@ -17,6 +17,7 @@ from millrace.errors import (
     SerializationError,
     TaskCorruptedError,
     UnavailableSerdeError,
+    causes,
 )
 from millrace.loading import implements, load_instance
 from millrace.processor import handlers
@@ -269,10 +270,6 @@ class ErrorHandling:
             )
 
 
-def _is_unavailable(error: BaseException | None) -> bool:
+def _is_unavailable(error: BaseException) -> bool:
     """Return whether a serde failed for another reason than the record: bytes alone need no network and no disk."""
-    while error is not None:
-        if isinstance(error, UnavailableSerdeError | OSError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(isinstance(cause, UnavailableSerdeError | OSError) for cause in causes(error))

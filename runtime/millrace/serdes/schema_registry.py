@@ -15,13 +15,13 @@ they may change while the application runs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from millrace import config_providers
 from millrace.config import StreamsConfig
-from millrace.errors import ConfigError, SerializationError, UnavailableSerdeError
+from millrace.errors import ConfigError, SerializationError, UnavailableSerdeError, causes
 from millrace.records import NO_HEADERS, Headers
 from millrace.serdes.base import Serde
 
@@ -292,22 +292,14 @@ def _ignoring_context(function: Callable[[Any], Any] | None) -> Codec | None:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    return any(
-        isinstance(cause, SchemaRegistryError) and cause.http_status_code in _REFUSED for cause in _causes(error)
-    )
+    return any(isinstance(cause, SchemaRegistryError) and cause.http_status_code in _REFUSED for cause in causes(error))
 
 
 def _kind_of(error: BaseException) -> type[SerializationError]:
     """Return what to raise: the registry did not do what it will do another time, or the data does not fit."""
-    for cause in _causes(error):
+    for cause in causes(error):
         if isinstance(cause, OSError | OAuthTokenError):
             return UnavailableSerdeError
         if isinstance(cause, SchemaRegistryError) and cause.http_status_code in _UNAVAILABLE:
             return UnavailableSerdeError
     return SerializationError
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
