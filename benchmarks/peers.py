@@ -4,7 +4,7 @@
 
 Each run is a process of its own, with one stream thread, an application id and a disk of its own; the peers by turns, in another
 order every time. The word count is also run with two stream threads, in Java and Millrace, with two replicas of Millrace, and
-with two processes below one (`peers_processes.py`).
+with two processes of one parent (`peers_processes.py`).
 The same for all are the topics, with four partitions, and the intervals of commits (30 s, under exactly-once 100 ms, and 100 ms
 without it in one more case, which tells what exactly-once costs from what commits cost); Java and Millrace have a record cache of
 10 MiB, or none. Java has a heap of 1 GB. Everything else is each peer's default.
