@@ -15,7 +15,10 @@ Between several transactions the application must not start. So the first one co
 in their metadata that the runtime refuses; the last one, or a reset, replaces it. The mark also names the backfill. An executor
 writes only if, after its producer was started, the mark is that of its own backfill. Otherwise tasks of a backfill that was
 frozen would fence nobody, and write after a later one has ended. And a backfill that finds the mark of another sets its own
-before it fences all executors of that one.
+before it fences all executors of that one. An executor commits only if the mark is still there once all its records have offsets:
+Spark may run a task twice, and one that it no longer waits for may outlive the last transaction. Then whoever starts later waits
+for the end of the executor's transaction, as its records are below the end of the changelog. Once the mark is gone, the driver
+fences all executors, since the transaction of one that was killed would stay open.
 
 A driver that dies after its last transaction does not know that it has ended, and whoever starts it again even less. So attempts
 of the same backfill have a name in common: the last transaction also commits an offset of a group with this name, and an attempt
@@ -27,6 +30,7 @@ one, and is seen as a member before this is committed, or it waits until it is.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing
@@ -47,7 +51,7 @@ from millrace.backfill.writer import FENCED, Writer
 from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
 from millrace.engine.offset_metadata import UNFINISHED_BACKFILL, encode_metadata
-from millrace.errors import ConfigError, TaskMigratedError
+from millrace.errors import ConfigError, StreamsError, TaskMigratedError
 from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.kafka.admin_requests import pause
 from millrace.kafka.group_admin import GroupAdmin
@@ -63,6 +67,8 @@ if TYPE_CHECKING:
     from millrace.kafka.client_settings import ClientSettings
 
 __all__ = ["DEFAULT_TRANSACTION_RECORDS", "Changes", "OldRecords", "Publisher", "Written"]
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_TRANSACTION_RECORDS: Final = 10_000_000
 _PART_BYTES: Final = 16 * 1024 * 1024
@@ -199,12 +205,12 @@ class Publisher:
             small = rows.where(~F.col("topic").isin(*logs))
             published.written += _write_in_executors(spark, rows.where(F.col("topic").isin(*logs)), targets, changes)
             published.transactions += len(targets)
-            targets = []
         else:
             small = rows
         in_driver = [size for topic, size in sizes.items() if not (several and topic in logs)]
+        own = [] if several else targets
         with rarely_collected(*MANY_RECORDS), self._writer.transaction():
-            for target, found in groupby(_ordered(spark, small, targets, in_driver), itemgetter(0)):
+            for target, found in groupby(_ordered(spark, small, own, in_driver), itemgetter(0)):
                 records = merged((batch for _, batch in found), frozenset())
                 published.written.append(changes.write(self._writer, self._clients, target, records))
             self._writer.flush()
@@ -213,6 +219,8 @@ class Publisher:
                 self._writer.add_offsets(self._attempts_group, dict(islice(published.offsets.items(), 1)))
             self._writer.commit(self._plan.application_id, published.offsets, partial(preconditions.check, written))
         published.transactions += 1
+        if several:
+            self._end_executors(admin, group, targets)
         return published
 
     def _mark_unfinished(
@@ -241,6 +249,17 @@ class Publisher:
         for target in targets:
             if every or stable[target] < ends[target]:
                 Writer(self._clients, _transactional_id(self._plan.application_id, target)).close()
+
+    def _end_executors(self, admin: AdminClient, group: GroupAdmin, targets: list[TopicPartition]) -> None:
+        """Fence this backfill's own executors after the last transaction; everything is handed over, so no failure matters."""
+        deadline = Deadline(group.timeout_s)
+        try:
+            while is_marked(found := group.positions(), self._mark):  # see `_mark_unfinished`
+                pause(deadline, "fence executors", "the group does not have its new offsets yet")
+            if not is_marked(found, UNFINISHED_BACKFILL):  # else those of a later backfill write
+                self._fence_executors(admin, targets, every=True)
+        except StreamsError as error:
+            _log.warning("Transactions that executors may have left open end only when they time out: %s", error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,15 +352,19 @@ class _ExecutorWrite:
         writer = Writer(clients, _transactional_id(config.application_id, target))
         try:
             with GroupAdmin(clients) as group:
-                if not is_marked(group.positions(), self._changes.mark):
-                    raise TaskMigratedError(FENCED)
-            with rarely_collected(*MANY_RECORDS), writer.transaction():
-                records = merged(chain([first], batches), frozenset())
-                written = self._changes.write(writer, clients, target, records)
-                writer.commit(config.application_id, {})
+                confirm = partial(self._check_mark, group)
+                confirm()
+                with rarely_collected(*MANY_RECORDS), writer.transaction():
+                    records = merged(chain([first], batches), frozenset())
+                    written = self._changes.write(writer, clients, target, records)
+                    writer.commit(config.application_id, {}, confirm)
         finally:
             writer.close()
         yield pa.RecordBatch.from_pylist([written._asdict()])
+
+    def _check_mark(self, group: GroupAdmin) -> None:
+        if not is_marked(group.positions(), self._changes.mark):
+            raise TaskMigratedError(FENCED)
 
 
 def _write_in_executors(
