@@ -17,8 +17,9 @@ from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import backfill_clients, check_unchanged, freeze
+from millrace.backfill.partition_write import Changes, OldRecords
 from millrace.backfill.preconditions import NOTHING_WRITTEN
-from millrace.backfill.publish import Changes, OldRecords, Publisher
+from millrace.backfill.publish import Publisher
 from millrace.backfill.rows import Row, to_arrow
 from millrace.backfill.run import BackfillSpec, Phase, run_backfill
 from millrace.backfill.writer import Writer

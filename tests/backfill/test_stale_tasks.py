@@ -9,7 +9,7 @@ from tests.proxy import HOST, BrokerProxy, api_key, read_request
 from tests.waiting import wait_until
 
 from millrace.backfill.kafka_history import backfill_clients
-from millrace.backfill.publish import Changes, OldRecords, _ExecutorWrite, _transactional_id
+from millrace.backfill.partition_write import Changes, ExecutorWrite, OldRecords, transactional_id
 from millrace.backfill.rows import Row, to_arrow
 from millrace.backfill.run import BackfillSpec, run_backfill
 from millrace.backfill.writer import Writer
@@ -55,7 +55,7 @@ def test_one_that_still_writes_when_the_application_goes_on(kafka, tmp_path):
         yield to_arrow([Row(*target, 0, "0_0", 1, 1, b"k1", VALUE, NO_HEADERS)])
 
     with pytest.raises(TaskMigratedError, match="writes nothing more"):
-        list(_ExecutorWrite(changes)(rows()))
+        list(ExecutorWrite(changes)(rows()))
     assert len(app.read(app.changelog, "read_uncommitted")) > len(app.read(app.changelog)), "it had written them"
     assert app.table(app.changelog) == dict(app.counts)
 
@@ -111,7 +111,7 @@ def test_one_that_is_killed_with_an_open_transaction(spark, proxied):
     stale = []
 
     def write_and_stop():
-        writer = Writer(backfill_clients(app.clients.config), _transactional_id(app.id, target))
+        writer = Writer(backfill_clients(app.clients.config), transactional_id(app.id, target))
         stale.append(writer.transaction())
         writer.send(target, [(b"k1", VALUE, 1, NO_HEADERS)])
         writer.flush()

@@ -32,41 +32,48 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from millrace.backfill.kafka_history import KafkaHistory, backfill_clients, read_records
-from millrace.backfill.packing import Size, merged, size_of
+from millrace.backfill.kafka_history import KafkaHistory, backfill_clients
+from millrace.backfill.packing import Size, merged
+from millrace.backfill.partition_write import (
+    WRITTEN_DDL,
+    Changes,
+    ExecutorWrite,
+    Written,
+    old_records,
+    transactional_id,
+    versioned_changelogs,
+)
 from millrace.backfill.preconditions import HALF_WRITTEN, NOTHING_WRITTEN, Preconditions, is_marked
-from millrace.backfill.rows import PACKED_DDL, REPORT, headers_of, values_of
-from millrace.backfill.writer import FENCED, Writer
+from millrace.backfill.rows import PACKED_DDL, REPORT, values_of
+from millrace.backfill.writer import Writer
 from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
 from millrace.engine.offset_metadata import UNFINISHED_BACKFILL, encode_metadata
-from millrace.errors import ConfigError, StreamsError, TaskMigratedError
+from millrace.errors import ConfigError, StreamsError
 from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.kafka.admin_requests import pause
 from millrace.kafka.group_admin import GroupAdmin
-from millrace.kafka.offsets import earliest_offsets, latest_offsets
+from millrace.kafka.offsets import latest_offsets
 from millrace.plan.model import TopologyPlan, attempts_group, changelog_topics
-from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, OffsetAndMetadata, RawRecord, TopicPartition
+from millrace.records import UNKNOWN_TIMESTAMP, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from pyspark.sql import DataFrame, SparkSession
 
     from millrace.backfill.job import Computed
-    from millrace.kafka.client_settings import ClientSettings
 
-__all__ = ["DEFAULT_TRANSACTION_RECORDS", "Changes", "OldRecords", "Publisher", "Written"]
+__all__ = ["DEFAULT_TRANSACTION_RECORDS", "Publisher"]
 
 _log = logging.getLogger(__name__)
 
@@ -75,20 +82,7 @@ _PART_BYTES: Final = 16 * 1024 * 1024
 """How much the driver gets at once."""
 _ROW_BYTES: Final = 50
 """What a row has besides key and value, about."""
-_WRITTEN_DDL: Final = "topic string, partition bigint, records bigint, bytes bigint, tombstones bigint"
 _BATCH_DDL: Final = "batch binary"
-
-
-class Written(NamedTuple):
-    """What was written to one partition."""
-
-    topic: str
-    partition: int
-    records: int
-    bytes: int
-    """Of keys and values."""
-    tombstones: int
-    """For keys that an earlier run had left."""
 
 
 @dataclass(slots=True)
@@ -98,15 +92,6 @@ class Published:
     written: list[Written] = field(default_factory=list)
     offsets: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
     transactions: int = 0
-
-
-class OldRecords(NamedTuple):
-    """Which offsets a changelog partition has before anything is written to it."""
-
-    start: int
-    stable_end: int
-    """Where the first open transaction begins: one of the application's, as those of earlier backfills have been ended."""
-    end: int
 
 
 class Publisher:
@@ -188,7 +173,7 @@ class Publisher:
             )
         published = Published(offsets=_offsets(computed, history, admin))
         targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
-        tombstones = sum(old.end - old.start for old in _old_records(admin, targets).values())  # at most
+        tombstones = sum(old.end - old.start for old in old_records(admin, targets).values())  # at most
         several = sum(size.records for size in sizes.values()) + tombstones > transaction_records
         unfinished = is_marked(group.positions(), UNFINISHED_BACKFILL)
         written = HALF_WRITTEN if unfinished else NOTHING_WRITTEN
@@ -199,7 +184,7 @@ class Publisher:
             written = HALF_WRITTEN
             published.transactions += 1
         self._fence_executors(admin, targets, every=unfinished)
-        changes = Changes(self._settings, _old_records(admin, targets), _versioned(self._plan), self._mark)
+        changes = Changes(self._settings, old_records(admin, targets), versioned_changelogs(self._plan), self._mark)
         rows = computed.rows.where(F.col("topic") != REPORT)
         if several:
             small = rows.where(~F.col("topic").isin(*logs))
@@ -248,7 +233,7 @@ class Publisher:
         stable, ends = latest_offsets(admin, targets, committed_only=True), latest_offsets(admin, targets)
         for target in targets:
             if every or stable[target] < ends[target]:
-                Writer(self._clients, _transactional_id(self._plan.application_id, target)).close()
+                Writer(self._clients, transactional_id(self._plan.application_id, target)).close()
 
     def _end_executors(self, admin: AdminClient, group: GroupAdmin, targets: list[TopicPartition]) -> None:
         """Fence this backfill's own executors after the last transaction; everything is handed over, so no failure matters."""
@@ -262,118 +247,13 @@ class Publisher:
             _log.warning("Transactions that executors may have left open end only when they time out: %s", error)
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Writes partitions of changelogs and outputs; pickled into the executors."""
-
-    settings: Mapping[str, object]
-    old: Mapping[TopicPartition, OldRecords]
-    """Changelog partition → what it has."""
-    versioned: frozenset[str]
-    mark: str
-    """What the group's offsets are marked with while executors write."""
-
-    def write(
-        self, writer: Writer, clients: ClientSettings, target: TopicPartition, batches: Iterator[pa.RecordBatch]
-    ) -> Written:
-        """Write one partition in the writer's transaction: its records, and tombstones for what it holds besides."""
-        versioned = target.topic in self.versioned
-        left = self._left(clients, target, versioned=versioned)
-        written = Size()
-        for batch in batches:
-            keys, timestamps = values_of(batch, "key"), values_of(batch, "timestamp")
-            writer.send(target, zip(keys, values_of(batch, "value"), timestamps, headers_of(batch), strict=True))
-            written = written.plus(*size_of(batch))
-            if left:
-                for key, timestamp in zip(keys, timestamps, strict=True):
-                    left.pop(_identity(key, timestamp or 1) if versioned else key or b"", None)
-        if left and versioned:
-            raise ConfigError(
-                f"Changelog {target} holds {len(left)} versions that the backfill has not computed, and versions cannot "
-                "be deleted one by one: reset the application first (`millrace reset`)"
-            )
-        writer.send(target, ((key, None, timestamp, NO_HEADERS) for key, timestamp in left.items()))
-        return Written(*target, *written, len(left))
-
-    def _left(self, clients: ClientSettings, target: TopicPartition, *, versioned: bool) -> dict[bytes, int]:
-        """Return the keys that a changelog partition holds now, for readers of committed records or for readers of all.
-
-        What retention deletes meanwhile is not missed: it needs no tombstones.
-        """
-        old = self.old.get(target)
-        if old is None:
-            return {}
-        committed = partial(read_records, clients, target, old.start, old.stable_end)
-        if versioned:
-            return _versions(committed())
-        found, deletes = _last_values(read_records(clients, target, old.start, old.end, committed_only=False))
-        if deletes:  # of a tombstone that was aborted, readers of committed records still see the key
-            found = _last_values(committed())[0] | found
-        return found
-
-
-def _versions(batches: Generator[list[RawRecord], None, None]) -> dict[bytes, int]:
-    """Return the versions that are left in a changelog, with their timestamps."""
-    found: dict[bytes, int] = {}
-    key: Any
-    with closing(batches):
-        for batch in batches:
-            for *_, timestamp, key, _, _ in batch:
-                found[_identity(key, timestamp)] = timestamp
-    return found
-
-
-def _last_values(batches: Generator[list[RawRecord], None, None]) -> tuple[dict[bytes, int], bool]:
-    """Return the keys that have a value in the end, with its timestamp, and whether others have been deleted."""
-    found: dict[bytes, int] = {}
-    deletes = False
-    key: Any
-    with closing(batches):
-        for batch in batches:
-            for *_, timestamp, key, value, _ in batch:
-                if value is not None:
-                    found[key] = timestamp
-                elif found.pop(key, None) is not None:
-                    deletes = True
-    return found, deletes
-
-
-class _ExecutorWrite:
-    """Writes one changelog partition: that of its rows, of which there is at least a marker."""
-
-    def __init__(self, changes: Changes) -> None:
-        self._changes = changes
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        first = next(batches)
-        target = TopicPartition(first.column("topic")[0].as_py(), first.column("partition")[0].as_py())
-        config = StreamsConfig.of(self._changes.settings)
-        clients = backfill_clients(config)
-        writer = Writer(clients, _transactional_id(config.application_id, target))
-        try:
-            with GroupAdmin(clients) as group:
-                confirm = partial(self._check_mark, group)
-                confirm()
-                with rarely_collected(*MANY_RECORDS), writer.transaction():
-                    records = merged(chain([first], batches), frozenset())
-                    written = self._changes.write(writer, clients, target, records)
-                    writer.commit(config.application_id, {}, confirm)
-        finally:
-            writer.close()
-        yield pa.RecordBatch.from_pylist([written._asdict()])
-
-    def _check_mark(self, group: GroupAdmin) -> None:
-        if not is_marked(group.positions(), self._changes.mark):
-            raise TaskMigratedError(FENCED)
-
-
 def _write_in_executors(
     spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], changes: Changes
 ) -> list[Written]:
     index = F.create_map(*(F.lit(x) for n, p in enumerate(targets) for x in (str(p), n)))
     placed = _with_markers(spark, rows, targets).withColumn("at", index[F.concat_ws("-", "topic", "partition")])
     ordered = placed.repartitionById(len(targets), F.col("at")).sortWithinPartitions(*_ORDER).drop("at")
-    found = ordered.mapInArrow(_ExecutorWrite(changes), _WRITTEN_DDL).collect()
+    found = ordered.mapInArrow(ExecutorWrite(changes), WRITTEN_DDL).collect()
     return [Written(**row.asDict()) for row in found]
 
 
@@ -426,25 +306,6 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
         yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["batch"])
-
-
-def _transactional_id(application_id: str, target: TopicPartition) -> str:
-    return f"{application_id}-backfill-{target}"
-
-
-def _identity(key: bytes | None, timestamp: int) -> bytes:
-    return (key or b"") + timestamp.to_bytes(8, "big", signed=True)
-
-
-def _versioned(plan: TopologyPlan) -> frozenset[str]:
-    stores = (store for item in plan.subtopologies for store in item.stores)
-    return frozenset(store.changelog_topic for store in stores if store.kind == "versioned" and store.changelog_topic)
-
-
-def _old_records(admin: AdminClient, targets: list[TopicPartition]) -> dict[TopicPartition, OldRecords]:
-    starts, ends = earliest_offsets(admin, targets), latest_offsets(admin, targets)
-    stable = latest_offsets(admin, targets, committed_only=True)
-    return {target: OldRecords(starts[target], min(stable[target], ends[target]), ends[target]) for target in targets}
 
 
 def _offsets(computed: Computed, history: KafkaHistory, admin: AdminClient) -> dict[TopicPartition, OffsetAndMetadata]:
