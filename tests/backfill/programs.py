@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from millrace.dsl import Consumed, Grouped, Materialized, Produced, SessionWindows, StreamsBuilder
 from millrace.errors import UnavailableSerdeError
 from millrace.serdes import Serde, Serdes
+from millrace.state import Stores
 
 
 @dataclass
@@ -98,4 +99,21 @@ class Copied:
         string = Serdes.string()
         builder = StreamsBuilder()
         builder.stream(self.source, Consumed.with_(string, string)).to(self.sink, Produced.with_(string, string))
+        return builder.build()
+
+
+@dataclass
+class CountAndVersions:
+    """Counts records per key, and keeps the versions of each key's value."""
+
+    source: str
+
+    def __call__(self):
+        string, long = Serdes.string(), Serdes.long()
+        builder = StreamsBuilder()
+        records = builder.stream(self.source, Consumed.with_(string, string))
+        counts = Materialized.as_("counts").with_key_serde(string).with_value_serde(long)
+        records.group_by_key(Grouped.with_(string, string, name="by")).count(counts)
+        versions = Materialized.as_(Stores.persistent_versioned_key_value_store("versions", "1d"))
+        records.to_table(versions.with_key_serde(string).with_value_serde(string))
         return builder.build()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from tests.backfill.broker_app import App, run_command
-from tests.backfill.programs import CountPerKey, Killed
+from tests.backfill.programs import CountAndVersions, CountPerKey, Killed
 from tests.cli.test_bad_input import in_own_namespace
 from tests.instance.test_producer import set_largest_batch
 from tests.waiting import wait_until
@@ -62,10 +62,10 @@ def spec(app, **options):
     return BackfillSpec(CountPerKey(app.source, app.sink), app.settings, **options)
 
 
-def go_on(app, tmp_path):
+def go_on(app, tmp_path, program=None):
     """Run the application until it has read everything, and stop it."""
     settings = {**app.settings, "state.dir": str(tmp_path / "state"), "commit.interval.ms": "100"}
-    streams = KafkaStreams(CountPerKey(app.source, app.sink)(), settings)
+    streams = KafkaStreams((program or CountPerKey(app.source, app.sink))(), settings)
     streams.start()
     try:
         wait_until(lambda: app.table(app.changelog) == dict(app.counts), "exact counts", DEADLINE_S)
@@ -139,6 +139,20 @@ def test_versions_of_the_first_millisecond_are_found_again(app):
             assert changes.write(writer, clients, target, iter([rows])).tombstones == 0
             writer.commit(app.id, {})
     writer.close()
+
+
+def test_versions_that_cannot_be_deleted_are_found_before_anything_is_written(spark, app, tmp_path):
+    """Even if there are several transactions: the application goes on. Versions that are computed again are no obstacle."""
+    program, phases = CountAndVersions(app.source), []
+    go_on(app, tmp_path, program)
+    again = BackfillSpec(program, app.settings, transaction_records=1, allow_missing_history=True)
+    assert run_backfill(spark, again).transactions == 2 + 2 * app.partitions
+    delete_records(open_admin(app.clients.admin()), {TopicPartition(app.source, 0): 5})
+    with pytest.raises(ConfigError, match=r"versions-changelog-0 holds 5 versions .* reset .*; nothing has been written"):
+        run_backfill(spark, again, lambda phase, _ends: phases.append(phase))
+    assert phases == [Phase.COMPUTING]
+    app.produce(["k1", "new"])
+    go_on(app, tmp_path, program)
 
 
 @pytest.mark.parametrize(("deleted", "left"), [(2, [(b"k2", b"v"), (b"k2", None)]), (3, [])])

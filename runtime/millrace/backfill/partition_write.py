@@ -6,7 +6,7 @@ The driver does so for all partitions in its transaction. If there are several, 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
 __all__ = [
     "WRITTEN_DDL",
     "Changes",
+    "ExecutorCount",
     "ExecutorWrite",
     "OldRecords",
     "Written",
     "old_records",
     "transactional_id",
+    "unknown_versions",
     "versioned_changelogs",
 ]
 
@@ -102,25 +104,34 @@ class Changes:
         self, writer: Writer, clients: ClientSettings, target: TopicPartition, batches: Iterator[pa.RecordBatch]
     ) -> Written:
         """Write one partition in the writer's transaction: its records, and tombstones for what it holds besides."""
-        versioned = target.topic in self.versioned
-        left = self._left(clients, target, versioned=versioned)
+        left = self._held(clients, target)
         written = Size()
         for batch in batches:
             keys, timestamps = values_of(batch, "key"), values_of(batch, "timestamp")
             writer.send(target, zip(keys, values_of(batch, "value"), timestamps, headers_of(batch), strict=True))
             written = written.plus(*size_of(batch))
-            if left:
-                for key, timestamp in zip(keys, timestamps, strict=True):
-                    left.pop(_identity(key, timestamp or 1) if versioned else key or b"", None)
-        if left and versioned:
-            raise ConfigError(
-                f"Changelog {target} holds {len(left)} versions that the backfill has not computed, and versions cannot "
-                "be deleted one by one: reset the application first (`millrace reset`)"
-            )
+            self._discard(left, target, keys, timestamps)
+        if left and target.topic in self.versioned:
+            raise ConfigError(unknown_versions(target, len(left)))
         writer.send(target, ((key, None, timestamp, NO_HEADERS) for key, timestamp in left.items()))
         return Written(*target, *written, len(left))
 
-    def _left(self, clients: ClientSettings, target: TopicPartition, *, versioned: bool) -> dict[bytes, int]:
+    def left(self, clients: ClientSettings, target: TopicPartition, batches: Iterator[pa.RecordBatch]) -> int:
+        """Return how many keys one partition holds besides those of its records, or how many versions."""
+        left = self._held(clients, target)
+        for batch in batches:
+            self._discard(left, target, values_of(batch, "key"), values_of(batch, "timestamp"))
+        return len(left)
+
+    def _discard(
+        self, left: dict[bytes, int], target: TopicPartition, keys: Sequence[bytes | None], timestamps: Sequence[int]
+    ) -> None:
+        if left:
+            versioned = target.topic in self.versioned
+            for key, timestamp in zip(keys, timestamps, strict=True):
+                left.pop(_identity(key, timestamp or 1) if versioned else key or b"", None)
+
+    def _held(self, clients: ClientSettings, target: TopicPartition) -> dict[bytes, int]:
         """Return the keys that a changelog partition holds now, for readers of committed records or for readers of all.
 
         What retention deletes meanwhile is not missed: it needs no tombstones.
@@ -129,7 +140,7 @@ class Changes:
         if old is None:
             return {}
         committed = partial(read_records, clients, target, old.start, old.stable_end)
-        if versioned:
+        if target.topic in self.versioned:
             return _versions(committed())
         found, deletes = _last_values(read_records(clients, target, old.start, old.end, committed_only=False))
         if deletes:  # of a tombstone that was aborted, readers of committed records still see the key
@@ -163,8 +174,30 @@ def _last_values(batches: Generator[list[RawRecord], None, None]) -> tuple[dict[
     return found, deletes
 
 
+def unknown_versions(target: TopicPartition, number: int) -> str:
+    """Return why a partition of a versioned store's changelog cannot get what was computed."""
+    return (
+        f"Changelog {target} holds {number} versions that the backfill has not computed, and versions cannot be deleted one by "
+        "one: reset the application first (`millrace reset`)"
+    )
+
+
 def _identity(key: bytes | None, timestamp: int) -> bytes:
     return (key or b"") + timestamp.to_bytes(8, "big", signed=True)
+
+
+class ExecutorCount:
+    """Counts as tombstones what one changelog partition holds besides its rows, of which there is at least a marker."""
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        target, records = _records_of(batches)
+        clients = backfill_clients(StreamsConfig.of(self._changes.settings))
+        with rarely_collected(*MANY_RECORDS):
+            left = self._changes.left(clients, target, records)
+        yield pa.RecordBatch.from_pylist([Written(*target, 0, 0, left)._asdict()])
 
 
 class ExecutorWrite:
@@ -174,8 +207,7 @@ class ExecutorWrite:
         self._changes = changes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        first = next(batches)
-        target = TopicPartition(first.column("topic")[0].as_py(), first.column("partition")[0].as_py())
+        target, records = _records_of(batches)
         config = StreamsConfig.of(self._changes.settings)
         clients = backfill_clients(config)
         writer = Writer(clients, transactional_id(config.application_id, target))
@@ -184,7 +216,6 @@ class ExecutorWrite:
                 confirm = partial(self._check_mark, group)
                 confirm()
                 with rarely_collected(*MANY_RECORDS), writer.transaction():
-                    records = merged(chain([first], batches), frozenset())
                     written = self._changes.write(writer, clients, target, records)
                     writer.commit(config.application_id, {}, confirm)
         finally:
@@ -194,3 +225,10 @@ class ExecutorWrite:
     def _check_mark(self, group: GroupAdmin) -> None:
         if not is_marked(group.positions(), self._changes.mark):
             raise TaskMigratedError(FENCED)
+
+
+def _records_of(batches: Iterator[pa.RecordBatch]) -> tuple[TopicPartition, Iterator[pa.RecordBatch]]:
+    """Return the partition of rows, and their records in order."""
+    first = next(batches)
+    target = TopicPartition(first.column("topic")[0].as_py(), first.column("partition")[0].as_py())
+    return target, merged(chain([first], batches), frozenset())

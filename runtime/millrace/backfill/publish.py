@@ -47,10 +47,12 @@ from millrace.backfill.packing import Size, merged
 from millrace.backfill.partition_write import (
     WRITTEN_DDL,
     Changes,
+    ExecutorCount,
     ExecutorWrite,
     Written,
     old_records,
     transactional_id,
+    unknown_versions,
     versioned_changelogs,
 )
 from millrace.backfill.preconditions import HALF_WRITTEN, NOTHING_WRITTEN, Preconditions, is_marked
@@ -173,10 +175,15 @@ class Publisher:
             )
         published = Published(offsets=_offsets(computed, history, admin))
         targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
-        tombstones = sum(old.end - old.start for old in old_records(admin, targets).values())  # at most
+        old = old_records(admin, targets)
+        tombstones = sum(partition.end - partition.start for partition in old.values())  # at most
         several = sum(size.records for size in sizes.values()) + tombstones > transaction_records
         unfinished = is_marked(group.positions(), UNFINISHED_BACKFILL)
         written = HALF_WRITTEN if unfinished else NOTHING_WRITTEN
+        changes = Changes(self._settings, old, versioned_changelogs(self._plan), self._mark)
+        rows = computed.rows.where(F.col("topic") != REPORT)
+        if several and not unfinished:
+            _check_versions(spark, rows, changes)
         preconditions.check(written)
         begins(several or unfinished)
         if several or unfinished:
@@ -184,11 +191,10 @@ class Publisher:
             written = HALF_WRITTEN
             published.transactions += 1
         self._fence_executors(admin, targets, every=unfinished)
-        changes = Changes(self._settings, old_records(admin, targets), versioned_changelogs(self._plan), self._mark)
-        rows = computed.rows.where(F.col("topic") != REPORT)
+        changes = replace(changes, old=old_records(admin, targets))
         if several:
-            small = rows.where(~F.col("topic").isin(*logs))
-            published.written += _write_in_executors(spark, rows.where(F.col("topic").isin(*logs)), targets, changes)
+            small, large = rows.where(~F.col("topic").isin(*logs)), rows.where(F.col("topic").isin(*logs))
+            published.written += _in_executors(spark, large, targets, ExecutorWrite(changes))
             published.transactions += len(targets)
         else:
             small = rows
@@ -247,13 +253,26 @@ class Publisher:
             _log.warning("Transactions that executors may have left open end only when they time out: %s", error)
 
 
-def _write_in_executors(
-    spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], changes: Changes
+def _check_versions(spark: SparkSession, rows: DataFrame, changes: Changes) -> None:
+    """Refuse versions that are left, as an executor that writes would, but before others have written their partitions."""
+    targets = [target for target in changes.old if target.topic in changes.versioned]
+    if all(changes.old[target].start == changes.old[target].stable_end for target in targets):
+        return
+    versioned = rows.where(F.col("topic").isin(*changes.versioned))
+    for found in _in_executors(spark, versioned, targets, ExecutorCount(changes)):
+        if found.tombstones:
+            what = unknown_versions(TopicPartition(found.topic, found.partition), found.tombstones)
+            raise ConfigError(f"{what}; {NOTHING_WRITTEN}")
+
+
+def _in_executors(
+    spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], function: ExecutorWrite | ExecutorCount
 ) -> list[Written]:
+    """Call a function for the rows of each target, of which none has others."""
     index = F.create_map(*(F.lit(x) for n, p in enumerate(targets) for x in (str(p), n)))
     placed = _with_markers(spark, rows, targets).withColumn("at", index[F.concat_ws("-", "topic", "partition")])
     ordered = placed.repartitionById(len(targets), F.col("at")).sortWithinPartitions(*_ORDER).drop("at")
-    found = ordered.mapInArrow(ExecutorWrite(changes), WRITTEN_DDL).collect()
+    found = ordered.mapInArrow(function, WRITTEN_DDL).collect()
     return [Written(**row.asDict()) for row in found]
 
 
