@@ -151,8 +151,8 @@ class Publisher:
             sizes: how much that is, by topic.
             preconditions: what must be so at every commit of offsets.
             transaction_records: how many records one transaction may have.
-            begins: called before anything is written, once nothing is known that would be refused, with whether it is written in
-                several transactions.
+            begins: called once nothing is known that would be refused, with whether it is written in several transactions: before
+                anything is written or, in that case, right before the first commit.
 
         Raises:
             ActiveGroupError: the application was started in the meantime.
@@ -185,11 +185,13 @@ class Publisher:
         if several and not unfinished:
             _check_versions(spark, rows, changes)
         preconditions.check(written)
-        begins(several or unfinished)
+        report = partial(begins, several or unfinished)
         if several or unfinished:
-            preconditions = self._mark_unfinished(preconditions, published.offsets, written)
+            preconditions = self._mark_unfinished(preconditions, published.offsets, written, report)
             written = HALF_WRITTEN
             published.transactions += 1
+        else:
+            report()
         self._fence_executors(admin, targets, every=unfinished)
         changes = replace(changes, old=old_records(admin, targets))
         if several:
@@ -215,13 +217,22 @@ class Publisher:
         return published
 
     def _mark_unfinished(
-        self, before: Preconditions, partitions: Collection[TopicPartition], written: str
+        self,
+        before: Preconditions,
+        partitions: Collection[TopicPartition],
+        written: str,
+        begins: Callable[[], None],
     ) -> Preconditions:
-        """Mark the group's offsets, and return what must be so from then on."""
+        """Mark the group's offsets, and return what must be so from then on; `begins` is called right before."""
         marked = {partition: before.offsets.get(partition, 0) for partition in partitions}
+
+        def confirm() -> None:
+            before.check(written)
+            begins()  # earlier would be wrong if the check fails, and later it may not be known that the mark is there
+
         with self._writer.transaction():
             positions = {partition: OffsetAndMetadata(offset, self._mark) for partition, offset in marked.items()}
-            self._writer.commit(self._plan.application_id, positions, partial(before.check, written))
+            self._writer.commit(self._plan.application_id, positions, confirm)
         deadline, group = Deadline(before.group.timeout_s), before.group
         while not is_marked(group.positions(), self._mark):  # the commit is answered before the group has its offsets
             pause(deadline, "mark the offsets", "the group does not have them yet")
