@@ -117,3 +117,17 @@ class CountAndVersions:
         versions = Materialized.as_(Stores.persistent_versioned_key_value_store("versions", "1d"))
         records.to_table(versions.with_key_serde(string).with_value_serde(string))
         return builder.build()
+
+
+@dataclass
+class TableOfTopic:
+    """Keeps a topic as a table."""
+
+    source: str
+    settings: dict
+
+    def __call__(self):
+        string = Serdes.string()
+        builder = StreamsBuilder()
+        builder.table(self.source, Consumed.with_(string, string), Materialized.as_("table"))
+        return builder.build(self.settings)
