@@ -125,6 +125,22 @@ def test_tombstones_count_as_records_of_a_transaction(spark, app):
     assert app.table(app.changelog) == dict(app.counts)
 
 
+def test_only_the_keys_of_a_changelog_count_as_records_of_a_transaction(spark, app):
+    """Not what it has held before: an application that has run for long has sent many records, but may have few keys."""
+    run_backfill(spark, spec(app))
+    producer = Producer({"bootstrap.servers": app.kafka.bootstrap_servers})
+    for number in range(1_000):
+        producer.produce(app.changelog, (9).to_bytes(8, "big"), f"ghost{number % 4}", partition=number % app.partitions)
+    assert producer.flush(60) == 0
+    result = run_backfill(spark, spec(app, outputs=Outputs.LAST, transaction_records=100))
+    assert result.transactions == 1
+    assert (result.stores["counts"].records, result.stores["counts"].tombstones) == (len(app.counts), 4)
+    assert app.table(app.changelog) == app.table(app.sink) == dict(app.counts)
+    assert {record.key() for record in app.read(app.changelog) if record.value() is None} == {
+        b"ghost%d" % n for n in range(4)
+    }
+
+
 def test_versions_of_the_first_millisecond_are_found_again(app):
     """A timestamp of 0 is written as 1, as producers take 0 for now; a second backfill knows it as its own."""
     target = TopicPartition(app.sink, 0)
@@ -148,7 +164,9 @@ def test_versions_that_cannot_be_deleted_are_found_before_anything_is_written(sp
     again = BackfillSpec(program, app.settings, transaction_records=1, allow_missing_history=True)
     assert run_backfill(spark, again).transactions == 2 + 2 * app.partitions
     delete_records(open_admin(app.clients.admin()), {TopicPartition(app.source, 0): 5})
-    with pytest.raises(ConfigError, match=r"versions-changelog-0 holds 5 versions .* reset .*; nothing has been written"):
+    with pytest.raises(
+        ConfigError, match=r"versions-changelog-0 holds 5 versions .* reset .*; nothing has been written"
+    ):
         run_backfill(spark, again, lambda phase, _ends: phases.append(phase))
     assert phases == [Phase.COMPUTING]
     app.produce(["k1", "new"])

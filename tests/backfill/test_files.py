@@ -233,7 +233,9 @@ def test_files_of_a_topic_from_which_a_table_is_restored(spark, kafka, tmp_path)
     spark.createDataFrame([(1, "a", "b")], "timestamp bigint, key string, value string").write.parquet(path)
     columns = {"timestamp": "timestamp", "key": "key", "value": "value"}
     what = BackfillSpec(TableOfTopic(app.source, settings), settings, files=[FileSource(app.source, path, columns)])
-    with pytest.raises(ConfigError, match=f"Store table .* restored from topic {app.source}.* Write these records to the"):
+    with pytest.raises(
+        ConfigError, match=f"Store table .* restored from topic {app.source}.* Write these records to the"
+    ):
         run_backfill(spark, what)
     assert app.committed() == {}
     assert run_backfill(spark, replace(what, tables=str(tmp_path / "tables"))).processed == 1

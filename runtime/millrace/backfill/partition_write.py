@@ -10,15 +10,15 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from millrace.backfill.kafka_history import backfill_clients, read_records
 from millrace.backfill.packing import Size, merged, size_of
-from millrace.backfill.preconditions import is_marked
-from millrace.backfill.rows import headers_of, values_of
+from millrace.backfill.preconditions import NOTHING_WRITTEN, is_marked
+from millrace.backfill.rows import Row, headers_of, to_arrow, values_of
 from millrace.backfill.writer import FENCED, Writer
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, TaskMigratedError
@@ -26,7 +26,7 @@ from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.plan.model import TopologyPlan
-from millrace.records import NO_HEADERS, RawRecord, TopicPartition
+from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, RawRecord, TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 __all__ = [
     "WRITTEN_DDL",
     "Changes",
-    "ExecutorCount",
+    "ExecutorTombstones",
     "ExecutorWrite",
     "OldRecords",
     "Written",
     "old_records",
     "transactional_id",
-    "unknown_versions",
     "versioned_changelogs",
 ]
 
 WRITTEN_DDL: Final = "topic string, partition bigint, records bigint, bytes bigint, tombstones bigint"
 """`Written` in Spark."""
+_BATCH: Final = 10_000
 
 
 class Written(NamedTuple):
@@ -112,16 +112,24 @@ class Changes:
             written = written.plus(*size_of(batch))
             self._discard(left, target, keys, timestamps)
         if left and target.topic in self.versioned:
-            raise ConfigError(unknown_versions(target, len(left)))
+            raise ConfigError(_unknown_versions(target, len(left)))
         writer.send(target, ((key, None, timestamp, NO_HEADERS) for key, timestamp in left.items()))
         return Written(*target, *written, len(left))
 
-    def left(self, clients: ClientSettings, target: TopicPartition, batches: Iterator[pa.RecordBatch]) -> int:
-        """Return how many keys one partition holds besides those of its records, or how many versions."""
+    def left(
+        self, clients: ClientSettings, target: TopicPartition, batches: Iterator[pa.RecordBatch]
+    ) -> dict[bytes, int]:
+        """Return the keys, with their timestamps, that one partition holds besides those of its records.
+
+        Raises:
+            ConfigError: it is that of a versioned store.
+        """
         left = self._held(clients, target)
         for batch in batches:
             self._discard(left, target, values_of(batch, "key"), values_of(batch, "timestamp"))
-        return len(left)
+        if left and target.topic in self.versioned:
+            raise ConfigError(f"{_unknown_versions(target, len(left))}; {NOTHING_WRITTEN}")
+        return left
 
     def _discard(
         self, left: dict[bytes, int], target: TopicPartition, keys: Sequence[bytes | None], timestamps: Sequence[int]
@@ -174,7 +182,7 @@ def _last_values(batches: Generator[list[RawRecord], None, None]) -> tuple[dict[
     return found, deletes
 
 
-def unknown_versions(target: TopicPartition, number: int) -> str:
+def _unknown_versions(target: TopicPartition, number: int) -> str:
     """Return why a partition of a versioned store's changelog cannot get what was computed."""
     return (
         f"Changelog {target} holds {number} versions that the backfill has not computed, and versions cannot be deleted one by "
@@ -186,18 +194,29 @@ def _identity(key: bytes | None, timestamp: int) -> bytes:
     return (key or b"") + timestamp.to_bytes(8, "big", signed=True)
 
 
-class ExecutorCount:
-    """Counts as tombstones what one changelog partition holds besides its rows, of which there is at least a marker."""
+class ExecutorTombstones:
+    """Returns, as rows, tombstones for what one changelog partition holds besides its rows, of which there is at least a marker.
+
+    Raises:
+        ConfigError: these would be versions.
+    """
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return the tombstones for the rows of one Spark partition."""
         target, records = _records_of(batches)
         clients = backfill_clients(StreamsConfig.of(self._changes.settings))
         with rarely_collected(*MANY_RECORDS):
-            left = self._changes.left(clients, target, records)
-        yield pa.RecordBatch.from_pylist([Written(*target, 0, 0, left)._asdict()])
+            left = enumerate(self._changes.left(clients, target, records).items())
+        while some := list(islice(left, _BATCH)):
+            yield to_arrow(
+                [
+                    Row(*target, UNKNOWN_TIMESTAMP, "", number, timestamp, key, None, NO_HEADERS)
+                    for number, (key, timestamp) in some
+                ]
+            )
 
 
 class ExecutorWrite:
@@ -207,6 +226,7 @@ class ExecutorWrite:
         self._changes = changes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the rows of one Spark partition, and return what was written."""
         target, records = _records_of(batches)
         config = StreamsConfig.of(self._changes.settings)
         clients = backfill_clients(config)

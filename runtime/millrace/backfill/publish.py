@@ -40,6 +40,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from millrace.backfill.kafka_history import KafkaHistory, backfill_clients
@@ -47,12 +48,11 @@ from millrace.backfill.packing import Size, merged
 from millrace.backfill.partition_write import (
     WRITTEN_DDL,
     Changes,
-    ExecutorCount,
+    ExecutorTombstones,
     ExecutorWrite,
     Written,
     old_records,
     transactional_id,
-    unknown_versions,
     versioned_changelogs,
 )
 from millrace.backfill.preconditions import HALF_WRITTEN, NOTHING_WRITTEN, Preconditions, is_marked
@@ -166,24 +166,17 @@ class Publisher:
             for topic in changelog_topics(self._plan)
             if topic in computed.counts.changelogs
         }
-        outputs = sum(size.records for topic, size in sizes.items() if topic not in logs)
-        if outputs > transaction_records:
-            raise ConfigError(
-                f"There are {outputs:,} output records, and outputs are written in one transaction of at most "
-                f"{transaction_records:,}. Write fewer (--outputs last or none), or allow larger transactions "
-                "(--transaction-records); nothing has been written"
-            )
+        _check_outputs(sum(size.records for topic, size in sizes.items() if topic not in logs), transaction_records)
         published = Published(offsets=_offsets(computed, history, admin))
         targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
-        old = old_records(admin, targets)
-        tombstones = sum(partition.end - partition.start for partition in old.values())  # at most
-        several = sum(size.records for size in sizes.values()) + tombstones > transaction_records
+        changes = Changes(self._settings, old_records(admin, targets), versioned_changelogs(self._plan), self._mark)
+        rows, records = computed.rows.where(F.col("topic") != REPORT), sum(size.records for size in sizes.values())
+        content = _Content(rows, records, changes)
         unfinished = is_marked(group.positions(), UNFINISHED_BACKFILL)
+        if content.most_records > transaction_records and not unfinished:
+            content = _with_tombstones(spark, content, transaction_records)
+        several = content.most_records > transaction_records
         written = HALF_WRITTEN if unfinished else NOTHING_WRITTEN
-        changes = Changes(self._settings, old, versioned_changelogs(self._plan), self._mark)
-        rows = computed.rows.where(F.col("topic") != REPORT)
-        if several and not unfinished:
-            _check_versions(spark, rows, changes)
         preconditions.check(written)
         report = partial(begins, several or unfinished)
         if several or unfinished:
@@ -193,25 +186,27 @@ class Publisher:
         else:
             report()
         self._fence_executors(admin, targets, every=unfinished)
-        changes = replace(changes, old=old_records(admin, targets))
+        rows, changes = content.rows, content.changes
+        if changes.old:
+            changes = replace(changes, old=old_records(admin, targets))
+        small, in_driver, own = rows, [*sizes.values(), *content.tombstones.values()], targets
         if several:
             small, large = rows.where(~F.col("topic").isin(*logs)), rows.where(F.col("topic").isin(*logs))
-            published.written += _in_executors(spark, large, targets, ExecutorWrite(changes))
+            found = _in_executors(spark, large, targets, ExecutorWrite(changes), WRITTEN_DDL).collect()
+            published.written += [Written(**row.asDict()) for row in found]
             published.transactions += len(targets)
-        else:
-            small = rows
-        in_driver = [size for topic, size in sizes.items() if not (several and topic in logs)]
-        own = [] if several else targets
+            in_driver, own = [size for topic, size in sizes.items() if topic not in logs], []
         with rarely_collected(*MANY_RECORDS), self._writer.transaction():
-            for target, found in groupby(_ordered(spark, small, own, in_driver), itemgetter(0)):
-                records = merged((batch for _, batch in found), frozenset())
-                published.written.append(changes.write(self._writer, self._clients, target, records))
+            for target, some in groupby(_ordered(spark, small, own, in_driver), itemgetter(0)):
+                batches = merged((batch for _, batch in some), frozenset())
+                published.written.append(changes.write(self._writer, self._clients, target, batches))
             self._writer.flush()
             published.offsets |= _beyond_own_records(admin, published, history)
             if self._attempts_group is not None:
                 self._writer.add_offsets(self._attempts_group, dict(islice(published.offsets.items(), 1)))
             self._writer.commit(self._plan.application_id, published.offsets, partial(preconditions.check, written))
         published.transactions += 1
+        published.written = list(map(content.told_apart, published.written))
         if several:
             self._end_executors(admin, group, targets)
         return published
@@ -264,27 +259,81 @@ class Publisher:
             _log.warning("Transactions that executors may have left open end only when they time out: %s", error)
 
 
-def _check_versions(spark: SparkSession, rows: DataFrame, changes: Changes) -> None:
-    """Refuse versions that are left, as an executor that writes would, but before others have written their partitions."""
-    targets = [target for target in changes.old if target.topic in changes.versioned]
-    if all(changes.old[target].start == changes.old[target].stable_end for target in targets):
-        return
-    versioned = rows.where(F.col("topic").isin(*changes.versioned))
-    for found in _in_executors(spark, versioned, targets, ExecutorCount(changes)):
-        if found.tombstones:
-            what = unknown_versions(TopicPartition(found.topic, found.partition), found.tombstones)
-            raise ConfigError(f"{what}; {NOTHING_WRITTEN}")
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What is written, and what it replaces."""
+
+    rows: DataFrame
+    records: int
+    """Computed ones among the rows."""
+    changes: Changes
+    """Finds the tombstones that are not among the rows."""
+    tombstones: Mapping[TopicPartition, Size] = field(default_factory=dict)
+    """Those among the rows."""
+
+    @property
+    def most_records(self) -> int:
+        """How many records are written at most: a changelog may have a key per offset."""
+        known = sum(size.records for size in self.tombstones.values())
+        return self.records + known + sum(old.end - old.start for old in self.changes.old.values())
+
+    def told_apart(self, written: Written) -> Written:
+        """Return what was written to a partition, so that tombstones among the rows count as such."""
+        known = self.tombstones.get(TopicPartition(written.topic, written.partition), Size())
+        return written._replace(
+            records=written.records - known.records,
+            bytes=written.bytes - known.bytes,
+            tombstones=written.tombstones + known.records,
+        )
+
+
+def _check_outputs(records: int, transaction_records: int) -> None:
+    if records > transaction_records:
+        raise ConfigError(
+            f"There are {records:,} output records, and outputs are written in one transaction of at most "
+            f"{transaction_records:,}. Write fewer (--outputs last or none), or allow larger transactions "
+            "(--transaction-records); nothing has been written"
+        )
+
+
+def _with_tombstones(spark: SparkSession, content: _Content, transaction_records: int) -> _Content:
+    """Add tombstones to rows that may fit into one transaction with them, as most offsets of a changelog may be of few keys.
+
+    If they do not fit, executors find the tombstones when they write. Versions are refused now in any case: later, other
+    executors might have written their partitions. And until open transactions have ended, nobody knows all keys.
+    """
+    changes, targets = content.changes, list(content.changes.old)
+    if content.records > transaction_records or any(old.stable_end < old.end for old in changes.old.values()):
+        versioned = [target for target in targets if target.topic in changes.versioned]
+        if any(changes.old[target].start < changes.old[target].stable_end for target in versioned):
+            _tombstones(spark, content.rows, versioned, changes).count()
+        return content
+    found = _tombstones(spark, content.rows, targets, changes).persist(StorageLevel.MEMORY_AND_DISK)
+    columns = F.count("*"), F.coalesce(F.sum(F.length("key")), F.lit(0))
+    sizes = {
+        TopicPartition(topic, number): Size(*size)
+        for topic, number, *size in found.groupBy("topic", "partition").agg(*columns).collect()
+    }
+    return replace(content, rows=content.rows.unionByName(found), changes=replace(changes, old={}), tombstones=sizes)
+
+
+def _tombstones(spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], changes: Changes) -> DataFrame:
+    own = rows.where(F.col("topic").isin(*{target.topic for target in targets}))
+    return _in_executors(spark, own, targets, ExecutorTombstones(changes), PACKED_DDL)
 
 
 def _in_executors(
-    spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], function: ExecutorWrite | ExecutorCount
-) -> list[Written]:
+    spark: SparkSession,
+    rows: DataFrame,
+    targets: list[TopicPartition],
+    function: ExecutorWrite | ExecutorTombstones,
+    returned: str,
+) -> DataFrame:
     """Call a function for the rows of each target, of which none has others."""
     index = F.create_map(*(F.lit(x) for n, p in enumerate(targets) for x in (str(p), n)))
     placed = _with_markers(spark, rows, targets).withColumn("at", index[F.concat_ws("-", "topic", "partition")])
     ordered = placed.repartitionById(len(targets), F.col("at")).sortWithinPartitions(*_ORDER).drop("at")
-    found = ordered.mapInArrow(function, WRITTEN_DDL).collect()
-    return [Written(**row.asDict()) for row in found]
+    return ordered.mapInArrow(function, returned)
 
 
 _ORDER: Final = ("topic", "partition", "reached", "task", "number")
