@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from pickle import dump, load
 from zlib import crc32
@@ -91,13 +92,16 @@ class CompactedChanges:
     def _read_spilled(self) -> Iterator[tuple[bytes, Change]]:
         self._spill()
         for number in range(_FILES):
-            last: dict[bytes, Change] = {}
-            for rows in self._read(number):
-                if self._every:
-                    yield from rows
-                else:
-                    last.update(rows)
-            yield from last.items()
+            if self._every:
+                yield from chain.from_iterable(self._read(number))
+            else:  # without a name for it, so that a file is let go of before the next one is loaded
+                yield from self._last(number).items()
+
+    def _last(self, number: int) -> dict[bytes, Change]:
+        last: dict[bytes, Change] = {}
+        for rows in self._read(number):
+            last.update(rows)
+        return last
 
     def _read(self, number: int) -> Iterator[list[tuple[bytes, Change]]]:
         path = self._file(number)
