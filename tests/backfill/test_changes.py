@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
+from pickle import dumps
 
 import pytest
 
+from millrace.backfill import changes as module
 from millrace.backfill.changes import CompactedChanges
 from millrace.records import NO_HEADERS, Headers
 
@@ -65,3 +68,52 @@ def test_rows_on_disk_come_in_the_same_order_in_every_process(tmp_path):
     }
     (rows,) = found
     assert rows.count("b'k") == 90
+
+
+def size_of(folder):
+    """Return how many bytes the files of a folder have."""
+    return sum(path.stat().st_size for path in folder.iterdir()) if folder.exists() else 0
+
+
+def test_updates_take_no_more_disk_than_the_state(tmp_path, monkeypatch):
+    """However many there are; and rows stay in the order that they would have without compaction."""
+    plain = CompactedChanges(tmp_path / "plain", limit_bytes=200_000)
+    monkeypatch.setattr(module, "_COMPACT_BYTES", 1_000)
+    changes = CompactedChanges(tmp_path / "changes", limit_bytes=200_000)
+    chance = random.Random(1)
+    expected, largest = {}, 0
+    for round_number in range(50):
+        for number in chance.sample(range(3_000), 2_000):
+            key, value = b"k%d" % number, None if chance.random() < 0.1 else b"%d" % round_number * 20
+            expected[key] = value, round_number, NO_HEADERS
+            for each in (plain, changes):
+                each.log_change(key, *expected[key])
+        largest = max(largest, size_of(tmp_path / "changes"))
+    rows = list(changes.rows())
+    assert rows == list(plain.rows())
+    assert dict(rows) == expected
+    assert len(rows) == 3_000
+    assert largest < 4 * len(dumps(rows)) < size_of(tmp_path / "plain") / 4
+    for each in (plain, changes):
+        each.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_deleted_keys_take_no_disk(tmp_path, monkeypatch):
+    """As those of sessions, each of which is another key whenever it is extended; unless their deletions are wanted."""
+    monkeypatch.setattr(module, "_COMPACT_BYTES", 1_000)
+    found, largest = {}, {}
+    for deletions in (True, False):
+        folder = tmp_path / f"{deletions}"
+        changes = CompactedChanges(folder, limit_bytes=20_000, deletions=deletions)
+        for number in range(20_000):
+            changes.log_change(b"%d" % (number - 1), None, number, NO_HEADERS)
+            changes.log_change(b"%d" % number, b"session", number, NO_HEADERS)
+            if number % 100 == 0:
+                largest[deletions] = max(largest.get(deletions, 0), size_of(folder))
+        found[deletions] = dict(changes.rows())
+        changes.close()
+    assert found[False] == {b"19999": (b"session", 19_999, NO_HEADERS)}
+    assert found[False].items() <= found[True].items()
+    assert len(found[True]) == 20_001
+    assert largest[False] < largest[True] / 4
