@@ -26,7 +26,7 @@ class Outputs(StrEnum):
 
     NONE = "none"
     LAST = "last"
-    """The last record of each key, and every record without a key."""
+    """The last record of each key, by its timestamp if several tasks send it, and every record without a key."""
     ALL = "all"
 
 
@@ -179,6 +179,10 @@ class BackfillCollector:
                 self._number += size.records
                 self._count(target.topic, size)
                 yield row
+
+    def last_kept(self) -> list[TopicPartition]:
+        """Return the partitions of output topics of which the last record of each key was kept."""
+        return sorted(self._last)
 
     def sizes(self) -> dict[str, Size]:
         """Return how much was sent to each topic, in all rows that were returned."""

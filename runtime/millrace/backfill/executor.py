@@ -251,6 +251,7 @@ def _report(run: TaskRun, collector: BackfillCollector) -> Row:
         "dropped": counters.dropped_records,
         "stream_time": run.stream_time,
         "sizes": collector.sizes(),
+        "last_kept": collector.last_kept(),
         "offsets": [[*partition, found.offset, found.metadata] for partition, found in sorted(run.offsets.items())],
     }
     value = json.dumps(report).encode()
