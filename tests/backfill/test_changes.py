@@ -12,6 +12,7 @@ import pytest
 
 from millrace.backfill import changes as module
 from millrace.backfill.changes import CompactedChanges
+from millrace.errors import ProcessorStateError
 from millrace.records import NO_HEADERS, Headers
 
 
@@ -46,6 +47,15 @@ def test_every_change_of_a_key_can_be_kept_in_order(tmp_path, limit_bytes):
         found.setdefault(key, []).append(timestamp)
     changes.close()
     assert found == {b"k%d" % key: [number for number in range(300) if number % 7 == key] for key in range(7)}
+
+
+def test_changes_that_cannot_be_written(tmp_path):
+    """They fail as a store that cannot be written does, wherever they were put."""
+    (tmp_path / "file").touch()
+    changes = CompactedChanges(tmp_path / "file" / "changes", limit_bytes=500)
+    with pytest.raises(ProcessorStateError, match=r"State cannot be written to .*Not a directory"):
+        for number in range(20):
+            changes.log_change(b"%d" % number, b"v", number, NO_HEADERS)
 
 
 def test_rows_on_disk_come_in_the_same_order_in_every_process(tmp_path):

@@ -275,12 +275,31 @@ def test_an_executor_whose_disk_is_full(kafka, tmp_path):
     app = App(kafka)
     app.produce([secrets.token_hex(20_000) for _ in range(200)])
     app.write_project(tmp_path)
-    (tmp_path / "disk").mkdir()
-    prefix = in_own_namespace(tmp_path / "disk", "size=2m")
-    done = run_command(tmp_path, "--master", "local[1]", prefix=prefix, SPARK_LOCAL_DIRS=str(tmp_path / "disk"))
+    ends_on_full_disk(app, tmp_path)
+
+
+def test_a_full_disk_is_not_the_fault_of_a_record(kafka, tmp_path):
+    """Though it is noticed while a record is processed, nobody is asked whether to skip the record."""
+    app = App(kafka, partitions=1)
+    app.produce([secrets.token_hex(20_000) for _ in range(1_000)])
+    app.write_project(tmp_path)
+    (tmp_path / "shop.py").write_text(
+        f"from tests.backfill.programs import Kept\n\n\ntopology = Kept({app.source!r})\n"
+    )
+    with (tmp_path / "streamsapp.yaml").open("a") as manifest:
+        manifest.write("  processing: {errorPolicy: {processing: Continue}}\n")
+    assert "skipped" not in ends_on_full_disk(app, tmp_path)
+
+
+def ends_on_full_disk(app, folder):
+    """Run a backfill whose executor has 2 MB of disk, and return what it printed."""
+    (folder / "disk").mkdir()
+    prefix = in_own_namespace(folder / "disk", "size=2m")
+    done = run_command(folder, "--master", "local[1]", prefix=prefix, SPARK_LOCAL_DIRS=str(folder / "disk"))
     assert done.returncode == 1, done.stdout
     assert "No space left on device): give executors more memory or local disk" in " ".join(done.stdout.split())
     assert app.committed() == {}
+    return done.stdout
 
 
 def test_a_topic_that_was_deleted(app):

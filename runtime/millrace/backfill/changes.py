@@ -18,6 +18,7 @@ from pathlib import Path
 from pickle import dump, load
 from zlib import crc32
 
+from millrace.errors import StateDirectoryError
 from millrace.records import Headers
 
 _FILES = 64
@@ -58,7 +59,11 @@ class CompactedChanges:
         self._compact_at = [_COMPACT_BYTES] * _FILES
 
     def log_change(self, key: bytes, value: bytes | None, timestamp: int | None, headers: Headers) -> None:
-        """Take one change."""
+        """Take one change.
+
+        Raises:
+            StateDirectoryError: it cannot be written to disk.
+        """
         if self._every:
             self._number += 1
             key += self._number.to_bytes(8, "big")
@@ -88,11 +93,14 @@ class CompactedChanges:
         """Count what there is; if that is more than half of the limit, move it to disk."""
         self._bytes = _memory(self._recent.items())
         if self._bytes > self._limit // 2:
-            self._spill()
-            if not self._every:
-                for number, size in enumerate(self._sizes):
-                    if size > self._compact_at[number]:
-                        self._compact(number)
+            try:
+                self._spill()
+                if not self._every:
+                    for number, size in enumerate(self._sizes):
+                        if size > self._compact_at[number]:
+                            self._compact(number)
+            except OSError as error:  # which exception handlers would take for the fault of a record
+                raise StateDirectoryError(f"State cannot be written to {self._directory}: {error}") from error
 
     def _spill(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
