@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -396,6 +397,37 @@ def test_global_stores_of_the_applications_own_topics_are_refused(spark):
         UnsupportedFeatureError, match=r"Global store all is filled from topic middle, which sub-topology 1"
     ):
         compute(spark, backfill_of(own, records("in", ("a", "1")), {"in": 1, "middle": 1}))
+
+
+class Unreadable(Partitions):
+    """A history whose ends cannot be read."""
+
+    def read(self, partition):
+        """Read a partition, and fail at its end."""
+        yield from super().read(partition)
+        raise StreamsError("the brokers do not answer")
+
+
+def test_files_of_global_stores_that_nobody_needs_are_deleted(tmp_path, monkeypatch):
+    """Those of a failed attempt, as Spark may try again in the same process, and those of processes that have ended."""
+
+    def looked_up(b: StreamsBuilder) -> None:
+        table = b.global_table("all", kv("all"))
+        b.stream("in").join(table, pair, key_selector=lambda key, _value: key).to("out")
+
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for pid in (ended.pid, os.getppid()):
+        (tmp_path / f"millrace-backfill-global-{pid}-x").mkdir()
+    backfill = backfill_of(
+        looked_up, records("all", ("a", "1")) + records("in", ("a", "2")), {"in": 1, "all": 1, "out": 1}
+    )
+    history = backfill.history
+    with pytest.raises(StreamsError, match="the brokers do not answer"):
+        run_without_spark(replace(backfill, history=Unreadable(history.counts, history.records)))
+    assert [path.name for path in tmp_path.iterdir()] == [f"millrace-backfill-global-{os.getppid()}-x"]
+    assert outputs_of(run_without_spark(backfill), "out") == [(b"a", b"2/1")]
 
 
 def test_a_loop_that_does_not_end_is_refused(spark, monkeypatch):
