@@ -8,6 +8,7 @@ from tests.operator.app.support import PassWorld
 from tests.operator.kafka.support import count_plan, streams_app
 
 from millrace.errors import StreamsTimeoutError
+from millrace.manifest import StreamsBackfillStatus
 from millrace.plan import reset
 from millrace_operator.app.app_controller import holding_backfill
 from millrace_operator.app.backfill_controller import BackfillController
@@ -143,6 +144,17 @@ def test_progress_is_read_from_the_drivers_log(world):
     assert world.status["spark"]["driverPod"] == "history-1-driver"
     asked = [query for _, path, query, _ in world.server.asked if path.endswith("/log")]
     assert all("tailLines" in query for query in asked)
+
+
+def test_long_error_is_cut_to_what_a_status_may_hold(world):
+    """The API server would refuse the status in every pass, and the application would stay stopped."""
+    application = world.submit()
+    report = {"backfill": {"state": "Refused", "message": f"Record 5 of in cannot be read: {'x' * 40_000}"}}
+    world.driver(application, json.dumps(report) + "\n", "terminated")
+    world.spark_state(application, "FAILED")
+    world.run()
+    assert world.status["message"].startswith("Record 5 of in cannot be read: xxx")
+    StreamsBackfillStatus.model_validate(world.status)
 
 
 def test_failed_drivers_last_words_are_the_reason(world):
