@@ -57,7 +57,8 @@ from millrace_operator.resets.reconciler import ResetQuestion
 
 log = logging.getLogger(__name__)
 
-_TAIL_LINES: Final = "50"
+_TAIL_LINES: Final = ("50", "5000")
+"""How much of a log is read: what nearly always suffices, and more if that has no report."""
 _TAIL_BYTES: Final = str(8 << 20)
 _REFUSED: Final = {400, 403, 422}
 """How the API server answers if a webhook, a policy or a quota does not let an object in."""
@@ -189,16 +190,25 @@ class BackfillController:
         return spec_of(found) if labels_of(found).get(BACKFILL_UID_LABEL) == desired.uid else None
 
     def _log(self, desired: DesiredBackfill, driver: Object | None) -> tuple[str, str]:
-        """Return the end of a driver's log, and why it could not be read; the kubelet is asked for it, which may be away."""
+        """Return the end of a driver's log, and why it could not be read; the kubelet is asked for it, which may be away.
+
+        A log that has lost the reports it had, because it was rotated, is one that cannot be read.
+        """
+        text = ""
         if driver is None or not _has_started(driver):
-            return "", ""
+            return text, ""
         name = driver["metadata"]["name"]
-        query = {"tailLines": _TAIL_LINES, "limitBytes": _TAIL_BYTES}
         try:
-            return str(self.context.requests.get(PODS, desired.namespace, name, "log", **query)), ""
+            for lines in _TAIL_LINES:
+                query = {"tailLines": lines, "limitBytes": _TAIL_BYTES}
+                text = str(self.context.requests.get(PODS, desired.namespace, name, "log", **query))
+                if parse_progress(text) is not None:
+                    return text, ""
         except ApiError as error:
             log.info("the log of pod %s cannot be read: %s", name, error)
             return "", f"The log of pod {name} cannot be read: {error}"
+        has_reported = desired.status is not None and desired.status.phase in {"Computing", "Publishing"}
+        return text, f"The end of the log of pod {name} has no report of the job." if has_reported else ""
 
     def _do(self, desired: DesiredBackfill, resource: Object, action: BackfillAction) -> None:
         context = self.context

@@ -85,6 +85,13 @@ class World(PassWorld):
         """The backfill's status as it is served."""
         return self.server.objects[BACKFILLS.path("default", "history")].get("status", {})
 
+    def delete(self):
+        """Let somebody delete the backfill, which its finalizer keeps for now."""
+        path = BACKFILLS.path("default", "history")
+        backfill = self.server.objects[path]
+        backfill["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        self.watch(BACKFILLS, self.server.put(path, backfill))
+
     def submit(self):
         """Make passes until the SparkApplication exists."""
         self.run()
@@ -144,6 +151,35 @@ def test_progress_is_read_from_the_drivers_log(world):
     assert world.status["spark"]["driverPod"] == "history-1-driver"
     asked = [query for _, path, query, _ in world.server.asked if path.endswith("/log")]
     assert all("tailLines" in query for query in asked)
+
+
+@pytest.mark.parametrize("after", [100, 1000])
+def test_report_before_much_else_is_found(world, after):
+    """An error and Java's own words about it follow the last report; without that, every attempt would be made."""
+    application = world.submit()
+    report = {"backfill": {"state": "Refused", "message": "Record 5 of in cannot be read"}}
+    world.driver(application, json.dumps(report) + "\n" + "\tat org.apache.spark\n" * after, "terminated")
+    world.spark_state(application, "FAILED")
+    world.run()
+    assert (world.status["outcome"], world.status["message"]) == ("Refused", "Record 5 of in cannot be read")
+
+
+def test_log_that_has_lost_its_reports_says_nothing(world):
+    """It was rotated: the job may have begun to publish, so it is not cancelled, and its end is judged as without a log."""
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Computing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.driver(application, "hello\n")
+    world.delete()
+    world.run()
+    assert world.status["phase"] == "Computing"
+    assert world.status["message"] == "The end of the log of pod history-1-driver has no report of the job."
+    world.driver(application, "hello\n", "terminated")
+    world.spark_state(application, "FAILED")
+    world.run()
+    conditions = {item["type"]: item["status"] for item in world.status["conditions"]}
+    assert (world.status["phase"], conditions["DriverLogUnreadable"]) == ("Computing", "True")
 
 
 def test_long_error_is_cut_to_what_a_status_may_hold(world):
@@ -248,10 +284,7 @@ def test_log_that_cannot_be_read_once_says_nothing(world):
     assert conditions["DriverLogUnreadable"]["status"] == "True"
     assert "The log of pod history-1-driver cannot be read: " in conditions["DriverLogUnreadable"]["message"]
     world.driver(application, log)
-    path = BACKFILLS.path("default", "history")
-    backfill = world.server.objects[path]
-    backfill["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    world.watch(BACKFILLS, world.server.put(path, backfill))
+    world.delete()
     world.run()
     assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
 

@@ -82,7 +82,9 @@ class ApiServer:
             return status, {"kind": "Status", "reason": reason, "message": f"{reason}, as the test wants it"}
         if path in self.logs:
             log = self.logs[path]
-            return (200, log.encode()) if isinstance(log, str) else (log, {"reason": "Unavailable"})
+            if not isinstance(log, str):
+                return log, {"reason": "Unavailable"}
+            return 200, "".join(log.splitlines(keepends=True)[-int(query.get("tailLines", 0)) :]).encode()
         status_of = path.removesuffix("/status")
         match method:
             case "GET" if path in self.objects:
