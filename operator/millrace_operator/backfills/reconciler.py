@@ -237,7 +237,7 @@ class _Pass(Situation):
             if progress is not None and progress.state == "Refused":
                 return self._stopping("Refused", why)
             return self._stopping("Retry" if may_retry else "Failed", f"Attempt {number} failed: {why}")
-        if state == "New" and self.in_phase_s >= PATIENCE_S:
+        if state == "New" and not self.has_started and self.in_phase_s >= PATIENCE_S:
             driver = next((pod for pod in self.pods if pod.is_driver), None)
             return self._stopping("Failed", not_started(self.desired.namespace, name or "", driver, PATIENCE_S / 60))
         return BackfillDecision((), self._status(*self._progress(state)), (), _LATER_S)

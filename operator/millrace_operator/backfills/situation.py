@@ -87,6 +87,11 @@ class Situation:
         return [pod for pod in self.observed.pods if pod.attempt == self.status.attempt]
 
     @property
+    def has_started(self) -> bool:
+        """Whether the latest attempt's job is seen to have started, which its Spark operator may not have noticed yet."""
+        return self.observed.progress is not None or any(pod.is_driver and pod.has_started for pod in self.pods)
+
+    @property
     def has_succeeded(self) -> bool:
         """Whether the latest attempt has; its last report counts, whatever becomes of its driver after that."""
         state = state_of(self.application) if self.application is not None else "Failed"

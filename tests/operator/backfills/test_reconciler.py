@@ -540,6 +540,23 @@ def test_driver_that_does_not_start_is_named_and_given_up():
     assert world.applications == {}
 
 
+@pytest.mark.parametrize(
+    ("events", "phase"), [((), "Submitted"), (("compute",), "Computing"), (("compute", "publish"), "Publishing")]
+)
+def test_job_that_runs_is_not_given_up_while_the_spark_operator_is_away(events, phase):
+    """It was away since `spark-submit`, so it still says that the job has not started."""
+    world = World()
+    advance(world, "Submitted")
+    for event in ("start", *events):
+        world.spark(event)
+    world.applications["history-1"]["status"] = {"applicationState": {"state": "SUBMITTED"}}
+    for _ in range(2):
+        world.pass_over()
+        assert phases(world) == (phase, True)
+        world.now += PATIENCE_S
+    assert list(world.applications) == ["history-1"]
+
+
 def test_executors_that_do_not_start_are_named():
     """The driver waits for them without an end, and says nothing in its reports."""
     world = running()

@@ -148,7 +148,14 @@ class World:
             served=self.served,
             applications=tuple(self.applications.values()),
             pods=tuple(
-                SparkPod(name, "driver" in name, int(name.split("-")[1]), lives, self.troubles.get(name, ""))
+                SparkPod(
+                    name,
+                    "driver" in name,
+                    int(name.split("-")[1]),
+                    lives,
+                    self.troubles.get(name, ""),
+                    has_started=name not in self.troubles,
+                )
                 for name, lives in self.spark_pods.items()
             ),
             progress=self.progress if self._is_current(self._latest()) and not self.unreadable else None,
