@@ -49,7 +49,7 @@ from millrace_operator.cluster.kinds import BACKFILLS, CONFIG_MAPS, PODS, SPARK_
 from millrace_operator.cluster.observe import desired_backfill_from, desired_from, neighbours_of
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.kafka.state_cache import KafkaStateCache
-from millrace_operator.model import DeleteGroup, DesiredApp, Object, ResourceRef, SetFinalizer, labels_of
+from millrace_operator.model import DeleteGroup, DesiredApp, Json, Object, ResourceRef, SetFinalizer, labels_of
 from millrace_operator.reconcile.children_view import trouble_of
 from millrace_operator.reconcile.revisions import revision_of, spec_of
 from millrace_operator.resets.planning import merged_plan
@@ -280,8 +280,15 @@ def _is_gone(error: ApiError, desired: DesiredBackfill) -> bool:
 
 def _spark_pod(pod: Object) -> SparkPod:
     trouble = trouble_of(pod) if (pod.get("status") or {}).get("phase") == "Pending" else None
-    why = "" if trouble is None else trouble.shown
-    return SparkPod(pod["metadata"]["name"], _is_driver(pod), _attempt(pod), _lives(pod), why, _has_started(pod))
+    return SparkPod(
+        name=pod["metadata"]["name"],
+        is_driver=_is_driver(pod),
+        attempt=_attempt(pod),
+        lives=_lives(pod),
+        trouble="" if trouble is None else trouble.shown,
+        has_started=_has_started(pod),
+        ended_at=_ended_at(pod),
+    )
 
 
 def _is_driver(pod: Object) -> bool:
@@ -293,9 +300,18 @@ def _attempt(obj: Object) -> int:
     return int(number) if number.isdigit() else 0
 
 
+def _states(pod: Object) -> list[Json]:
+    return [item.get("state") or {} for item in (pod.get("status") or {}).get("containerStatuses") or ()]
+
+
 def _has_started(pod: Object) -> bool:
-    containers = (pod.get("status") or {}).get("containerStatuses") or ()
-    return any(name in item.get("state", {}) for item in containers for name in ("running", "terminated"))
+    return any(name in state for state in _states(pod) for name in ("running", "terminated"))
+
+
+def _ended_at(pod: Object) -> str | None:
+    """Return when the last of a pod's containers ended; None if one has not, or nobody has seen it end."""
+    times = [str((state.get("terminated") or {}).get("finishedAt") or "") for state in _states(pod)]
+    return max(times, default=None) if all(times) else None
 
 
 def _lives(pod: Object) -> bool:

@@ -41,6 +41,8 @@ class SparkPod:
     """What keeps it from starting, if anything does."""
     has_started: bool = True
     """Whether its program has been started."""
+    ended_at: str | None = None
+    """When its program ended, as Kubernetes writes it; None if it has not, or nobody has seen it end."""
 
 
 @dataclass(frozen=True, slots=True)

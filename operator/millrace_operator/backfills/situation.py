@@ -107,7 +107,9 @@ class Situation:
         runs = state in {"New", "Running"} and any(pod.is_driver and pod.lives for pod in self.pods)
         known = self.known(UNREADABLE)
         since = known.last_transition_time if known is not None and known.status == "True" else None
-        return runs or self.seconds_since(since) < LOG_PATIENCE_S
+        ended_at = next((pod.ended_at for pod in self.pods if pod.is_driver), None)
+        waited_s = min(self.seconds_since(since), self.seconds_since(ended_at or since))
+        return runs or waited_s < LOG_PATIENCE_S
 
     @property
     def log_is_gone(self) -> bool:

@@ -1,6 +1,7 @@
 """Passes over backfills, against an API server over HTTP: what they ask for, what they read, and what they leave alone."""
 
 import json
+import time
 from contextlib import closing
 
 import pytest
@@ -26,6 +27,7 @@ from millrace_operator.cluster.kinds import (
 from millrace_operator.kafka.state_cache import KafkaStateCache
 from millrace_operator.model import AppRevision, DeleteGroup, ResourceRef
 from millrace_operator.reconcile.revisions import revision_of
+from millrace_operator.reconcile.status import timestamp
 
 REF, APP = ResourceRef("StreamsBackfill", "default", "history"), ResourceRef("StreamsApp", "default", "app")
 SPARK = SPARK_APPLICATIONS[0]
@@ -61,6 +63,8 @@ class World(PassWorld):
         self.spec = app.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]
         self.app_status(currentRevision=self.revision)
         self.watch(BACKFILLS, self.serve(BACKFILLS, "history", SPEC))
+        self.ended_at = timestamp(time.time())
+        """When drivers end."""
 
     def serve(self, kind, name, spec, **fields):
         """Make the API server serve a resource with this spec."""
@@ -92,6 +96,15 @@ class World(PassWorld):
         backfill["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         self.watch(BACKFILLS, self.server.put(path, backfill))
 
+    def unreadable_since(self, at):
+        """Let the drivers' log have been unreadable since then."""
+        path = BACKFILLS.path("default", "history")
+        backfill = self.server.objects[path]
+        for condition in backfill["status"]["conditions"]:
+            if condition["type"] == "DriverLogUnreadable":
+                condition["lastTransitionTime"] = at
+        self.watch(BACKFILLS, self.server.put(path, backfill))
+
     def submit(self):
         """Make passes until the SparkApplication exists."""
         self.run()
@@ -108,7 +121,8 @@ class World(PassWorld):
     def driver(self, application, log, state="running"):
         """Let a driver run with this log, or be in another state."""
         labels = {**application["metadata"]["labels"], "app.kubernetes.io/component": "backfill-driver"}
-        status = {"phase": "Running", "containerStatuses": [{"state": {state: {}}}]}
+        ended = {"finishedAt": self.ended_at} if state == "terminated" else {}
+        status = {"phase": "Running", "containerStatuses": [{"state": {state: ended}}]}
         self.server.logs[PODS.path("default", "history-1-driver", "log")] = log
         return self.serve(PODS, "history-1-driver", {}, metadata={"labels": labels}, status=status)
 
@@ -177,9 +191,14 @@ def test_log_that_has_lost_its_reports_says_nothing(world):
     assert world.status["message"] == "The end of the log of pod history-1-driver has no report of the job."
     world.driver(application, "hello\n", "terminated")
     world.spark_state(application, "FAILED")
+    world.unreadable_since("2026-01-01T00:00:00Z")
+    world.run()
+    assert world.status["phase"] == "Computing"
+    world.ended_at = "2026-01-01T00:00:00Z"
+    world.driver(application, "hello\n", "terminated")
     world.run()
     conditions = {item["type"]: item["status"] for item in world.status["conditions"]}
-    assert (world.status["phase"], conditions["DriverLogUnreadable"]) == ("Computing", "True")
+    assert (world.status["phase"], conditions["PublicationBegun"]) == ("Stopping", "True")
 
 
 def test_long_error_is_cut_to_what_a_status_may_hold(world):

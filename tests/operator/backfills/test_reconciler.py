@@ -428,6 +428,19 @@ def test_log_that_stays_unreadable_after_the_driver_has_ended_counts_as_gone():
     assert phases(world) == ("Failed", True)
 
 
+def test_patience_with_a_log_begins_when_the_driver_ends():
+    """Its node may have been away before that, while the job still ran: the log has its five minutes to come back."""
+    world = running(spec=spec(attempts=1))
+    world.unreadable = True
+    world.pass_over()
+    world.now += 2 * LOG_PATIENCE_S
+    world.spark("fail")
+    for seconds, phase in ((0, "Computing"), (LOG_PATIENCE_S - 1, "Computing"), (1, "Stopping")):
+        world.now += seconds
+        world.pass_over()
+        assert phases(world) == (phase, True)
+
+
 def test_job_is_not_cancelled_while_nobody_can_tell_whether_it_publishes():
     """It may have begun since its log was last read: that it is cancelled is taken back."""
     world = running()

@@ -25,6 +25,7 @@ from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER, labels
 from millrace_operator.model import AppRevision, DesiredApp, Key, SetFinalizer
 from millrace_operator.reconcile.revisions import revision_of, spec_of
+from millrace_operator.reconcile.status import timestamp
 
 KUBEFLOW, APACHE = "sparkoperator.k8s.io/v1beta2", "spark.apache.org/v1"
 FOREIGN = ActiveMember("m-9", None, "java-1-StreamThread-1-consumer", "/10.0.0.9")
@@ -71,6 +72,8 @@ class World:
     config_maps: dict = field(default_factory=dict)
     spark_pods: dict = field(default_factory=dict)
     """Pods by name, each with whether it lives."""
+    ended: dict = field(default_factory=dict)
+    """When drivers ended, by name, of those whose end a node has seen."""
     troubles: dict = field(default_factory=dict)
     """Why pods do not start, by name."""
     progress: Progress | None = None
@@ -155,6 +158,7 @@ class World:
                     lives,
                     self.troubles.get(name, ""),
                     has_started=name not in self.troubles,
+                    ended_at=self.ended.get(name),
                 )
                 for name, lives in self.spark_pods.items()
             ),
@@ -265,9 +269,11 @@ class World:
             self.progress, self.half = Progress(state="Succeeded", has_published=True), False
             if event == "succeed":
                 self.spark_pods |= {driver: False, executor: False}
+                self.ended[driver] = timestamp(self.now)
                 self._set(item, "COMPLETED")
         elif event in {"fail", "refuse"}:
             self.spark_pods |= {driver: False, executor: False}
+            self.ended[driver] = timestamp(self.now)
             state = "Refused" if event == "refuse" else "Failed"
             begun = self.progress is not None and self.progress.has_published
             one = begun and self.in_one_transaction
