@@ -90,6 +90,8 @@ class ControllerContext:
     recorder: EventRecorder
     kafka: KafkaService
     operator_namespace: str
+    working_since: float = 0.0
+    """When this operator began to work, or could again after the API server was unreachable; seconds since the epoch."""
     expandable: Callable[[dict[Key, Object]], bool | None] = lambda _: None
     """Returns whether the claims among an app's objects may grow."""
     pod_monitors: bool = False

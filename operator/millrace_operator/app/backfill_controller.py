@@ -30,13 +30,7 @@ from millrace_operator.backfills.model import (
     SparkPod,
 )
 from millrace_operator.backfills.progress import last_words, parse_progress
-from millrace_operator.backfills.reconciler import (
-    has_begun,
-    has_ended,
-    is_patient,
-    needs_members,
-    reconcile_backfill,
-)
+from millrace_operator.backfills.reconciler import has_begun, has_ended, needs_members, reconcile_backfill
 from millrace_operator.backfills.spark_application import (
     ATTEMPT_LABEL,
     BACKFILL_UID_LABEL,
@@ -98,10 +92,11 @@ class BackfillController:
             try:
                 self._do(desired, resource, action)
             except (ApiError, FailedError) as error:
-                refused = isinstance(error, FailedError) or error.status in _REFUSED
-                if not isinstance(action, CreateObject) or not (refused or not is_patient(desired, observed)):
+                if not isinstance(action, CreateObject):
                     raise
-                decision = reconcile_backfill(desired, replace(observed, refusal=str(error)))
+                final = isinstance(error, FailedError) or error.status in _REFUSED
+                observed = replace(observed, refusal=str(error), refusal_is_final=final)
+                decision = reconcile_backfill(desired, observed)
                 break
             resource = self.context.resources.get(BACKFILLS, ref.namespace, ref.name) or resource
         if decision.status is not None:
@@ -118,6 +113,7 @@ class BackfillController:
         near = neighbours_of(of, context.resources, context.children, self.kafka_states.cluster_id) if of else ()
         observed = ObservedBackfill(
             now=now,
+            working_since=context.working_since,
             app=of,
             objects=context.children.of_app(desired.namespace, name),
             claimants=tuple(str(item) for item in near if item.same_id),

@@ -71,12 +71,14 @@ from millrace_operator.reconcile.status import timestamp
 ENDED: Final = frozenset({"Succeeded", "Failed", "Refused"})
 _BEGUN: Final = frozenset({"Suspending", "Submitted", "Computing", "Publishing", "Stopping"})
 PATIENCE_S: Final = 600.0
-"""How long a backfill waits for what is in its way, for the application to stop, and for a Spark operator to begin."""
+"""How long a backfill waits for what is in its way, for the application to stop, for the API server to let a SparkApplication
+in, and for a Spark operator to begin."""
 _ORPHANS_PATIENCE_S: Final = 60.0
 """How long executors may outlive a driver that has ended before they are deleted with the SparkApplication."""
 _LATER_S: Final = 5.0
 _SOON_S: Final = 1.0
 _TURN: Final = "OthersFinished"
+_CREATED: Final = "SparkApplicationCreated"
 
 Outcome = Literal["Succeeded", "Failed", "Refused", "Cancelled", "Retry"]
 
@@ -120,11 +122,6 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
         case "Stopping":
             return this.stop()
     return this.follow()
-
-
-def is_patient(desired: DesiredBackfill, observed: ObservedBackfill) -> bool:
-    """Return whether a backfill's next attempt may be created later, if it cannot be created now."""
-    return Situation(desired, observed).in_phase_s < PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +204,7 @@ class _Pass(Situation):
             self.status.holds_app
             and (obstacle := activity_of(self.desired.name, self.app, self.view, self.observed)) is not None
         ):
-            if self.in_phase_s < PATIENCE_S:
+            if self.waited_s(self.status.phase_time) < PATIENCE_S:
                 return BackfillDecision((), self._status("Suspending", obstacle), (), _LATER_S)
             return self._stopping(
                 "Failed", f"The application did not stop within {PATIENCE_S / 60:.0f} minutes: {obstacle}"
@@ -237,7 +234,7 @@ class _Pass(Situation):
             if progress is not None and progress.state == "Refused":
                 return self._stopping("Refused", why)
             return self._stopping("Retry" if may_retry else "Failed", f"Attempt {number} failed: {why}")
-        if state == "New" and not self.has_started and self.in_phase_s >= PATIENCE_S:
+        if state == "New" and not self.has_started and self.waited_s(self.status.phase_time) >= PATIENCE_S:
             driver = next((pod for pod in self.pods if pod.is_driver), None)
             return self._stopping("Failed", not_started(self.desired.namespace, name or "", driver, PATIENCE_S / 60))
         return BackfillDecision((), self._status(*self._progress(state)), (), _LATER_S)
@@ -319,7 +316,7 @@ class _Pass(Situation):
         if self.observed.served is None:
             return self._stopping("Failed", no_spark_operator(self.desired.namespace))
         if self.observed.refusal is not None:
-            return self._stopping("Refused", f"{self.observed.refusal} Then create another StreamsBackfill.")
+            return self._refused(self.observed.refusal)
         spec, revision = self._spec_of_attempts, self.status.revision or ""
         assert spec is not None
         attempt = Attempt(
@@ -334,6 +331,13 @@ class _Pass(Situation):
         actions = (CreateObject(config_map(attempt)), CreateObject(spark_application(attempt, self.observed.served)))
         return replace(self.submitted(), actions=actions)
 
+    def _refused(self, why: str) -> BackfillDecision:
+        """Return what to do about an attempt that cannot be created: wait for a while, if that may help."""
+        condition = self.condition(_CREATED, "False", "Refused", why)
+        if self.observed.refusal_is_final or self.waited_s(condition.last_transition_time) >= PATIENCE_S:
+            return self._stopping("Refused", f"{why} Then create another StreamsBackfill.")
+        return BackfillDecision((), self._status(self.status.phase or "Suspending", why, condition), (), _LATER_S)
+
     def submitted(self) -> BackfillDecision:
         """Return the status of the next attempt, which is created now or was."""
         number, created = self.next_attempt, self.unrecorded
@@ -342,6 +346,7 @@ class _Pass(Situation):
         status = self._status(
             "Submitted",
             f"SparkApplication {name} waits for the Spark operator.",
+            self.condition(_CREATED, "True", "Created", f"SparkApplication {name} was created."),
             self.condition("AppStopped", "True", "NoMembers", "Nobody is in the group.")
             if self.status.holds_app
             else self.condition(
@@ -382,7 +387,7 @@ class _Pass(Situation):
 
     def _wait(self, message: str, *conditions: Condition) -> BackfillDecision:
         turn = self._turn()
-        if self.seconds_since(turn[0].last_transition_time if turn else self.status.start_time) >= PATIENCE_S:
+        if self.waited_s(turn[0].last_transition_time if turn else self.status.start_time) >= PATIENCE_S:
             return self._end("Refused", f"{message} Then create another StreamsBackfill.")
         return BackfillDecision((), self._status("Waiting", message, *conditions, *turn), (), _LATER_S)
 

@@ -108,8 +108,7 @@ class Situation:
         known = self.known(UNREADABLE)
         since = known.last_transition_time if known is not None and known.status == "True" else None
         ended_at = next((pod.ended_at for pod in self.pods if pod.is_driver), None)
-        waited_s = min(self.seconds_since(since), self.seconds_since(ended_at or since))
-        return runs or waited_s < LOG_PATIENCE_S
+        return runs or min(self.waited_s(since), self.waited_s(ended_at or since)) < LOG_PATIENCE_S
 
     @property
     def log_is_gone(self) -> bool:
@@ -136,6 +135,10 @@ class Situation:
     def seconds_since(self, time: str | None) -> float:
         """Return how long ago a time of the status was; 0 if it has none."""
         return 0.0 if time is None else self.observed.now - datetime.fromisoformat(time).timestamp()
+
+    def waited_s(self, time: str | None) -> float:
+        """Return how long this operator has waited since a time of the status, or since it began to work; 0 if it has none."""
+        return min(self.seconds_since(time), self.observed.now - self.observed.working_since)
 
     @property
     def in_phase_s(self) -> float:

@@ -590,10 +590,57 @@ def test_attempt_that_is_refused_after_publication_began_keeps_the_application_s
     advance(world, "Stopping")
     world.executors_end()
     desired, observed = world.look()
-    world.status = reconcile_backfill(desired, replace(observed, refusal="exceeded quota")).status
+    world.status = reconcile_backfill(
+        desired, replace(observed, refusal="exceeded quota", refusal_is_final=True)
+    ).status
     world.pass_over()
     assert phases(world) == ("Failed", True)
     assert "exceeded quota" in world.status.message
+
+
+def test_patience_with_a_creation_begins_when_it_is_refused():
+    """The attempt before may have taken longer than that to stop, as with a node that is lost."""
+    world = running()
+    world.spark("fail")
+    advance(world, "Stopping")
+    world.now += 2 * PATIENCE_S
+    world.refusal = "failed calling webhook."
+    for seconds, outcome in ((0, "Retry"), (PATIENCE_S - 1, "Retry"), (1, "Refused")):
+        world.now += seconds
+        world.pass_over()
+        assert (world.status.phase, world.status.outcome) == ("Stopping", outcome)
+        assert world.status.message.startswith("failed calling webhook.")
+
+
+def test_refused_creation_is_forgotten_when_another_one_succeeds():
+    """Patience with the next attempt's begins with itself."""
+    world = running()
+    world.spark("fail")
+    advance(world, "Stopping")
+    world.refusal = "failed calling webhook."
+    world.pass_over()
+    assert condition(world, "SparkApplicationCreated") == "False"
+    world.now += PATIENCE_S
+    world.refusal = None
+    world.pass_over()
+    assert (world.status.phase, condition(world, "SparkApplicationCreated")) == ("Submitted", "True")
+
+
+@pytest.mark.parametrize("phase", ["Waiting", "Suspending", "Submitted"])
+def test_time_without_an_operator_is_not_waited(phase):
+    """Nobody could stop the application meanwhile, or see that it had stopped; perhaps the whole cluster was away."""
+    world = World(brokers_answer=phase != "Waiting")
+    advance(world, phase)
+    world.now += 2 * PATIENCE_S
+    world.working_since = world.now
+    for seconds, expected in (
+        (0, phase),
+        (PATIENCE_S - 1, phase),
+        (1, "Refused" if phase == "Waiting" else "Stopping"),
+    ):
+        world.now += seconds
+        world.pass_over()
+        assert world.status.phase == expected
 
 
 def test_finished_backfill_does_nothing_ever_again():

@@ -51,6 +51,10 @@ class World:
 
     spec: StreamsBackfillSpec = field(default_factory=spec)
     now: float = 1_700_000_000.0
+    working_since: float = 0.0
+    """When the operator began to work."""
+    refusal: str | None = None
+    """Why the API server does not let SparkApplications in for now."""
     state: str = "running"
     app_changes: dict = field(default_factory=dict)
     """What the StreamsApp's spec has besides what it had when it was created."""
@@ -144,6 +148,7 @@ class World:
         log_is_there = any("driver" in name for name in self.spark_pods if self._is_current(name))
         observed = ObservedBackfill(
             self.now,
+            working_since=self.working_since,
             app=self.app() if self.exists else None,
             objects=self.objects() if self.exists else {},
             before=self.before,
@@ -185,6 +190,9 @@ class World:
         """Run one pass, stopping after this many actions if given, and return the decision."""
         assert not self.gone
         decision = reconcile_backfill(*self.look())
+        if self.refusal and any(isinstance(action, CreateObject) for action in decision.actions):
+            desired, observed = self.look()
+            decision = reconcile_backfill(desired, replace(observed, refusal=self.refusal))
         for number, action in enumerate(decision.actions):
             if number == crash_after:
                 raise CrashError
