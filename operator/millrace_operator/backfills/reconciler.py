@@ -247,8 +247,9 @@ class _Pass(Situation):
         if state == "Running":
             message = f"SparkApplication {name} starts its pods."
         if progress is not None:
-            phase = "Publishing" if self.publishes else "Computing"
-            message = progress.message or ("Results are being published." if self.publishes else "Spark is computing.")
+            phase = "Publishing" if self.reports_publishing else "Computing"
+            what = "Results are being published." if self.reports_publishing else "Spark is computing."
+            message = progress.message or what
         if (stuck := next((pod for pod in self.pods if pod.trouble and pod.lives), None)) is not None:
             message = f"Pod {stuck.name} does not start: {stuck.trouble}"
         return phase, message

@@ -116,19 +116,27 @@ class Situation:
         return not self.observed.log_is_there or (bool(self.observed.log_problem) and not self.log_is_late)
 
     @property
-    def publishes(self) -> bool:
-        """Whether the job has begun to publish, or may have: its driver did run, and its log is gone."""
-        reported = self.observed.progress is not None and self.observed.progress.has_published
-        known = self.known(PUBLISHING) is not None
+    def reports_publishing(self) -> bool:
+        """Whether the latest attempt's job says that it has begun to publish."""
+        return self.spec.changes_kafka and self.observed.progress is not None and self.observed.progress.has_published
+
+    @property
+    def went_unheard(self) -> bool:
+        """Whether the latest attempt may have begun to publish without being heard: its driver did run, and its log is gone."""
         has_run = self.status.spark is not None and self.status.spark.driver_pod is not None
-        unknown = has_run and self.log_is_gone and self.status.phase != "Stopping"
-        return self.spec.changes_kafka and (reported or known or unknown)
+        return has_run and self.log_is_gone and self.status.phase not in {"Publishing", "Stopping"}
+
+    @property
+    def publishes(self) -> bool:
+        """Whether any attempt has begun to publish, or may have."""
+        known = self.known(PUBLISHING) is not None
+        return self.spec.changes_kafka and (self.reports_publishing or known or self.went_unheard)
 
     @property
     def in_one_transaction(self) -> bool:
-        """Whether all that was published by any attempt was so in one transaction, as far as is known."""
+        """Whether all that was published by any attempt was so in one transaction; False if that is not known of one."""
         known, progress = self.known(PUBLISHING), self.observed.progress
-        if progress is not None and progress.has_published and not progress.in_one_transaction:
+        if self.went_unheard or (self.reports_publishing and progress and not progress.in_one_transaction):
             return False
         return known.reason == IN_ONE if known is not None else progress is not None and progress.in_one_transaction
 

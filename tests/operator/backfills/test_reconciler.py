@@ -326,6 +326,24 @@ def test_parts_of_an_earlier_attempt_are_not_forgotten():
     assert (world.held, world.pods) == (True, 0)
 
 
+def test_attempt_that_nobody_heard_may_have_published_in_parts():
+    """That the one before it published in one transaction says nothing about it: by now there may be more to publish."""
+    world = running(spec=spec(attempts=2), in_one_transaction=True)
+    world.spark("publish")
+    world.pass_over()
+    world.spark("fail")
+    advance(world, "Submitted")
+    world.spark("start")
+    world.spark("compute")
+    world.pass_over()
+    assert phases(world) == ("Computing", True)
+    world.in_one_transaction = False
+    world.spark("publish")
+    world.spark("vanish")
+    advance(world, "Failed")
+    assert (world.half, world.held, world.pods) == (True, True, 0)
+
+
 @pytest.mark.parametrize("change", [{"image": "registry.example/words:2"}, None])
 def test_changed_or_deleted_application_ends_it(change):
     """The result would not fit: the job is stopped before it publishes."""
