@@ -23,6 +23,7 @@ Each attempt is a SparkApplication with a name of its own. One that has disappea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -64,7 +65,7 @@ from millrace_operator.backfills.spark_application import (
     web_ui_of,
 )
 from millrace_operator.children.naming import FINALIZER
-from millrace_operator.model import AppRevision, Event, SetFinalizer
+from millrace_operator.model import AppRevision, Event, Object, SetFinalizer
 from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.status import timestamp
 
@@ -74,7 +75,7 @@ PATIENCE_S: Final = 600.0
 """How long a backfill waits for what is in its way, for the application to stop, for the API server to let a SparkApplication
 in, and for a Spark operator to begin."""
 _ORPHANS_PATIENCE_S: Final = 60.0
-"""How long executors may outlive a driver that has ended before they are deleted with the SparkApplication."""
+"""How long executors may outlive their driver, and a driver its success, before they are deleted with the SparkApplication."""
 _LATER_S: Final = 5.0
 _SOON_S: Final = 1.0
 _TURN: Final = "OthersFinished"
@@ -265,15 +266,9 @@ class _Pass(Situation):
         running = [item for item in self.observed.applications if state_of(item) not in {"Succeeded", "Failed"}]
         living = sorted(pod.name for pod in self.observed.pods if pod.lives)
         if running or living:
-            # What has ended stays for its log, unless executors outlive it.
-            leaving = self.observed.applications if self.in_phase_s >= _ORPHANS_PATIENCE_S else running
-            actions = tuple(
-                DeleteSparkApplication(item["apiVersion"], item["metadata"]["name"], item["metadata"]["uid"])
-                for item in leaving
-                if "deletionTimestamp" not in item["metadata"]
-            )
             what = f"Still there: {', '.join(living) or 'a SparkApplication'}."
             condition = self.condition("SparkPodsStopped", "False", "Stopping", what)
+            actions = self._deletions([] if outcome == "Succeeded" else running)
             return BackfillDecision(actions, self._status("Stopping", message, condition), (), _SOON_S)
         if outcome == "Cancelled" and self.publishes:  # it had just begun, so it is finished
             outcome = "Retry"
@@ -290,6 +285,15 @@ class _Pass(Situation):
             case "Succeeded" | "Refused":
                 return self._end(outcome, message)
         return self._end("Failed", message)
+
+    def _deletions(self, running: Sequence[Object]) -> tuple[DeleteSparkApplication, ...]:
+        """Return the deletion of these SparkApplications, or of all if pods outlive them; others stay for their logs."""
+        leaving = self.observed.applications if self.in_phase_s >= _ORPHANS_PATIENCE_S else running
+        return tuple(
+            DeleteSparkApplication(item["apiVersion"], item["metadata"]["name"], item["metadata"]["uid"])
+            for item in leaving
+            if "deletionTimestamp" not in item["metadata"]
+        )
 
     def _overtaken(self) -> BackfillDecision | None:
         """Return what to do if the backfill is pointless now: deleted, or its application is gone or another one.

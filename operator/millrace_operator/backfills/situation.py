@@ -94,9 +94,8 @@ class Situation:
     @property
     def has_succeeded(self) -> bool:
         """Whether the latest attempt has; its last report counts, whatever becomes of its driver after that."""
-        state = state_of(self.application) if self.application is not None else "Failed"
         reported = self.observed.progress is not None and self.observed.progress.state == "Succeeded"
-        return state == "Succeeded" or (reported and state == "Failed")
+        return reported or (self.application is not None and state_of(self.application) == "Succeeded")
 
     @property
     def log_is_late(self) -> bool:

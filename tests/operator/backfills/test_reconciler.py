@@ -508,6 +508,24 @@ def test_job_whose_driver_dies_after_its_last_report_has_succeeded():
     assert list(world.applications) == ["history-1"]
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_driver_that_has_succeeded_and_does_not_end_is_deleted_after_a_while(deleted):
+    """A thread of the program's may keep it from ending; what it has handed over is there, so the application continues."""
+    world = running()
+    world.spark("publish")
+    world.spark("report")
+    world.deleted = deleted
+    for _ in range(3):
+        world.app_pass()
+        world.pass_over()
+    assert phases(world) == ("Stopping", True)
+    assert list(world.applications) == ["history-1"]
+    world.now += 60
+    world.settle()
+    assert phases(world) == ("Succeeded", False)
+    assert (world.published, world.status.attempt, world.applications, world.pods) == (1, 1, {}, 2)
+
+
 def crash_while_submitting(number):
     """Return a world in which the operator died after it had created an attempt, and before it could write that down."""
     if number == 1:

@@ -267,7 +267,7 @@ class World:
             return
         elif event == "compute":
             self.progress = self.progress or Progress(state="Computing")
-        elif event == "publish" and self.progress is not None:
+        elif event == "publish" and self.progress is not None and self.progress.state != "Succeeded":
             one = self.in_one_transaction
             self.progress = Progress(state="Publishing", has_published=True, in_one_transaction=one)
             self.half = self.spec.changes_kafka and not one
@@ -282,13 +282,15 @@ class World:
         elif event in {"fail", "refuse"}:
             self.spark_pods |= {driver: False, executor: False}
             self.ended[driver] = timestamp(self.now)
+            self._set(item, "FAILED")
+            if self.progress is not None and self.progress.state == "Succeeded":
+                return
             state = "Refused" if event == "refuse" else "Failed"
             begun = self.progress is not None and self.progress.has_published
             one = begun and self.in_one_transaction
             self.progress = Progress(
                 state=state, message="it is full", has_published=begun or self.half, in_one_transaction=one
             )
-            self._set(item, "FAILED")
         elif event == "die":
             self.spark_pods[driver] = False
             self._set(item, "FAILED")
