@@ -91,7 +91,7 @@ class BackfillController:
         decision = reconcile_backfill(desired, observed)
         # Nothing is created for a backfill or an application that has been deleted or changed meanwhile.
         if app is not None and any(isinstance(item, CreateObject) for item in decision.actions):
-            confirm(self.context, BACKFILLS, resource, app)
+            confirm(self.context, BACKFILLS, resource, app, observed.before)
         for action in decision.actions:
             log.info("%s: %s", ref, type(action).__name__)
             try:
@@ -120,7 +120,7 @@ class BackfillController:
             app=of,
             objects=context.children.of_app(desired.namespace, name),
             claimants=tuple(str(item) for item in near if item.same_id),
-            before=unfinished_before(context, resource, name, begun=has_begun(desired.status)),
+            before=unfinished_before(context, resource, name),
             served=self._served(),
         )
         if has_begun(desired.status):

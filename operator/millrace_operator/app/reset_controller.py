@@ -65,7 +65,7 @@ class ResetController:
         begins = begins and (desired.status is None or desired.status.phase != "Running")
         if begins or any(not isinstance(item, SetFinalizer) for item in decision.actions):
             assert app is not None
-            confirm(self.context, RESETS, resource, app)
+            confirm(self.context, RESETS, resource, app, observed.before)
         for action in decision.actions:
             log.info("%s: %s", ref, type(action).__name__)
             self._do(resource, observed, action)
