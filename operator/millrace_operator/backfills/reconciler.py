@@ -34,6 +34,7 @@ from millrace_operator.backfills.explanations import (
     WHOLE,
     WHOLE_OR_NOTHING,
     activity_of,
+    first_spec_lost,
     members_of,
     no_spark_operator,
     not_started,
@@ -57,6 +58,7 @@ from millrace_operator.backfills.spark_application import (
     SparkState,
     application_name,
     config_map,
+    config_map_name,
     error_of,
     shown_state,
     spark_application,
@@ -227,9 +229,10 @@ class _Pass(Situation):
         if self.log_is_late:
             return self._wait_for_the_log(self.status.phase or "Submitted")
         number, name = self.status.attempt or 1, (self.status.spark or SparkStatus()).name
-        may_retry = number < self.spec.attempts
+        may_retry = number < self.spec.attempts or self._is_taken_along
         if application is None:
-            why = f"SparkApplication {name} was deleted by somebody."
+            by = "with the backfill" if self.desired.deleting else "by somebody"
+            why = f"SparkApplication {name} was deleted {by}."
             return self._stopping("Retry" if self.publishes and may_retry else "Failed", why)
         if state == "Failed":
             why = (progress.message if progress else "") or self.observed.last_words or error_of(application)
@@ -241,6 +244,16 @@ class _Pass(Situation):
             driver = next((pod for pod in self.pods if pod.is_driver), None)
             return self._stopping("Failed", not_started(self.desired.namespace, name or "", driver, PATIENCE_S / 60))
         return BackfillDecision((), self._status(*self._progress(state)), (), _LATER_S)
+
+    @property
+    def _is_taken_along(self) -> bool:
+        """Whether a job that may have published ends because its backfill was deleted in the foreground, with all that it owns.
+
+        Then there is another attempt whatever the limit, because nothing says that it would fail. In a namespace that is being
+        deleted, the API server refuses it.
+        """
+        ends = self.application is None or "deletionTimestamp" in self.application["metadata"]
+        return self.desired.deleting and self.publishes and ends
 
     def _progress(self, state: SparkState | None) -> tuple[Phase, str]:
         """Return how far the job has come."""
@@ -311,7 +324,7 @@ class _Pass(Situation):
 
     @property
     def _spec_of_attempts(self) -> StreamsAppSpec | None:
-        """The spec of the application that all attempts run, even if one is tried again after it was changed."""
+        """The spec of the application that all attempts run, even after it was changed; the changed one if the first is lost."""
         return self.observed.first_spec or self.app.spec
 
     def _submit(self) -> BackfillDecision:
@@ -332,7 +345,19 @@ class _Pass(Situation):
             plan_hash=self.status.plan_hash or "",
         )
         actions = (CreateObject(config_map(attempt)), CreateObject(spark_application(attempt, self.observed.served)))
-        return replace(self.submitted(), actions=actions)
+        submitted = self.submitted()
+        return replace(submitted, actions=actions, events=(*submitted.events, *self._loss_of_first_spec()))
+
+    def _loss_of_first_spec(self) -> tuple[Event, ...]:
+        """Return what to say about an attempt that cannot run the same program as the first: its ConfigMap is gone.
+
+        Whatever earlier attempts have published, it replaces; and the job refuses a topology that is not the first one's.
+        """
+        spec = self.app.spec
+        if self.observed.first_spec is not None or spec is None or revision_of(spec) == self.status.revision:
+            return ()
+        what = first_spec_lost(self.app.name, config_map_name(self.desired.name), self.next_attempt)
+        return (Event("FirstSpecLost", what, "Warning"),)
 
     def submitted(self) -> BackfillDecision:
         """Return the status of the next attempt, which is created now or was."""

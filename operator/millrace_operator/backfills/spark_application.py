@@ -285,6 +285,12 @@ def _executors_account(attempt: Attempt) -> str:
 
 
 def _owner(attempt: Attempt) -> Json:
+    """Return the owner of all that belongs to an attempt.
+
+    While the backfill runs, its finalizer and the operator take care of them. After that they stay for their logs without a
+    finalizer, so that the backfill can be deleted even if there is no operator any more: the garbage collector deletes them then.
+    If a backfill that runs is deleted in the foreground, it deletes them at once, and the operator repeats a job that published.
+    """
     return {
         "apiVersion": API_VERSION,
         "kind": "StreamsBackfill",

@@ -84,6 +84,13 @@ class World(PassWorld):
         """The backfill's status as it is served."""
         return self.server.objects[BACKFILLS.path("default", "history")].get("status", {})
 
+    def delete(self):
+        """Have somebody delete the backfill, which its finalizer keeps."""
+        path = BACKFILLS.path("default", "history")
+        backfill = self.server.objects[path]
+        metadata = {**backfill["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+        self.watch(BACKFILLS, self.server.put(path, {**backfill, "metadata": metadata}))
+
     def submit(self):
         """Make passes until the SparkApplication exists."""
         self.run()
@@ -206,6 +213,27 @@ def test_somebody_elses_spark_application_is_left_alone(world):
     assert world.server.objects[SPARK.path("default", "history-1")]["spec"] == {"type": "Scala"}
 
 
+def test_namespace_that_is_deleted_ends_a_backfill_that_publishes(world):
+    """Nothing can be created in it any more, and the finalizer must not keep it."""
+    world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
+    world.watch(BACKFILLS, world.server.objects[BACKFILLS.path("default", "history")])
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Publishing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    config_map, attempt = CONFIG_MAPS.path("default", "history.backfill"), SPARK.path("default", "history-2")
+    for path in (config_map, SPARK.path("default", "history-1"), PODS.path("default", "history-1-driver")):
+        del world.server.objects[path]
+    for path in (config_map, attempt):
+        world.server.refused[path] = (403, "forbidden because namespace default is being terminated")
+    for _ in range(4):
+        world.run()
+    assert world.status["phase"] == "Failed"
+    assert "is being terminated" in world.status["message"]
+    assert not world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"]
+
+
 @pytest.mark.parametrize(("state", "held"), [("waiting", None), ("running", True)])
 def test_driver_that_was_never_started_has_published_nothing(world, state, held):
     """`spark-submit` removes the pod if the submission fails: only if its program was started may there be half a result."""
@@ -236,10 +264,7 @@ def test_log_that_cannot_be_read_once_says_nothing(world):
     assert conditions["DriverLogUnreadable"]["status"] == "True"
     assert "The log of pod history-1-driver cannot be read: " in conditions["DriverLogUnreadable"]["message"]
     world.driver(application, log)
-    path = BACKFILLS.path("default", "history")
-    backfill = world.server.objects[path]
-    backfill["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    world.watch(BACKFILLS, world.server.put(path, backfill))
+    world.delete()
     world.run()
     assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
 

@@ -279,6 +279,21 @@ def test_deleting_it_while_it_publishes_finishes_it():
     assert world.status.attempt == 2
 
 
+@pytest.mark.parametrize("then", ["vanish", "fail"])
+def test_deleting_it_in_the_foreground_while_it_publishes_finishes_it(then):
+    """The garbage collector deletes what it owns at once, and that ends the job: it is done again, whatever the limit."""
+    world = running(spec=spec(attempts=1))
+    world.spark("publish")
+    world.pass_over()
+    world.deleted = True
+    world.config_maps.clear()
+    world.applications["history-1"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.spark(then)
+    world.settle()
+    assert world.gone
+    assert (world.published, world.half, world.status.attempt) == (1, False, 2)
+
+
 def test_half_published_state_keeps_the_application_stopped():
     """Otherwise it would restore it. Deleting the backfill lets it run: by then its user has read why."""
     world = running(spec=spec(attempts=1))
@@ -364,6 +379,22 @@ def test_attempt_after_a_change_of_the_application_runs_the_program_of_the_first
     first, second = world.applications.values()
     assert second["spec"]["image"] == first["spec"]["image"] != world.app().spec.image
     assert second["spec"]["executor"]["template"]["spec"] == first["spec"]["executor"]["template"]["spec"]
+
+
+def test_attempt_that_can_only_run_a_changed_spec_says_so():
+    """The ConfigMap with the first one is gone. Everything is published once more, and the job checks the topology."""
+    world = running()
+    world.spark("publish")
+    world.pass_over()
+    world.app_changes = {"image": "registry.example/words:2"}
+    world.config_maps.clear()
+    world.spark("fail")
+    advance(world, "Submitted")
+    said = next(event for event in world.events if event.reason == "FirstSpecLost")
+    assert (said.type, "ConfigMap history.backfill" in said.message) == ("Warning", True)
+    assert world.applications["history-2"]["spec"]["image"] == "registry.example/words:2"
+    world.settle()
+    assert (world.status.phase, world.half) == ("Succeeded", False)
 
 
 def test_vanished_spark_application_is_not_created_again():
