@@ -16,7 +16,7 @@ from millrace.errors import StreamsError
 from millrace.manifest import StreamsAppSpec, StreamsBackfillStatus
 from millrace.plan.reset import ActiveMember, OffsetTarget
 from millrace_operator.app.app_controller import FORBIDDEN, ControllerContext, act_on_kafka
-from millrace_operator.app.backoff import FailedError
+from millrace_operator.app.backoff import FailedError, TransientError
 from millrace_operator.app.kafka_service import plans_of
 from millrace_operator.app.operations import confirm, find_app, run_pass, unfinished_before, write_operation_status
 from millrace_operator.backfills.model import (
@@ -41,6 +41,7 @@ from millrace_operator.backfills.spark_application import (
     ATTEMPT_LABEL,
     BACKFILL_UID_LABEL,
     config_map_name,
+    is_of_backfill,
     state_of,
 )
 from millrace_operator.children.naming import COMPONENT_LABEL
@@ -96,8 +97,8 @@ class BackfillController:
             log.info("%s: %s", ref, type(action).__name__)
             try:
                 self._do(desired, resource, action)
-            except (ApiError, FailedError) as error:
-                refused = isinstance(error, FailedError) or error.status in _REFUSED
+            except (ApiError, FailedError, TransientError) as error:
+                refused = isinstance(error, FailedError) or (isinstance(error, ApiError) and error.status in _REFUSED)
                 if not isinstance(action, CreateObject) or not (refused or not is_patient(desired, observed)):
                     raise
                 decision = reconcile_backfill(desired, replace(observed, refusal=str(error)))
@@ -231,13 +232,34 @@ class BackfillController:
         except ApiError as error:
             if not error.exists:
                 raise
-            found = self.context.requests.get(kind, desired.namespace, name)
-            if labels_of(found).get(BACKFILL_UID_LABEL) != desired.uid:
-                raise FailedError(
-                    "NameTaken",
-                    f"{kind.kind} {name} exists and does not belong to this StreamsBackfill. It is left alone. Delete it, or "
-                    "give the StreamsBackfill another name.",
-                ) from error
+            self._check_is_own(desired, kind, name)
+
+    def _check_is_own(self, desired: DesiredBackfill, kind: ResourceKind, name: str) -> None:
+        """Check that an object that exists already is one that this backfill has created.
+
+        Raises:
+            StaleError: It has just gone.
+            TransientError: It is what an earlier backfill of the same name has left to the garbage collector.
+            FailedError: It is somebody else's.
+        """
+        try:
+            labels = labels_of(self.context.requests.get(kind, desired.namespace, name))
+        except ApiError as error:
+            if error.not_found:
+                raise StaleError(f"{kind.kind} {name} has just gone") from error
+            raise
+        if labels.get(BACKFILL_UID_LABEL) == desired.uid:
+            return
+        if is_of_backfill(labels, desired.name):
+            raise TransientError(
+                f"{kind.kind} {name} belongs to an earlier StreamsBackfill of this name, and Kubernetes is about to delete it. "
+                "If it stays, delete it."
+            )
+        raise FailedError(
+            "NameTaken",
+            f"{kind.kind} {name} exists and does not belong to this StreamsBackfill. It is left alone. Delete it, or give the "
+            "StreamsBackfill another name.",
+        )
 
     def _delete(self, kind: ResourceKind, namespace: str, name: str, uid: str) -> None:
         try:

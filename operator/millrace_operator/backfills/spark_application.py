@@ -11,6 +11,7 @@ application's revisions meanwhile.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -74,6 +75,11 @@ class Attempt:
 def application_name(backfill: str, attempt: int) -> str:
     """Return the name of an attempt's SparkApplication, which leaves room for what Spark operators append."""
     return f"{backfill}-{attempt}"
+
+
+def is_of_backfill(labels: Mapping[str, str], backfill: str) -> bool:
+    """Return whether an object with these labels belongs to a backfill of this name, which may be an earlier one."""
+    return labels.get(_MANAGED_BY) == naming.MANAGER and labels.get(BACKFILL_LABEL) == backfill
 
 
 def config_map_name(backfill: str) -> str:

@@ -13,7 +13,9 @@ from millrace_operator.app.app_controller import holding_backfill
 from millrace_operator.app.backfill_controller import BackfillController
 from millrace_operator.app.backoff import STALE_SECONDS, TransientError
 from millrace_operator.app.operations import unfinished_before
+from millrace_operator.backfills.spark_application import BACKFILL_LABEL, BACKFILL_UID_LABEL
 from millrace_operator.children.config_maps import plan_config_map
+from millrace_operator.children.naming import MANAGER
 from millrace_operator.cluster.kinds import (
     APPS,
     BACKFILLS,
@@ -211,6 +213,23 @@ def test_somebody_elses_spark_application_is_left_alone(world):
     assert (world.status["phase"], world.status.get("holdsApp")) == ("Refused", None)
     assert "does not belong to this StreamsBackfill" in world.status["message"]
     assert world.server.objects[SPARK.path("default", "history-1")]["spec"] == {"type": "Scala"}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(CONFIG_MAPS, "history.backfill"), (SPARK, "history-1")])
+def test_what_an_earlier_backfill_of_the_name_has_left_is_waited_for(world, kind, name):
+    """After `kubectl replace --force` the garbage collector needs a moment. What stays counts as somebody else's."""
+    labels = {"app.kubernetes.io/managed-by": MANAGER, BACKFILL_LABEL: "history", BACKFILL_UID_LABEL: "earlier"}
+    world.serve(kind, name, {}, metadata={"labels": labels})
+    world.run()
+    world.app_status(currentRevision=world.revision, backfill="history")
+    with pytest.raises(TransientError):
+        world.run()
+    assert (world.status["phase"], world.status["holdsApp"]) == ("Suspending", True)
+    assert f"{kind.kind} {name} belongs to an earlier StreamsBackfill" in world.status["message"]
+    left = world.server.objects.pop(kind.path("default", name))
+    world.run()
+    assert world.status["phase"] == "Submitted"
+    assert world.server.objects[kind.path("default", name)]["metadata"]["uid"] != left["metadata"]["uid"]
 
 
 def test_namespace_that_is_deleted_ends_a_backfill_that_publishes(world):
