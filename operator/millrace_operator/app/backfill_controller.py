@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from millrace.errors import StreamsError
-from millrace.manifest import StreamsAppSpec, StreamsBackfillStatus
+from millrace.manifest import StreamsAppSpec
 from millrace.plan.reset import ActiveMember, OffsetTarget
 from millrace_operator.app.app_controller import FORBIDDEN, ControllerContext, act_on_kafka
 from millrace_operator.app.backoff import FailedError, TransientError
@@ -36,6 +36,7 @@ from millrace_operator.backfills.reconciler import (
     is_patient,
     needs_members,
     reconcile_backfill,
+    with_problem,
 )
 from millrace_operator.backfills.spark_application import (
     ATTEMPT_LABEL,
@@ -275,12 +276,12 @@ class BackfillController:
         resource = self.context.resources.get(BACKFILLS, ref.namespace, ref.name)
         if resource is None:
             return
-        status = desired_backfill_from(resource).status or StreamsBackfillStatus()
-        if has_ended(status):
+        desired = desired_backfill_from(resource)
+        if has_ended(desired.status):
             return
+        status = with_problem(desired, time.time(), problem)
         try:
-            changed = status.model_copy(update={"message": problem})
-            write_status(self.context.requests, self.context.resources, BACKFILLS, resource, changed)
+            write_status(self.context.requests, self.context.resources, BACKFILLS, resource, status)
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
 

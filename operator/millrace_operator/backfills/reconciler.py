@@ -79,6 +79,7 @@ _ORPHANS_PATIENCE_S: Final = 60.0
 _LATER_S: Final = 5.0
 _SOON_S: Final = 1.0
 _TURN: Final = "OthersFinished"
+_STOPPED: Final = "SparkPodsStopped"
 
 Outcome = Literal["Succeeded", "Failed", "Refused", "Cancelled", "Retry"]
 
@@ -127,6 +128,16 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
 def is_patient(desired: DesiredBackfill, observed: ObservedBackfill) -> bool:
     """Return whether a backfill's next attempt may be created later, if it cannot be created now."""
     return Situation(desired, observed).in_phase_s < PATIENCE_S
+
+
+def with_problem(desired: DesiredBackfill, now: float, problem: str) -> StreamsBackfillStatus:
+    """Return the status of a backfill whose pass has failed. While it stops, its message stays: it is the reason for its end."""
+    this = Situation(desired, ObservedBackfill(now))
+    if this.status.phase != "Stopping":
+        return this.status.model_copy(update={"message": problem})
+    others = (item for item in this.status.conditions if item.type != _STOPPED)
+    stopped = this.condition(_STOPPED, "False", "NotSeen", problem)
+    return this.status.model_copy(update={"conditions": (*others, stopped)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +299,7 @@ class _Pass(Situation):
                 if "deletionTimestamp" not in item["metadata"]
             )
             what = f"Still there: {', '.join(living) or 'a SparkApplication'}."
-            condition = self.condition("SparkPodsStopped", "False", "Stopping", what)
+            condition = self.condition(_STOPPED, "False", "Stopping", what)
             return BackfillDecision(actions, self._status("Stopping", message, condition), (), _SOON_S)
         if outcome == "Cancelled" and self.publishes:  # it had just begun, so it is finished
             outcome = "Retry"
@@ -421,8 +432,10 @@ class _Pass(Situation):
         self, phase: Literal["Succeeded", "Failed", "Refused"], message: str, *, holds: bool = False
     ) -> BackfillDecision:
         good = phase == "Succeeded"
-        done = self.condition("Complete" if good else "Failed", "True", phase, message)
-        status = self._status(phase, message, done).model_copy(
+        conditions = [self.condition("Complete" if good else "Failed", "True", phase, message)]
+        if self.known(_STOPPED) is not None:
+            conditions.append(self.condition(_STOPPED, "True", "Stopped", "No Spark pod is left that may still write."))
+        status = self._status(phase, message, *conditions).model_copy(
             update={"completion_time": timestamp(self.observed.now), "holds_app": holds or None, "outcome": None}
         )
         event = Event(f"Backfill{phase}", message[:1000], "Normal" if good else "Warning")

@@ -307,6 +307,26 @@ def test_webhook_that_does_not_answer_is_waited_for_a_while(world):
     assert "failed calling webhook." in world.status["message"]
 
 
+def test_reason_for_the_end_survives_a_request_that_fails_while_it_stops(world):
+    """What keeps it from stopping is in a condition meanwhile."""
+    application = world.submit()
+    report = {"backfill": {"state": "Refused", "message": "column x is missing"}}
+    pod = world.driver(application, json.dumps(report) + "\n", "terminated")
+    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
+    world.spark_state(application, "FAILED")
+    world.run()
+    assert (world.status["phase"], world.status["message"]) == ("Stopping", "column x is missing")
+    world.server.failures.append((503, "ServiceUnavailable"))
+    with pytest.raises(TransientError):
+        world.run()
+    stopped = [item for item in world.status["conditions"] if item["type"] == "SparkPodsStopped"]
+    assert ("ServiceUnavailable" in stopped[0]["message"], world.status["message"]) == (True, "column x is missing")
+    world.run()
+    assert (world.status["phase"], world.status["message"]) == ("Refused", "column x is missing")
+    stopped = [item for item in world.status["conditions"] if item["type"] == "SparkPodsStopped"]
+    assert stopped[0]["status"] == "True"
+
+
 def test_pod_that_does_not_start_is_named(world):
     """Why a driver is pending is in its pod, not in the SparkApplication."""
     application = world.submit()
