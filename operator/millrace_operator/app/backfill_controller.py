@@ -15,7 +15,7 @@ from typing import Final
 from millrace.errors import StreamsError
 from millrace.manifest import StreamsAppSpec
 from millrace.plan.reset import ActiveMember, OffsetTarget
-from millrace_operator.app.app_controller import FORBIDDEN, ControllerContext, act_on_kafka
+from millrace_operator.app.app_controller import ControllerContext, act_on_kafka, loses_its_namespace
 from millrace_operator.app.backoff import FailedError, TransientError
 from millrace_operator.app.kafka_service import plans_of
 from millrace_operator.app.operations import confirm, find_app, run_pass, unfinished_before, write_operation_status
@@ -172,7 +172,7 @@ class BackfillController:
         try:
             items = self.context.requests.list(kind, desired.namespace, labelSelector=selector).get("items") or []
         except ApiError as error:
-            if _is_gone(error, desired):
+            if self._is_gone(error, desired):
                 return []
             raise
         return [{**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in items]
@@ -185,7 +185,7 @@ class BackfillController:
         try:
             found = self.context.requests.get(CONFIG_MAPS, desired.namespace, config_map_name(desired.name))
         except ApiError as error:
-            if _is_gone(error, desired):
+            if self._is_gone(error, desired):
                 return None
             raise
         return spec_of(found) if labels_of(found).get(BACKFILL_UID_LABEL) == desired.uid else None
@@ -201,6 +201,12 @@ class BackfillController:
         except ApiError as error:
             log.info("the log of pod %s cannot be read: %s", name, error)
             return "", f"The log of pod {name} cannot be read: {error}"
+
+    def _is_gone(self, error: ApiError, desired: DesiredBackfill) -> bool:
+        """Return whether an object is not there, or its namespace is being deleted and the operator's rights with it."""
+        if error.not_found:
+            return True
+        return desired.deleting and loses_its_namespace(self.context, desired.namespace, error)
 
     def _do(self, desired: DesiredBackfill, resource: Object, action: BackfillAction) -> None:
         context = self.context
@@ -284,11 +290,6 @@ class BackfillController:
             write_status(self.context.requests, self.context.resources, BACKFILLS, resource, status)
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
-
-
-def _is_gone(error: ApiError, desired: DesiredBackfill) -> bool:
-    """Return whether an object is not there, or its namespace is being deleted and the operator's rights with it."""
-    return error.not_found or (error.status == FORBIDDEN and desired.deleting)
 
 
 def _spark_pod(pod: Object) -> SparkPod:

@@ -11,7 +11,7 @@ from millrace.errors import StreamsTimeoutError
 from millrace.plan import reset
 from millrace_operator.app.app_controller import holding_backfill
 from millrace_operator.app.backfill_controller import BackfillController
-from millrace_operator.app.backoff import STALE_SECONDS, TransientError
+from millrace_operator.app.backoff import STALE_SECONDS, FailedError, TransientError
 from millrace_operator.app.operations import unfinished_before
 from millrace_operator.backfills.spark_application import BACKFILL_LABEL, BACKFILL_UID_LABEL
 from millrace_operator.children.config_maps import plan_config_map
@@ -20,6 +20,7 @@ from millrace_operator.cluster.kinds import (
     APPS,
     BACKFILLS,
     CONFIG_MAPS,
+    NAMESPACES,
     PODS,
     RESETS,
     SPARK_APPLICATIONS,
@@ -325,6 +326,24 @@ def test_reason_for_the_end_survives_a_request_that_fails_while_it_stops(world):
     assert (world.status["phase"], world.status["message"]) == ("Refused", "column x is missing")
     stopped = [item for item in world.status["conditions"] if item["type"] == "SparkPodsStopped"]
     assert stopped[0]["status"] == "True"
+
+
+def test_missing_rights_do_not_mean_that_no_spark_pod_is_left(world):
+    """Roles may be changed for a moment. Only in a namespace that is being deleted they do not come back."""
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Computing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    world.run()
+    assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
+    world.server.forbidden |= {SPARK.path("default"), PODS.path("default")}
+    with pytest.raises(FailedError):
+        world.run()
+    assert (world.status["phase"], world.status["holdsApp"]) == ("Stopping", True)
+    world.serve(NAMESPACES, "default", {}, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", None)
 
 
 def test_pod_that_does_not_start_is_named(world):

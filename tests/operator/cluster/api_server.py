@@ -23,6 +23,8 @@ class ApiServer:
         """Error answers (status, reason) for the next requests."""
         self.refused = {}
         """Error answers (status, message) to the creation of objects, by path."""
+        self.forbidden = set()
+        """Paths that the operator has no right to read."""
         self.logs = {}
         """Logs by path; a number is the status of an error answer instead."""
         self._versions = itertools.count(1)
@@ -85,6 +87,8 @@ class ApiServer:
             return (200, log.encode()) if isinstance(log, str) else (log, {"reason": "Unavailable"})
         status_of = path.removesuffix("/status")
         match method:
+            case "GET" if path in self.forbidden:
+                return 403, {"reason": "Forbidden", "message": "cannot read it"}
             case "GET" if path in self.objects:
                 return 200, self.objects[path]
             case "GET" if path.rpartition("/")[2] in _PLURALS:
