@@ -41,6 +41,8 @@ from millrace_operator.backfills.reconciler import (
 from millrace_operator.backfills.spark_application import (
     ATTEMPT_LABEL,
     BACKFILL_UID_LABEL,
+    DRIVER_CONTAINER,
+    EXECUTOR_CONTAINER,
     config_map_name,
     is_of_backfill,
     state_of,
@@ -195,7 +197,7 @@ class BackfillController:
         if driver is None or not _has_started(driver):
             return "", ""
         name = driver["metadata"]["name"]
-        query = {"tailLines": _TAIL_LINES, "limitBytes": _TAIL_BYTES}
+        query = {"container": DRIVER_CONTAINER, "tailLines": _TAIL_LINES, "limitBytes": _TAIL_BYTES}
         try:
             return str(self.context.requests.get(PODS, desired.namespace, name, "log", **query)), ""
         except ApiError as error:
@@ -308,8 +310,10 @@ def _attempt(obj: Object) -> int:
 
 
 def _has_started(pod: Object) -> bool:
+    """Return whether Spark's own container has been started; others may have been injected into the pod."""
     containers = (pod.get("status") or {}).get("containerStatuses") or ()
-    return any(name in item.get("state", {}) for item in containers for name in ("running", "terminated"))
+    own = [item for item in containers if item.get("name") in {DRIVER_CONTAINER, EXECUTOR_CONTAINER}]
+    return any(name in item.get("state", {}) for item in own for name in ("running", "terminated"))
 
 
 def _lives(pod: Object) -> bool:

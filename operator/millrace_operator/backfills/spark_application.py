@@ -38,6 +38,7 @@ BACKFILL_UID_LABEL: Final = f"{GROUP}/backfill-uid"
 ATTEMPT_LABEL: Final = f"{GROUP}/backfill-attempt"
 DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
+"""Spark names the containers as their templates do, and these are the names that both Spark operators look for."""
 INPUT_DIR: Final = "/etc/millrace/backfill"
 _LONGEST_ERROR: Final = 1500
 _MANAGED_BY: Final = "app.kubernetes.io/managed-by"

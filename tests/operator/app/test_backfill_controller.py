@@ -107,10 +107,11 @@ class World(PassWorld):
         status = {"applicationState": {"state": state}}
         self.serve(SPARK, "history-1", application["spec"], metadata=application["metadata"], status=status)
 
-    def driver(self, application, log, state="running"):
-        """Let a driver run with this log, or be in another state."""
+    def driver(self, application, log, state="running", injected=()):
+        """Let a driver run with this log, or be in another state, beside the states of injected containers."""
         labels = {**application["metadata"]["labels"], "app.kubernetes.io/component": "backfill-driver"}
-        status = {"phase": "Running", "containerStatuses": [{"state": {state: {}}}]}
+        containers = [*injected, {"name": "spark-kubernetes-driver", "state": {state: {}}}]
+        status = {"phase": "Running", "containerStatuses": containers}
         self.server.logs[PODS.path("default", "history-1-driver", "log")] = log
         return self.serve(PODS, "history-1-driver", {}, metadata={"labels": labels}, status=status)
 
@@ -153,6 +154,20 @@ def test_progress_is_read_from_the_drivers_log(world):
     assert world.status["spark"]["driverPod"] == "history-1-driver"
     asked = [query for _, path, query, _ in world.server.asked if path.endswith("/log")]
     assert all("tailLines" in query for query in asked)
+
+
+def test_containers_that_are_injected_into_the_driver_do_not_matter(world):
+    """Kubernetes tells the log of one container only, and a proxy that runs has published nothing."""
+    proxy = {"name": "proxy", "state": {"running": {}}}
+    application = world.submit()
+    world.driver(application, "", "waiting", injected=[proxy])
+    world.run()
+    assert "driverPod" not in world.status["spark"]
+    world.driver(application, '{"backfill": {"state": "Computing"}}\n', injected=[proxy])
+    world.spark_state(application, "RUNNING")
+    world.run()
+    assert world.status["phase"] == "Computing"
+    assert world.status["spark"]["driverPod"] == "history-1-driver"
 
 
 def test_failed_drivers_last_words_are_the_reason(world):

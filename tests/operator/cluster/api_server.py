@@ -83,6 +83,9 @@ class ApiServer:
             status, reason = self.failures.pop(0)
             return status, {"kind": "Status", "reason": reason, "message": f"{reason}, as the test wants it"}
         if path in self.logs:
+            pod = self.objects.get(path.removesuffix("/log"), {})
+            if "container" not in query and len(pod.get("status", {}).get("containerStatuses", ())) > 1:
+                return 400, {"reason": "BadRequest", "message": "a container name must be specified"}
             log = self.logs[path]
             return (200, log.encode()) if isinstance(log, str) else (log, {"reason": "Unavailable"})
         status_of = path.removesuffix("/status")
