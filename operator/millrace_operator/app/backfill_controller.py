@@ -18,7 +18,14 @@ from millrace.plan.reset import ActiveMember, OffsetTarget
 from millrace_operator.app.app_controller import ControllerContext, act_on_kafka, loses_its_namespace
 from millrace_operator.app.backoff import FailedError, TransientError
 from millrace_operator.app.kafka_service import plans_of
-from millrace_operator.app.operations import confirm, find_app, run_pass, unfinished_before, write_operation_status
+from millrace_operator.app.operations import (
+    confirm,
+    current,
+    find_app,
+    run_pass,
+    unfinished_before,
+    write_operation_status,
+)
 from millrace_operator.backfills.model import (
     BackfillAction,
     CreateObject,
@@ -106,7 +113,7 @@ class BackfillController:
                     raise
                 decision = reconcile_backfill(desired, replace(observed, refusal=str(error)))
                 break
-            resource = self.context.resources.get(BACKFILLS, ref.namespace, ref.name) or resource
+            resource = current(self.context, BACKFILLS, resource)
         if decision.status is not None:
             write_operation_status(self.context, BACKFILLS, resource, decision.status)
         for event in decision.events:

@@ -74,6 +74,19 @@ def write_operation_status(
         raise
 
 
+def current(context: ControllerContext, kind: ResourceKind, resource: Object) -> Object:
+    """Return an operation as an action of its pass has left it.
+
+    Raises:
+        StaleError: There is another one of its name, to which this one's status must not be written.
+    """
+    metadata = resource["metadata"]
+    now = context.resources.get(kind, metadata["namespace"], metadata["name"])
+    if now is not None and now["metadata"]["uid"] != metadata["uid"]:
+        raise StaleError(f"{kind.kind} {metadata['name']} was created again")
+    return now or resource
+
+
 def find_app(context: ControllerContext, namespace: str, name: str) -> Object | None:
     """Return an application. An unknown one is requested: if both are applied together, the operation may be seen first."""
     found = context.resources.get(APPS, namespace, name)

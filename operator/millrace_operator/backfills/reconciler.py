@@ -116,13 +116,15 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
             return BackfillDecision((SetFinalizer(present=False),) if FINALIZER in desired.finalizers else ())
         return this.hindrance() or this.begin()
     if this.unrecorded is not None:
-        return this.submitted()
-    match this.status.phase:
-        case "Suspending":
-            return this.suspend()
-        case "Stopping":
-            return this.stop()
-    return this.follow()
+        decision = this.submitted()
+    elif this.status.phase == "Suspending":
+        decision = this.suspend()
+    else:
+        decision = this.stop() if this.status.phase == "Stopping" else this.follow()
+    if FINALIZER in desired.finalizers or desired.deleting:
+        return decision
+    # `kubectl replace` has dropped it.
+    return replace(decision, actions=(SetFinalizer(present=True), *decision.actions))
 
 
 def is_patient(desired: DesiredBackfill, observed: ObservedBackfill) -> bool:

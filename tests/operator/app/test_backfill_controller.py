@@ -392,6 +392,24 @@ def test_nothing_is_created_for_a_backfill_that_was_deleted_meanwhile(world):
     assert SPARK.path("default", "history-1") not in world.server.objects
 
 
+def test_status_is_not_written_to_another_backfill_of_the_name(world):
+    """Somebody removed the finalizer and created it again while the job of the former one was being stopped."""
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Computing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    world.run()
+
+    def create_again():
+        del world.server.objects[BACKFILLS.path("default", "history")]
+        world.watch(BACKFILLS, world.serve(BACKFILLS, "history", SPEC))
+
+    world.server.meanwhile[SPARK.path("default", "history-1")] = create_again
+    assert world.run() == STALE_SECONDS
+    assert world.status == {}
+
+
 def test_operations_take_turns(world):
     """The older one goes first, and one that has begun keeps even older ones waiting."""
     resources = world.cluster.resources

@@ -191,3 +191,16 @@ def test_reset_does_not_begin_if_a_backfill_began_while_brokers_were_asked(world
     assert world.phase is None
     world.run()
     assert world.phase == "Waiting"
+
+
+def test_status_is_not_written_to_another_reset_of_the_name(world):
+    """Somebody removed the finalizer and created it again while the former one was under way."""
+    world.run()
+
+    def create_again(desired, action):
+        del world.server.objects[RESETS.path("default", "again")]
+        world.watch(RESETS, world.serve(RESETS, "again", {"appRef": {"name": "app"}}))
+
+    world.kafka.act = create_again
+    assert world.run() == STALE_SECONDS
+    assert world.phase is None

@@ -294,6 +294,18 @@ def test_deleting_it_in_the_foreground_while_it_publishes_finishes_it(then):
     assert (world.published, world.half, world.status.attempt) == (1, False, 2)
 
 
+def test_finalizer_that_was_dropped_is_put_back():
+    """`kubectl replace` drops it, and without it a deletion would not wait for the job. It cannot be added after that."""
+    world = running()
+    world.finalizers = ()
+    desired, observed = world.look()
+    assert reconcile_backfill(replace(desired, deleting=True), observed).actions == ()
+    world.pass_over()
+    assert world.finalizers == (FINALIZER,)
+    world.settle()
+    assert (world.status.phase, world.finalizers) == ("Succeeded", ())
+
+
 def test_half_published_state_keeps_the_application_stopped():
     """Otherwise it would restore it. Deleting the backfill lets it run: by then its user has read why."""
     world = running(spec=spec(attempts=1))

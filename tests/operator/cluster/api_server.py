@@ -23,6 +23,8 @@ class ApiServer:
         """Error answers (status, reason) for the next requests."""
         self.refused = {}
         """Error answers (status, message) to the creation of objects, by path."""
+        self.meanwhile = {}
+        """What happens before the next request to a path is answered."""
         self.forbidden = set()
         """Paths that the operator has no right to read."""
         self.logs = {}
@@ -79,6 +81,7 @@ class ApiServer:
         split = urlsplit(url)
         path, query = split.path, {name: values[0] for name, values in parse_qs(split.query).items()}
         self.asked.append((method, path, query, body))
+        self.meanwhile.pop(path, lambda: None)()
         if self.failures:
             status, reason = self.failures.pop(0)
             return status, {"kind": "Status", "reason": reason, "message": f"{reason}, as the test wants it"}
