@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 
 from millrace.dsl import Consumed, Grouped, Materialized, Produced, SessionWindows, StreamsBuilder
 from millrace.errors import UnavailableSerdeError
+from millrace.processor import Processor
 from millrace.serdes import Serde, Serdes
+from millrace.state import Stores
+from millrace.topology import Topology
 
 
 @dataclass
@@ -99,3 +102,55 @@ class Copied:
         builder = StreamsBuilder()
         builder.stream(self.source, Consumed.with_(string, string)).to(self.sink, Produced.with_(string, string))
         return builder.build()
+
+
+@dataclass
+class CountAndVersions:
+    """Counts records per key, and keeps the versions of each key's value."""
+
+    source: str
+
+    def __call__(self):
+        string, long = Serdes.string(), Serdes.long()
+        builder = StreamsBuilder()
+        records = builder.stream(self.source, Consumed.with_(string, string))
+        counts = Materialized.as_("counts").with_key_serde(string).with_value_serde(long)
+        records.group_by_key(Grouped.with_(string, string, name="by")).count(counts)
+        versions = Materialized.as_(Stores.persistent_versioned_key_value_store("versions", "1d"))
+        records.to_table(versions.with_key_serde(string).with_value_serde(string))
+        return builder.build()
+
+
+@dataclass
+class TableOfTopic:
+    """Keeps a topic as a table."""
+
+    source: str
+    settings: dict
+
+    def __call__(self):
+        string = Serdes.string()
+        builder = StreamsBuilder()
+        builder.table(self.source, Consumed.with_(string, string), Materialized.as_("table"))
+        return builder.build(self.settings)
+
+
+class KeepsRecords(Processor):
+    """Keeps the value of each key."""
+
+    def process(self, record):
+        """Put it."""
+        self.context.get_state_store("kept").put(record.key, record.value)
+
+
+@dataclass
+class Kept:
+    """Keeps records in memory and in a changelog."""
+
+    source: str
+
+    def __call__(self):
+        string = Serdes.string()
+        store = Stores.key_value_store_builder(Stores.in_memory_key_value_store("kept"), string, string)
+        topology = Topology().add_source("source", self.source, key_serde=string, value_serde=string)
+        return topology.add_processor("keep", KeepsRecords, "source").add_state_store(store, "keep")

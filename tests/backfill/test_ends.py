@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from tests.backfill.broker_app import App, run_command
-from tests.backfill.programs import CountPerKey, Killed
+from tests.backfill.programs import CountAndVersions, CountPerKey, Killed
 from tests.cli.test_bad_input import in_own_namespace
 from tests.instance.test_producer import set_largest_batch
 from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import backfill_clients, check_unchanged, freeze
+from millrace.backfill.partition_write import Changes, OldRecords
 from millrace.backfill.preconditions import NOTHING_WRITTEN
-from millrace.backfill.publish import Changes, OldRecords, Publisher
+from millrace.backfill.publish import Publisher
 from millrace.backfill.rows import Row, to_arrow
 from millrace.backfill.run import BackfillSpec, Phase, run_backfill
 from millrace.backfill.writer import Writer
@@ -61,10 +62,10 @@ def spec(app, **options):
     return BackfillSpec(CountPerKey(app.source, app.sink), app.settings, **options)
 
 
-def go_on(app, tmp_path):
+def go_on(app, tmp_path, program=None):
     """Run the application until it has read everything, and stop it."""
     settings = {**app.settings, "state.dir": str(tmp_path / "state"), "commit.interval.ms": "100"}
-    streams = KafkaStreams(CountPerKey(app.source, app.sink)(), settings)
+    streams = KafkaStreams((program or CountPerKey(app.source, app.sink))(), settings)
     streams.start()
     try:
         wait_until(lambda: app.table(app.changelog) == dict(app.counts), "exact counts", DEADLINE_S)
@@ -124,6 +125,22 @@ def test_tombstones_count_as_records_of_a_transaction(spark, app):
     assert app.table(app.changelog) == dict(app.counts)
 
 
+def test_only_the_keys_of_a_changelog_count_as_records_of_a_transaction(spark, app):
+    """Not what it has held before: an application that has run for long has sent many records, but may have few keys."""
+    run_backfill(spark, spec(app))
+    producer = Producer({"bootstrap.servers": app.kafka.bootstrap_servers})
+    for number in range(1_000):
+        producer.produce(app.changelog, (9).to_bytes(8, "big"), f"ghost{number % 4}", partition=number % app.partitions)
+    assert producer.flush(60) == 0
+    result = run_backfill(spark, spec(app, outputs=Outputs.LAST, transaction_records=100))
+    assert result.transactions == 1
+    assert (result.stores["counts"].records, result.stores["counts"].tombstones) == (len(app.counts), 4)
+    assert app.table(app.changelog) == app.table(app.sink) == dict(app.counts)
+    assert {record.key() for record in app.read(app.changelog) if record.value() is None} == {
+        b"ghost%d" % n for n in range(4)
+    }
+
+
 def test_versions_of_the_first_millisecond_are_found_again(app):
     """A timestamp of 0 is written as 1, as producers take 0 for now; a second backfill knows it as its own."""
     target = TopicPartition(app.sink, 0)
@@ -138,6 +155,22 @@ def test_versions_of_the_first_millisecond_are_found_again(app):
             assert changes.write(writer, clients, target, iter([rows])).tombstones == 0
             writer.commit(app.id, {})
     writer.close()
+
+
+def test_versions_that_cannot_be_deleted_are_found_before_anything_is_written(spark, app, tmp_path):
+    """Even if there are several transactions: the application goes on. Versions that are computed again are no obstacle."""
+    program, phases = CountAndVersions(app.source), []
+    go_on(app, tmp_path, program)
+    again = BackfillSpec(program, app.settings, transaction_records=1, allow_missing_history=True)
+    assert run_backfill(spark, again).transactions == 2 + 2 * app.partitions
+    delete_records(open_admin(app.clients.admin()), {TopicPartition(app.source, 0): 5})
+    with pytest.raises(
+        ConfigError, match=r"versions-changelog-0 holds 5 versions .* reset .*; nothing has been written"
+    ):
+        run_backfill(spark, again, lambda phase, _ends: phases.append(phase))
+    assert phases == [Phase.COMPUTING]
+    app.produce(["k1", "new"])
+    go_on(app, tmp_path, program)
 
 
 @pytest.mark.parametrize(("deleted", "left"), [(2, [(b"k2", b"v"), (b"k2", None)]), (3, [])])
@@ -275,12 +308,31 @@ def test_an_executor_whose_disk_is_full(kafka, tmp_path):
     app = App(kafka)
     app.produce([secrets.token_hex(20_000) for _ in range(200)])
     app.write_project(tmp_path)
-    (tmp_path / "disk").mkdir()
-    prefix = in_own_namespace(tmp_path / "disk", "size=2m")
-    done = run_command(tmp_path, "--master", "local[1]", prefix=prefix, SPARK_LOCAL_DIRS=str(tmp_path / "disk"))
+    ends_on_full_disk(app, tmp_path)
+
+
+def test_a_full_disk_is_not_the_fault_of_a_record(kafka, tmp_path):
+    """Though it is noticed while a record is processed, nobody is asked whether to skip the record."""
+    app = App(kafka, partitions=1)
+    app.produce([secrets.token_hex(20_000) for _ in range(1_000)])
+    app.write_project(tmp_path)
+    (tmp_path / "shop.py").write_text(
+        f"from tests.backfill.programs import Kept\n\n\ntopology = Kept({app.source!r})\n"
+    )
+    with (tmp_path / "streamsapp.yaml").open("a") as manifest:
+        manifest.write("  processing: {errorPolicy: {processing: Continue}}\n")
+    assert "skipped" not in ends_on_full_disk(app, tmp_path)
+
+
+def ends_on_full_disk(app, folder):
+    """Run a backfill whose executor has 2 MB of disk, and return what it printed."""
+    (folder / "disk").mkdir()
+    prefix = in_own_namespace(folder / "disk", "size=2m")
+    done = run_command(folder, "--master", "local[1]", prefix=prefix, SPARK_LOCAL_DIRS=str(folder / "disk"))
     assert done.returncode == 1, done.stdout
     assert "No space left on device): give executors more memory or local disk" in " ".join(done.stdout.split())
     assert app.committed() == {}
+    return done.stdout
 
 
 def test_a_topic_that_was_deleted(app):

@@ -40,9 +40,20 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 in_one_transaction_and_in_several = pytest.mark.parametrize("transaction_records", [DEFAULT_TRANSACTION_RECORDS, 1])
 
 
-def before_writing(action):
-    """Return a callback that does something when a backfill is about to write."""
-    return lambda phase, _ends: action() if phase in {Phase.PUBLISHING, Phase.PUBLISHING_IN_PARTS} else None
+@pytest.fixture
+def before_writing(monkeypatch):
+    """Give a function that has something done once, when a backfill has checked everything and begins its first transaction."""
+    begin = Writer.transaction
+
+    def arrange(action):
+        def act_and_begin(writer):
+            monkeypatch.setattr(Writer, "transaction", begin)
+            action()
+            return begin(writer)
+
+        monkeypatch.setattr(Writer, "transaction", act_and_begin)
+
+    return arrange
 
 
 @pytest.fixture
@@ -113,17 +124,29 @@ def test_a_frozen_backfill_that_goes_on_after_another_has_ended(spark, kafka, tm
 
 
 @in_one_transaction_and_in_several
-def test_an_application_that_is_started_while_results_are_written(spark, app, tmp_path, transaction_records):
-    """The backfill gives up before its first commit, and the application counts as if there had been none."""
+def test_an_application_that_is_started_while_results_are_written(
+    spark, app, tmp_path, before_writing, transaction_records
+):
+    """The backfill gives up before its first commit, and the application counts as if there had been none.
+
+    Nobody is told of half a result, for which the operator would keep the application stopped.
+    """
     streams = KafkaStreams(CountPerKey(app.source, app.sink)(), {**app.settings, "state.dir": str(tmp_path)})
+    phases = []
 
     def start():
         streams.start()
         wait_until(lambda: streams.state is State.RUNNING, "it runs", DEADLINE_S)
 
     try:
+        before_writing(start)
         with pytest.raises(ActiveGroupError, match="nothing has been written"):
-            run_backfill(spark, spec(app, transaction_records=transaction_records), before_writing(start))
+            run_backfill(
+                spark,
+                spec(app, transaction_records=transaction_records),
+                lambda phase, _ends: phases.append(phase),
+            )
+        assert Phase.PUBLISHING_IN_PARTS not in phases
         app.produce(["k1", "new"])
         wait_until(lambda: app.table(app.changelog) == dict(app.counts), "exact counts", DEADLINE_S)
     finally:
@@ -131,21 +154,24 @@ def test_an_application_that_is_started_while_results_are_written(spark, app, tm
 
 
 @in_one_transaction_and_in_several
-def test_an_application_that_has_run_and_was_stopped_meanwhile(spark, app, tmp_path, transaction_records):
+def test_an_application_that_has_run_and_was_stopped_meanwhile(
+    spark, app, tmp_path, before_writing, transaction_records
+):
     """Its state and its offsets stay as it has left them, and the next backfill takes what it has read into account."""
 
     def run():
         app.produce(["k1", "new"])
         go_on(app, tmp_path)
 
+    before_writing(run)
     with pytest.raises(StreamsError, match=r"ran during the backfill.*start the backfill again; nothing has been"):
-        run_backfill(spark, spec(app, transaction_records=transaction_records), before_writing(run))
+        run_backfill(spark, spec(app, transaction_records=transaction_records))
     assert app.table(app.changelog) == dict(app.counts)
     assert run_backfill(spark, spec(app)).processed == len(KEYS) + 2
 
 
 @in_one_transaction_and_in_several
-def test_a_topic_that_is_created_again_while_results_are_written(spark, app, transaction_records):
+def test_a_topic_that_is_created_again_while_results_are_written(spark, app, before_writing, transaction_records):
     """The offsets of the deleted topic are not committed for the new one."""
     admin = open_admin(app.clients.admin())
 
@@ -153,8 +179,9 @@ def test_a_topic_that_is_created_again_while_results_are_written(spark, app, tra
         delete_topics(admin, [app.source])
         app.kafka.create_topics(app.source, partitions=app.partitions)
 
+    before_writing(create_again)
     with pytest.raises(StreamsError, match="created again during the backfill: start it again; nothing has been"):
-        run_backfill(spark, spec(app, transaction_records=transaction_records), before_writing(create_again))
+        run_backfill(spark, spec(app, transaction_records=transaction_records))
     assert (app.table(app.changelog), app.committed()) == ({}, {})
 
 

@@ -1,5 +1,6 @@
 """History from files: which rows become which records, and what is wrong with files."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from tests.backfill.broker_app import FIRST_TIMESTAMP, App
-from tests.backfill.programs import CountPerKey, ReadWithUnavailableSerde
+from tests.backfill.programs import CountPerKey, ReadWithUnavailableSerde, TableOfTopic
 from tests.waiting import wait_until
 
 from millrace.backfill.failures import spark_failures
@@ -220,3 +221,21 @@ def test_files_up_to_an_instant_and_kafka_from_then_on(spark, kafka, tmp_path):
     assert result.notes == [
         f"{app.source}: 31 records from files (10 at or after the instant left out), 30 offsets from Kafka (30 earlier left out)"
     ]
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_files_of_a_topic_from_which_a_table_is_restored(spark, kafka, tmp_path):
+    """What is only in files would be gone after the first restoration, so they are refused; as tables they can be computed."""
+    app = App(kafka)
+    settings = {**app.settings, "topology.optimization": "all"}
+    path = str(tmp_path / "rows")
+    spark.createDataFrame([(1, "a", "b")], "timestamp bigint, key string, value string").write.parquet(path)
+    columns = {"timestamp": "timestamp", "key": "key", "value": "value"}
+    what = BackfillSpec(TableOfTopic(app.source, settings), settings, files=[FileSource(app.source, path, columns)])
+    with pytest.raises(
+        ConfigError, match=f"Store table .* restored from topic {app.source}.* Write these records to the"
+    ):
+        run_backfill(spark, what)
+    assert app.committed() == {}
+    assert run_backfill(spark, replace(what, tables=str(tmp_path / "tables"))).processed == 1

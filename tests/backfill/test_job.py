@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from millrace.backfill.rows import REPORT, ROWS_DDL
 from millrace.config import StreamsConfig
 from millrace.dsl import Materialized, Produced, Repartitioned, StreamsBuilder
 from millrace.engine.offset_metadata import decode_metadata
+from millrace.engine.partitioner import partition_for_key
 from millrace.errors import MissingSourceTopicError, StreamsError, TopologyError, UnsupportedFeatureError
 from millrace.processor import Processor
 from millrace.records import Record
@@ -142,6 +144,41 @@ def test_only_the_last_record_of_each_key_is_kept_on_request():
     inputs = records("in", ("a", "1"), ("b", "1"), ("a", "2"), (None, "x"), (None, "y"), ("b", None))
     result = run_without_spark(backfill_of(copy, inputs, {"in": 1, "out": 1}, outputs=Outputs.LAST))
     assert sorted(outputs_of(result, "out"), key=str) == [(None, b"x"), (None, b"y"), (b"a", b"2"), (b"b", None)]
+
+
+def test_the_last_record_of_a_key_that_several_tasks_send(spark):
+    """It is the latest one; of those with the same timestamp, that of the last task, which is 0_10 and not 0_9."""
+
+    def renamed(b: StreamsBuilder) -> None:
+        b.stream("in").select_key(lambda _key, value: value.split()[0] if " " in value else None).to("out")
+
+    keys = {partition_for_key(b"%d" % number, 11): b"%d" % number for number in range(200)}
+    inputs = [
+        ("in", keys[0], b"a 0", 5_000, ()),
+        ("in", keys[9], b"a 9", 1_000, ()),
+        ("in", keys[9], b"b 9", 1_000, ()),
+        ("in", keys[10], b"b 10", 1_000, ()),
+        ("in", keys[0], b"c 0", 6_000, ()),
+        ("in", keys[0], b"keyless0", 7_000, ()),
+        ("in", keys[9], b"keyless9", 7_000, ()),
+    ]
+    found = compute(spark, backfill_of(renamed, inputs, {"in": 11, "out": 1}, outputs=Outputs.LAST))
+    rows = [(row.key and bytes(row.key), bytes(row.value)) for row in found.records("out").collect()]
+    kept = [(None, b"keyless0"), (None, b"keyless9"), (b"a", b"a 0"), (b"b", b"b 10"), (b"c", b"c 0")]
+    assert sorted(rows, key=str) == sorted(kept, key=str)
+    assert found.sizes()["out"].records == 5
+
+
+def test_last_records_of_keys_that_one_task_sends_are_not_shuffled(spark):
+    """Each task has the last record of each of its keys, and no other has the key."""
+
+    def copy(b: StreamsBuilder) -> None:
+        b.stream("in").to("out")
+
+    inputs = records("in", *((f"k{number % 5}", str(number)) for number in range(20)))
+    found = compute(spark, backfill_of(copy, inputs, {"in": 2, "out": 2}, outputs=Outputs.LAST))
+    assert found.shared == frozenset()
+    assert found.sizes()["out"].records == 5
 
 
 def test_outputs_can_be_left_out():
@@ -360,6 +397,37 @@ def test_global_stores_of_the_applications_own_topics_are_refused(spark):
         UnsupportedFeatureError, match=r"Global store all is filled from topic middle, which sub-topology 1"
     ):
         compute(spark, backfill_of(own, records("in", ("a", "1")), {"in": 1, "middle": 1}))
+
+
+class Unreadable(Partitions):
+    """A history whose ends cannot be read."""
+
+    def read(self, partition):
+        """Read a partition, and fail at its end."""
+        yield from super().read(partition)
+        raise StreamsError("the brokers do not answer")
+
+
+def test_files_of_global_stores_that_nobody_needs_are_deleted(tmp_path, monkeypatch):
+    """Those of a failed attempt, as Spark may try again in the same process, and those of processes that have ended."""
+
+    def looked_up(b: StreamsBuilder) -> None:
+        table = b.global_table("all", kv("all"))
+        b.stream("in").join(table, pair, key_selector=lambda key, _value: key).to("out")
+
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for pid in (ended.pid, os.getppid()):
+        (tmp_path / f"millrace-backfill-global-{pid}-x").mkdir()
+    backfill = backfill_of(
+        looked_up, records("all", ("a", "1")) + records("in", ("a", "2")), {"in": 1, "all": 1, "out": 1}
+    )
+    history = backfill.history
+    with pytest.raises(StreamsError, match="the brokers do not answer"):
+        run_without_spark(replace(backfill, history=Unreadable(history.counts, history.records)))
+    assert [path.name for path in tmp_path.iterdir()] == [f"millrace-backfill-global-{os.getppid()}-x"]
+    assert outputs_of(run_without_spark(backfill), "out") == [(b"a", b"2/1")]
 
 
 def test_a_loop_that_does_not_end_is_refused(spark, monkeypatch):

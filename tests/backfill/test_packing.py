@@ -9,11 +9,12 @@ import pytest
 from tests.backfill.support import single_rows
 
 from millrace.backfill import packing
+from millrace.backfill.changes import CompactedChanges
 from millrace.backfill.collector import BackfillCollector, Outputs, Topics
-from millrace.backfill.packing import PackedTopic, merged
+from millrace.backfill.packing import PackedTopic, merged, packed_changes
 from millrace.backfill.rows import REPORT, Row, to_arrow
 from millrace.engine.partitioner import partition_for_key
-from millrace.records import NO_HEADERS, Headers, TaskId
+from millrace.records import NO_HEADERS, Headers, TaskId, TopicPartition
 
 PARTITIONS = 3
 TASKS = ("0_0", "0_1", "1_0")
@@ -177,6 +178,27 @@ def test_a_record_larger_than_the_limits(monkeypatch):
     target = PackedTopic("a", 1, "0_0", 0)
     target.sent += [(number, b"k", b"v" * 30_000, NO_HEADERS, None) for number in range(3)]
     assert [row.packed for row in target.take(everything=False)] == [1, 1, 1]
+
+
+def test_large_changes_on_disk_are_packed_a_row_at_a_time(tmp_path):
+    """Of what does not fit into memory, no more is taken from the disk than a row has."""
+    changes = CompactedChanges(tmp_path / "changes", limit_bytes=1_000_000)
+    for number in range(2_000):
+        changes.log_change(b"%d" % number, b"v" * 100_000, number, NO_HEADERS)
+    taken = []
+
+    def left():
+        for key, (value, timestamp, headers) in changes.rows():
+            taken.append(len(key) + len(value))
+            yield timestamp, key, value, headers
+
+    packed = []
+    for row, size in packed_changes(TopicPartition("a", 0), "0_0", 1, left()):
+        assert size == (row.packed, sum(taken[sum(packed) :]))
+        assert size.bytes < 17_000_000
+        packed.append(row.packed)
+    changes.close()
+    assert sum(packed) == len(taken) == 2_000
 
 
 def test_large_values_are_merged_soon(monkeypatch):

@@ -11,8 +11,12 @@ import pytest
 from confluent_kafka import Producer
 from tests.backfill.broker_app import App
 from tests.instance.test_producer import set_largest_batch
+from tests.waiting import wait_until
+from typer.testing import CliRunner
 
 from millrace.backfill.run import Phase
+from millrace.cli import backfill_report
+from millrace.cli.app import app
 from millrace.cli.backfill_report import Reporter
 from millrace.cli.errors import report
 from millrace.errors import ConfigError, StreamsError
@@ -210,6 +214,32 @@ def test_error_of_an_executor_is_told_without_its_traceback(capsys):
     )
     assert report(error, verbose=False) == 2
     assert capsys.readouterr().err == "Error: 1 rows of a have no timestamp\n"
+
+
+def test_report_of_a_failure_is_the_last_line(tmp_path):
+    """The error's text may be long, and of a log only the end is read."""
+    done = CliRunner().invoke(app, ["backfill", "-f", str(tmp_path / "missing.yaml"), "--progress", "json"])
+    assert done.exit_code == 2
+    first, *_, last = done.output.splitlines()
+    assert first.startswith("Error: ")
+    assert json.loads(last)["backfill"]["state"] == "Refused"
+
+
+def test_report_is_repeated_while_nothing_changes(spark, capsys, monkeypatch):
+    """A log may be rotated while results are written, which is a long time without news."""
+    monkeypatch.setattr(backfill_report, "_PRINT_EVERY_S", 0.0)
+    monkeypatch.setattr(backfill_report, "_REPEAT_EVERY_S", 0.0)
+    lines = []
+
+    def is_repeated():
+        lines.extend(capsys.readouterr().out.splitlines())
+        return len(lines) > 2 and lines[-3:] == 3 * lines[-1:]
+
+    reporter = Reporter(as_json=True, bar=False)
+    with reporter.watching(spark):
+        reporter.phase(Phase.PUBLISHING_IN_PARTS, {})
+        wait_until(is_repeated, "three times the same report")
+    assert json.loads(lines[-1])["backfill"]["state"] == "Publishing"
 
 
 def test_report_of_a_failure_says_whether_it_had_published(capsys):

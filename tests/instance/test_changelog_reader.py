@@ -13,6 +13,7 @@ from millrace import StreamsBuilder
 from millrace.config import StreamsConfig
 from millrace.dsl import Consumed
 from millrace.engine.task import StreamTask
+from millrace.instance import changelog_reader
 from millrace.instance.changelog_reader import AddedTask, ChangelogReader
 from millrace.instance.offset_sums import open_offset_sum
 from millrace.kafka.client_settings import ClientSettings
@@ -102,6 +103,35 @@ def test_a_restored_store_has_no_later_offset_than_its_records(kafka, topic_fact
         wait_until(lambda: reader.restored, "restored", meanwhile=lambda: reader.take_offsets() or reader.read())
         assert len(keys(task)) == 10
         assert task.stores["table"].committed_offset(partition) == 9
+
+
+def test_an_open_transaction_that_holds_up_restoration_is_logged(
+    kafka, topic_factory, tmp_path, app, monkeypatch, caplog
+):
+    """Whenever nothing has followed for a while; it goes on when the transaction ends."""
+    source = topic_factory("in")
+    write_numbers(kafka, source, range(5))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": app})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(source, "1", "open", 0)
+    assert producer.flush(30) == 0
+    with table_reader(kafka, app, source, tmp_path) as (reader, task):
+        reader.begin([AddedTask(task, {}, standby=False)])
+        wait_until(lambda: reader.changelogs, "the offsets are known", meanwhile=reader.take_offsets)
+        [changelog] = reader.changelogs
+        wait_until(lambda: changelog.committed_end, "what is committed is read", meanwhile=reader.read)
+        reader.commit_and_log_if_due()
+        assert "transaction" not in caplog.text
+        monkeypatch.setattr(changelog_reader, "_LOG_OPEN_TRANSACTION_EVERY_S", 0)
+        reader.commit_and_log_if_due()
+        [message] = [record.message for record in caplog.records if "transaction" in record.message]
+        assert message.startswith(
+            f"Restoring {source}-0 waits at offset 5, 1 before the end: a transaction that began there"
+        )
+        producer.commit_transaction(30)
+        wait_until(lambda: reader.restored, "restored", meanwhile=reader.read)
+        assert "open" in keys(task)
 
 
 def test_a_standby_applies_what_it_read_before_it_was_committed(kafka, topic_factory, tmp_path, app):

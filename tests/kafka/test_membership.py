@@ -1,6 +1,7 @@
 """Members of a real group: joining, rebalancing, leaving, static membership, offsets and fencing."""
 
 import asyncio
+import logging
 import threading
 from types import SimpleNamespace
 
@@ -240,9 +241,11 @@ def test_a_stale_member_cannot_commit_in_a_transaction(group, kafka, stale):
     assert committed(member, [group.tp(0)]) == {group.tp(0): OffsetAndMetadata(5)}
 
 
-def test_committed_waits_for_an_open_transaction(group, kafka):
-    """Reading offsets waits for a transaction that is still open."""
+def test_committed_waits_for_an_open_transaction(group, kafka, caplog):
+    """Reading offsets waits for a transaction that is still open, and says so without a warning."""
     from millrace.errors import StreamsTimeoutError
+
+    caplog.set_level(logging.INFO, "millrace.kafka.membership")
 
     member = group.join("a")
     group.settle()
@@ -252,6 +255,7 @@ def test_committed_waits_for_an_open_transaction(group, kafka):
     producer.send_offsets_to_transaction([ClientTopicPartition(group.topic, 0, 5)], member.group_metadata(), 60)
     with pytest.raises(StreamsTimeoutError, match="UNSTABLE_OFFSET_COMMIT"):
         committed(member, [group.tp(0)], timeout_s=0.5)
+    assert [record.levelname for record in caplog.records if "UNSTABLE_OFFSET_COMMIT" in record.message] == ["INFO"]
     producer.commit_transaction(60)
     assert committed(member, [group.tp(0)]) == {group.tp(0): OffsetAndMetadata(5)}
 

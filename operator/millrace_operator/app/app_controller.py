@@ -90,6 +90,8 @@ class ControllerContext:
     recorder: EventRecorder
     kafka: KafkaService
     operator_namespace: str
+    working_since: float = 0.0
+    """When this operator began to work, or could again after the API server was unreachable; seconds since the epoch."""
     expandable: Callable[[dict[Key, Object]], bool | None] = lambda _: None
     """Returns whether the claims among an app's objects may grow."""
     pod_monitors: bool = False
@@ -279,7 +281,8 @@ class AppController:
         try:
             self.context.executor.do(action, app)
         except ApiError as error:
-            if isinstance(action, SetFinalizer) or not self._loses_its_namespace(app, error):
+            may_lose = "deletionTimestamp" in app["metadata"] and not isinstance(action, SetFinalizer)
+            if not (may_lose and loses_its_namespace(self.context, desired.namespace, error)):
                 raise
             log.info("%s is left to the deletion of namespace %s", description_of(action), desired.namespace)
             if isinstance(action, Delete):
@@ -322,22 +325,6 @@ class AppController:
             children.expect_end(kind, child, timestamp(time.time() + grace))
         else:
             children.remove(kind, child)
-
-    def _loses_its_namespace(self, app: Object, error: ApiError) -> bool:
-        """Return whether a write was refused because the application is deleted with its namespace.
-
-        Nothing can be created in it any more, and the operator's rights in it may already be gone.
-        """
-        if error.status != FORBIDDEN or "deletionTimestamp" not in app["metadata"]:
-            return False
-        if "is being terminated" in error.message:
-            return True
-        try:
-            namespace = self.context.requests.get(NAMESPACES, None, app["metadata"]["namespace"])
-        except ApiError as unknown:
-            log.debug("%s", unknown)
-            return False
-        return "deletionTimestamp" in namespace["metadata"]
 
     def _write_status(self, app: Object, seen: Object, decision: Decision) -> None:
         """Write the decision's status if it differs from the current one.
@@ -404,6 +391,23 @@ def holding_backfill(resources: Cache, ref: ResourceRef, *, ended: bool = True) 
         and (ended or not obj["status"].get("completionTime"))
     ]
     return max(found)[1] if found else None
+
+
+def loses_its_namespace(context: ControllerContext, namespace: str, error: ApiError) -> bool:
+    """Return whether a request was refused because its namespace is being deleted.
+
+    Nothing can be created in it any more, and the operator's rights in it may already be gone.
+    """
+    if error.status != FORBIDDEN:
+        return False
+    if "is being terminated" in error.message:
+        return True
+    try:
+        found = context.requests.get(NAMESPACES, None, namespace)
+    except ApiError as unknown:
+        log.debug("%s", unknown)
+        return False
+    return "deletionTimestamp" in found["metadata"]
 
 
 def act_on_kafka(

@@ -13,12 +13,19 @@ from functools import partial
 from typing import Final
 
 from millrace.errors import StreamsError
-from millrace.manifest import StreamsAppSpec, StreamsBackfillStatus
+from millrace.manifest import StreamsAppSpec
 from millrace.plan.reset import ActiveMember, OffsetTarget
-from millrace_operator.app.app_controller import FORBIDDEN, ControllerContext, act_on_kafka
-from millrace_operator.app.backoff import FailedError
+from millrace_operator.app.app_controller import ControllerContext, act_on_kafka, loses_its_namespace
+from millrace_operator.app.backoff import FailedError, TransientError
 from millrace_operator.app.kafka_service import plans_of
-from millrace_operator.app.operations import confirm, find_app, run_pass, unfinished_before, write_operation_status
+from millrace_operator.app.operations import (
+    confirm,
+    current,
+    find_app,
+    run_pass,
+    unfinished_before,
+    write_operation_status,
+)
 from millrace_operator.backfills.model import (
     BackfillAction,
     CreateObject,
@@ -30,17 +37,14 @@ from millrace_operator.backfills.model import (
     SparkPod,
 )
 from millrace_operator.backfills.progress import last_words, parse_progress
-from millrace_operator.backfills.reconciler import (
-    has_begun,
-    has_ended,
-    is_patient,
-    needs_members,
-    reconcile_backfill,
-)
+from millrace_operator.backfills.reconciler import has_begun, has_ended, needs_members, reconcile_backfill, with_problem
 from millrace_operator.backfills.spark_application import (
     ATTEMPT_LABEL,
     BACKFILL_UID_LABEL,
+    DRIVER_CONTAINER,
+    EXECUTOR_CONTAINER,
     config_map_name,
+    is_of_backfill,
     state_of,
 )
 from millrace_operator.children.naming import COMPONENT_LABEL
@@ -49,7 +53,7 @@ from millrace_operator.cluster.kinds import BACKFILLS, CONFIG_MAPS, PODS, SPARK_
 from millrace_operator.cluster.observe import desired_backfill_from, desired_from, neighbours_of
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.kafka.state_cache import KafkaStateCache
-from millrace_operator.model import DeleteGroup, DesiredApp, Object, ResourceRef, SetFinalizer, labels_of
+from millrace_operator.model import DeleteGroup, DesiredApp, Json, Object, ResourceRef, SetFinalizer, labels_of
 from millrace_operator.reconcile.children_view import trouble_of
 from millrace_operator.reconcile.revisions import revision_of, spec_of
 from millrace_operator.resets.planning import merged_plan
@@ -57,7 +61,8 @@ from millrace_operator.resets.reconciler import ResetQuestion
 
 log = logging.getLogger(__name__)
 
-_TAIL_LINES: Final = "50"
+_TAIL_LINES: Final = ("50", "5000")
+"""How much of a log is read: what nearly always suffices, and more if that has no report."""
 _TAIL_BYTES: Final = str(8 << 20)
 _REFUSED: Final = {400, 403, 422}
 """How the API server answers if a webhook, a policy or a quota does not let an object in."""
@@ -91,18 +96,19 @@ class BackfillController:
         decision = reconcile_backfill(desired, observed)
         # Nothing is created for a backfill or an application that has been deleted or changed meanwhile.
         if app is not None and any(isinstance(item, CreateObject) for item in decision.actions):
-            confirm(self.context, BACKFILLS, resource, app)
+            confirm(self.context, BACKFILLS, resource, app, observed.before)
         for action in decision.actions:
             log.info("%s: %s", ref, type(action).__name__)
             try:
                 self._do(desired, resource, action)
-            except (ApiError, FailedError) as error:
-                refused = isinstance(error, FailedError) or error.status in _REFUSED
-                if not isinstance(action, CreateObject) or not (refused or not is_patient(desired, observed)):
+            except (ApiError, FailedError, TransientError) as error:
+                if not isinstance(action, CreateObject):
                     raise
-                decision = reconcile_backfill(desired, replace(observed, refusal=str(error)))
+                final = isinstance(error, FailedError) or (isinstance(error, ApiError) and error.status in _REFUSED)
+                observed = replace(observed, refusal=str(error), refusal_is_final=final)
+                decision = reconcile_backfill(desired, observed)
                 break
-            resource = self.context.resources.get(BACKFILLS, ref.namespace, ref.name) or resource
+            resource = current(self.context, BACKFILLS, resource)
         if decision.status is not None:
             write_operation_status(self.context, BACKFILLS, resource, decision.status)
         for event in decision.events:
@@ -117,10 +123,11 @@ class BackfillController:
         near = neighbours_of(of, context.resources, context.children, self.kafka_states.cluster_id) if of else ()
         observed = ObservedBackfill(
             now=now,
+            working_since=context.working_since,
             app=of,
             objects=context.children.of_app(desired.namespace, name),
             claimants=tuple(str(item) for item in near if item.same_id),
-            before=unfinished_before(context, resource, name, begun=has_begun(desired.status)),
+            before=unfinished_before(context, resource, name),
             served=self._served(),
         )
         if has_begun(desired.status):
@@ -170,7 +177,7 @@ class BackfillController:
         try:
             items = self.context.requests.list(kind, desired.namespace, labelSelector=selector).get("items") or []
         except ApiError as error:
-            if _is_gone(error, desired):
+            if self._is_gone(error, desired):
                 return []
             raise
         return [{**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in items]
@@ -183,22 +190,37 @@ class BackfillController:
         try:
             found = self.context.requests.get(CONFIG_MAPS, desired.namespace, config_map_name(desired.name))
         except ApiError as error:
-            if _is_gone(error, desired):
+            if self._is_gone(error, desired):
                 return None
             raise
         return spec_of(found) if labels_of(found).get(BACKFILL_UID_LABEL) == desired.uid else None
 
     def _log(self, desired: DesiredBackfill, driver: Object | None) -> tuple[str, str]:
-        """Return the end of a driver's log, and why it could not be read; the kubelet is asked for it, which may be away."""
+        """Return the end of a driver's log, and why it could not be read; the kubelet is asked for it, which may be away.
+
+        A log that has lost the reports it had, because it was rotated, is one that cannot be read.
+        """
+        text = ""
         if driver is None or not _has_started(driver):
-            return "", ""
+            return text, ""
         name = driver["metadata"]["name"]
-        query = {"tailLines": _TAIL_LINES, "limitBytes": _TAIL_BYTES}
         try:
-            return str(self.context.requests.get(PODS, desired.namespace, name, "log", **query)), ""
+            for lines in _TAIL_LINES:
+                query = {"container": DRIVER_CONTAINER, "tailLines": lines, "limitBytes": _TAIL_BYTES}
+                text = str(self.context.requests.get(PODS, desired.namespace, name, "log", **query))
+                if parse_progress(text) is not None:
+                    return text, ""
         except ApiError as error:
             log.info("the log of pod %s cannot be read: %s", name, error)
             return "", f"The log of pod {name} cannot be read: {error}"
+        has_reported = desired.status is not None and desired.status.phase in {"Computing", "Publishing"}
+        return text, f"The end of the log of pod {name} has no report of the job." if has_reported else ""
+
+    def _is_gone(self, error: ApiError, desired: DesiredBackfill) -> bool:
+        """Return whether an object is not there, or its namespace is being deleted and the operator's rights with it."""
+        if error.not_found:
+            return True
+        return desired.deleting and loses_its_namespace(self.context, desired.namespace, error)
 
     def _do(self, desired: DesiredBackfill, resource: Object, action: BackfillAction) -> None:
         context = self.context
@@ -231,13 +253,34 @@ class BackfillController:
         except ApiError as error:
             if not error.exists:
                 raise
-            found = self.context.requests.get(kind, desired.namespace, name)
-            if labels_of(found).get(BACKFILL_UID_LABEL) != desired.uid:
-                raise FailedError(
-                    "NameTaken",
-                    f"{kind.kind} {name} exists and does not belong to this StreamsBackfill. It is left alone. Delete it, or "
-                    "give the StreamsBackfill another name.",
-                ) from error
+            self._check_is_own(desired, kind, name)
+
+    def _check_is_own(self, desired: DesiredBackfill, kind: ResourceKind, name: str) -> None:
+        """Check that an object that exists already is one that this backfill has created.
+
+        Raises:
+            StaleError: It has just gone.
+            TransientError: It is what an earlier backfill of the same name has left to the garbage collector.
+            FailedError: It is somebody else's.
+        """
+        try:
+            labels = labels_of(self.context.requests.get(kind, desired.namespace, name))
+        except ApiError as error:
+            if error.not_found:
+                raise StaleError(f"{kind.kind} {name} has just gone") from error
+            raise
+        if labels.get(BACKFILL_UID_LABEL) == desired.uid:
+            return
+        if is_of_backfill(labels, desired.name):
+            raise TransientError(
+                f"{kind.kind} {name} belongs to an earlier StreamsBackfill of this name, and Kubernetes is about to delete it. "
+                "If it stays, delete it."
+            )
+        raise FailedError(
+            "NameTaken",
+            f"{kind.kind} {name} exists and does not belong to this StreamsBackfill. It is left alone. Delete it, or give the "
+            "StreamsBackfill another name.",
+        )
 
     def _delete(self, kind: ResourceKind, namespace: str, name: str, uid: str) -> None:
         try:
@@ -253,25 +296,27 @@ class BackfillController:
         resource = self.context.resources.get(BACKFILLS, ref.namespace, ref.name)
         if resource is None:
             return
-        status = desired_backfill_from(resource).status or StreamsBackfillStatus()
-        if has_ended(status):
+        desired = desired_backfill_from(resource)
+        if has_ended(desired.status):
             return
+        status = with_problem(desired, time.time(), problem)
         try:
-            changed = status.model_copy(update={"message": problem})
-            write_status(self.context.requests, self.context.resources, BACKFILLS, resource, changed)
+            write_status(self.context.requests, self.context.resources, BACKFILLS, resource, status)
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
 
 
-def _is_gone(error: ApiError, desired: DesiredBackfill) -> bool:
-    """Return whether an object is not there, or its namespace is being deleted and the operator's rights with it."""
-    return error.not_found or (error.status == FORBIDDEN and desired.deleting)
-
-
 def _spark_pod(pod: Object) -> SparkPod:
     trouble = trouble_of(pod) if (pod.get("status") or {}).get("phase") == "Pending" else None
-    why = "" if trouble is None else trouble.shown
-    return SparkPod(pod["metadata"]["name"], _is_driver(pod), _attempt(pod), _lives(pod), why, _has_started(pod))
+    return SparkPod(
+        name=pod["metadata"]["name"],
+        is_driver=_is_driver(pod),
+        attempt=_attempt(pod),
+        lives=_lives(pod),
+        trouble="" if trouble is None else trouble.shown,
+        has_started=_has_started(pod),
+        ended_at=_ended_at(pod),
+    )
 
 
 def _is_driver(pod: Object) -> bool:
@@ -283,9 +328,21 @@ def _attempt(obj: Object) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _has_started(pod: Object) -> bool:
+def _states(pod: Object) -> list[Json]:
+    """Return the states of Spark's own containers; others may have been injected into the pod."""
     containers = (pod.get("status") or {}).get("containerStatuses") or ()
-    return any(name in item.get("state", {}) for item in containers for name in ("running", "terminated"))
+    own = (item for item in containers if item.get("name") in {DRIVER_CONTAINER, EXECUTOR_CONTAINER})
+    return [item.get("state") or {} for item in own]
+
+
+def _has_started(pod: Object) -> bool:
+    return any(name in state for state in _states(pod) for name in ("running", "terminated"))
+
+
+def _ended_at(pod: Object) -> str | None:
+    """Return when Spark's own container ended; None if it has not, or nobody has seen it end."""
+    times = [str((state.get("terminated") or {}).get("finishedAt") or "") for state in _states(pod)]
+    return max(times, default=None) if all(times) else None
 
 
 def _lives(pod: Object) -> bool:

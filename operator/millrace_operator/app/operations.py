@@ -1,12 +1,22 @@
 """What passes over resets and backfills share: both are operations on one application, done once, and one at a time.
 
-The oldest goes first, whatever its kind; one that has begun keeps all others waiting.
+There is one order of all operations on an application, and each waits for those before it. So no two ever wait for each other.
+
+1. Backfills that have begun, from their Spark job on. They wait for nobody.
+2. Resets that have begun, the oldest first.
+3. Backfills that have begun and wait for the application to stop, the newest first: it is for that one that it stops.
+4. What has not begun, the oldest first. Of those that were created in the same second, the order is that of their names.
+
+Nothing begins while it sees something before it. More than one has begun only if passes over both were made at the same time,
+in which neither saw the other begin. But one that has begun may see one that looks older and has not: both were applied
+together, and only one was known at first. It must not wait for that one, which waits for it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Final
 
 from millrace.manifest import StreamsBackfillStatus, StreamsResetStatus
@@ -64,6 +74,19 @@ def write_operation_status(
         raise
 
 
+def current(context: ControllerContext, kind: ResourceKind, resource: Object) -> Object:
+    """Return an operation as an action of its pass has left it.
+
+    Raises:
+        StaleError: There is another one of its name, to which this one's status must not be written.
+    """
+    metadata = resource["metadata"]
+    now = context.resources.get(kind, metadata["namespace"], metadata["name"])
+    if now is not None and now["metadata"]["uid"] != metadata["uid"]:
+        raise StaleError(f"{kind.kind} {metadata['name']} was created again")
+    return now or resource
+
+
 def find_app(context: ControllerContext, namespace: str, name: str) -> Object | None:
     """Return an application. An unknown one is requested: if both are applied together, the operation may be seen first."""
     found = context.resources.get(APPS, namespace, name)
@@ -78,45 +101,57 @@ def find_app(context: ControllerContext, namespace: str, name: str) -> Object | 
     return context.resources.get(APPS, namespace, name)
 
 
-def unfinished_before(
-    context: ControllerContext, resource: Object, app: str, *, begun: bool = False
-) -> tuple[str, ...]:
+def unfinished_before(context: ControllerContext, resource: Object, app: str) -> tuple[str, ...]:
     """Return the operations on an application that come before one: kind and name of each.
 
     Args:
         context: Has all that are known.
         resource: The reset or the backfill.
         app: The name of the application.
-        begun: Whether it is a backfill that has begun itself. Then only resets and newer backfills come before it that have begun
-            as well: passes over both were made at the same time, neither saw the other begin, and the newest has the application.
     """
-    own = _age(resource)
-    others = [
-        (_age(obj), obj)
+    found = [
+        obj
         for kind in (RESETS, BACKFILLS)
         for obj in context.resources.of_kind(kind)
         if obj["metadata"]["namespace"] == resource["metadata"]["namespace"]
         and obj["metadata"]["uid"] != resource["metadata"]["uid"]
         and ((obj.get("spec") or {}).get("appRef") or {}).get("name") == app
         and not _HAS_ENDED[kind.kind](obj)
+        and _comes_before(obj, resource)
     ]
-    if begun:
-        found = [
-            (age, obj) for age, obj in others if _BEGUN[obj["kind"]](obj) and (obj["kind"] == RESETS.kind or age > own)
-        ]
-    else:
-        found = [(age, obj) for age, obj in others if age < own or _BEGUN[obj["kind"]](obj)]
-    return tuple(f"{obj['kind']} {obj['metadata']['name']}" for _, obj in sorted(found, key=lambda item: item[0]))
+    found.sort(key=lambda obj: (_turn(obj), _age(obj)))
+    return tuple(f"{obj['kind']} {obj['metadata']['name']}" for obj in found)
 
 
 _HAS_ENDED: Final[dict[str, Callable[[Object], bool]]] = {
     RESETS.kind: lambda obj: reset_has_ended(desired_reset_from(obj).status),
     BACKFILLS.kind: lambda obj: backfill_has_ended(desired_backfill_from(obj).status),
 }
-_BEGUN: Final[dict[str, Callable[[Object], bool]]] = {
-    RESETS.kind: lambda obj: (obj.get("status") or {}).get("phase") == "Running",
-    BACKFILLS.kind: lambda obj: has_begun(desired_backfill_from(obj).status),
-}
+
+
+class _Turn(IntEnum):
+    """The groups of operations, in the order in which they go."""
+
+    COMPUTES = 1
+    RESETS = 2
+    SUSPENDS = 3
+    WAITS = 4
+
+
+def _turn(obj: Object) -> _Turn:
+    phase = (obj.get("status") or {}).get("phase")
+    if obj["kind"] == RESETS.kind:
+        return _Turn.RESETS if phase == "Running" else _Turn.WAITS
+    if not has_begun(desired_backfill_from(obj).status):
+        return _Turn.WAITS
+    return _Turn.SUSPENDS if phase == "Suspending" else _Turn.COMPUTES
+
+
+def _comes_before(one: Object, other: Object) -> bool:
+    turn = _turn(one)
+    if turn != _turn(other):
+        return turn < _turn(other)
+    return _age(one) > _age(other) if turn is _Turn.SUSPENDS else _age(one) < _age(other)
 
 
 def _age(obj: Object) -> tuple[str, str, str]:
@@ -124,11 +159,20 @@ def _age(obj: Object) -> tuple[str, str, str]:
     return str(metadata.get("creationTimestamp", "")), str(metadata["name"]), str(obj["kind"])
 
 
-def confirm(context: ControllerContext, kind: ResourceKind, resource: Object, app: Object) -> None:
+def confirm(
+    context: ControllerContext, kind: ResourceKind, resource: Object, app: Object, before: Sequence[str]
+) -> None:
     """Read an operation and its application again, because what it does cannot be undone.
 
+    Args:
+        context: How to read them.
+        kind: The kind of the operation.
+        resource: The operation as it was seen.
+        app: Its application.
+        before: What was seen to come before it. Another operation may have begun while the brokers were asked.
+
     Raises:
-        StaleError: One of them is gone or has changed.
+        StaleError: One of them is gone or has changed, or something else comes before it now.
     """
     for of, known in ((kind, resource), (APPS, app)):
         metadata = known["metadata"]
@@ -143,6 +187,9 @@ def confirm(context: ControllerContext, kind: ResourceKind, resource: Object, ap
             context.resources.remove(of, known)
             context.resources.put(of, now)
             raise StaleError(f"{of.kind} {metadata['name']} has changed")
+    now_before = unfinished_before(context, resource, app["metadata"]["name"])
+    if now_before != tuple(before):
+        raise StaleError(f"what comes before it has changed: {', '.join(now_before) or 'nothing'}")
 
 
 def _identity(kind: ResourceKind, resource: Object) -> tuple[object, ...]:

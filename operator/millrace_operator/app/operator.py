@@ -208,6 +208,7 @@ class Operator:
 
     def _begin(self) -> None:
         """Start working, or continue after the API server was unreachable, and forget the failures of that time."""
+        self._context.working_since = time.time()
         if self._workers.started:
             self._relist_due.set()
         else:

@@ -10,7 +10,14 @@ from functools import partial
 from millrace.errors import StreamsError
 from millrace.manifest import StreamsResetStatus
 from millrace_operator.app.app_controller import ControllerContext, act_on_kafka
-from millrace_operator.app.operations import confirm, find_app, run_pass, unfinished_before, write_operation_status
+from millrace_operator.app.operations import (
+    confirm,
+    current,
+    find_app,
+    run_pass,
+    unfinished_before,
+    write_operation_status,
+)
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.cluster.executor import write_status
 from millrace_operator.cluster.kinds import RESETS
@@ -65,11 +72,11 @@ class ResetController:
         begins = begins and (desired.status is None or desired.status.phase != "Running")
         if begins or any(not isinstance(item, SetFinalizer) for item in decision.actions):
             assert app is not None
-            confirm(self.context, RESETS, resource, app)
+            confirm(self.context, RESETS, resource, app, observed.before)
         for action in decision.actions:
             log.info("%s: %s", ref, type(action).__name__)
             self._do(resource, observed, action)
-            resource = self.context.resources.get(RESETS, ref.namespace, ref.name) or resource
+            resource = current(self.context, RESETS, resource)
         if decision.status is not None:
             write_operation_status(self.context, RESETS, resource, decision.status)
         for event in decision.events:

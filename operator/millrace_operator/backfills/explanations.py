@@ -104,6 +104,14 @@ def spec_changed(app: str) -> str:
     )
 
 
+def first_spec_lost(app: str, config_map: str, attempt: int) -> str:
+    """Return that an attempt runs another spec than the first, which is not known any more."""
+    return (
+        f"Attempt {attempt} runs StreamsApp {app} as it is now: its spec has changed, and ConfigMap {config_map} with that of "
+        "the first attempt is gone. If the topology has changed too, the attempt is refused."
+    )
+
+
 def strangers(app: str, members: Sequence[ActiveMember]) -> str:
     """Return what to do about members of the group that are not the application's pods."""
     return (

@@ -41,6 +41,8 @@ class SparkPod:
     """What keeps it from starting, if anything does."""
     has_started: bool = True
     """Whether its program has been started."""
+    ended_at: str | None = None
+    """When its program ended, as Kubernetes writes it; None if it has not, or nobody has seen it end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class ObservedBackfill:
 
     now: float
     """Seconds since the epoch."""
+    working_since: float = 0.0
+    """When this operator began to work, seconds since the epoch: patience with anything begins no earlier."""
     app: DesiredApp | None = None
     """The application; None if there is none."""
     objects: Mapping[Key, Object] = field(default_factory=dict)
@@ -67,6 +71,8 @@ class ObservedBackfill:
     """The application's spec of the first attempt, if it has another one now; None as well if that is not known any more."""
     refusal: str | None = None
     """Why the API server has just refused an object of the next attempt."""
+    refusal_is_final: bool = False
+    """Whether it would refuse it another time too."""
     applications: tuple[Object, ...] = ()
     """The SparkApplications of all attempts."""
     pods: tuple[SparkPod, ...] = ()

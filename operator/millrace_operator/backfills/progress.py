@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 _BEGINS: Final = '{"backfill":'
 _PUBLISHES: Final = re.compile(r'\{"backfill": *\{"state": *"(Publishing|Succeeded)"')
 _MOST: Final = 1000
+_LONGEST_MESSAGE: Final = 4000
 
 
 class Progress(StatusModel):
@@ -67,6 +68,8 @@ def parse_progress(text: str) -> Progress | None:
             for name in ("stages", "ends", "stores", "outputs", "notes"):
                 if isinstance(report.get(name), list):
                     report[name] = tuple(report[name][:_MOST])
+            if isinstance(report.get("message"), str):
+                report["message"] = report["message"][:_LONGEST_MESSAGE]
             earlier = any(_PUBLISHES.match(other) for other in lines)
             report["hasPublished"] = bool(report.get("hasPublished")) or earlier
             return Progress.model_validate(report)

@@ -23,6 +23,7 @@ Each attempt is a SparkApplication with a name of its own. One that has disappea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -34,6 +35,7 @@ from millrace_operator.backfills.explanations import (
     WHOLE,
     WHOLE_OR_NOTHING,
     activity_of,
+    first_spec_lost,
     members_of,
     no_spark_operator,
     not_started,
@@ -57,6 +59,7 @@ from millrace_operator.backfills.spark_application import (
     SparkState,
     application_name,
     config_map,
+    config_map_name,
     error_of,
     shown_state,
     spark_application,
@@ -64,19 +67,22 @@ from millrace_operator.backfills.spark_application import (
     web_ui_of,
 )
 from millrace_operator.children.naming import FINALIZER
-from millrace_operator.model import AppRevision, Event, SetFinalizer
+from millrace_operator.model import AppRevision, Event, Object, SetFinalizer
 from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.status import timestamp
 
 ENDED: Final = frozenset({"Succeeded", "Failed", "Refused"})
 _BEGUN: Final = frozenset({"Suspending", "Submitted", "Computing", "Publishing", "Stopping"})
 PATIENCE_S: Final = 600.0
-"""How long a backfill waits for what is in its way, for the application to stop, and for a Spark operator to begin."""
+"""How long a backfill waits for what is in its way, for the application to stop, for the API server to let a SparkApplication
+in, and for a Spark operator to begin."""
 _ORPHANS_PATIENCE_S: Final = 60.0
-"""How long executors may outlive a driver that has ended before they are deleted with the SparkApplication."""
+"""How long executors may outlive their driver, and a driver its success, before they are deleted with the SparkApplication."""
 _LATER_S: Final = 5.0
 _SOON_S: Final = 1.0
 _TURN: Final = "OthersFinished"
+_STOPPED: Final = "SparkPodsStopped"
+_CREATED: Final = "SparkApplicationCreated"
 
 Outcome = Literal["Succeeded", "Failed", "Refused", "Cancelled", "Retry"]
 
@@ -113,18 +119,25 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
             return BackfillDecision((SetFinalizer(present=False),) if FINALIZER in desired.finalizers else ())
         return this.hindrance() or this.begin()
     if this.unrecorded is not None:
-        return this.submitted()
-    match this.status.phase:
-        case "Suspending":
-            return this.suspend()
-        case "Stopping":
-            return this.stop()
-    return this.follow()
+        decision = this.submitted()
+    elif this.status.phase == "Suspending":
+        decision = this.suspend()
+    else:
+        decision = this.stop() if this.status.phase == "Stopping" else this.follow()
+    if FINALIZER in desired.finalizers or desired.deleting:
+        return decision
+    # `kubectl replace` has dropped it.
+    return replace(decision, actions=(SetFinalizer(present=True), *decision.actions))
 
 
-def is_patient(desired: DesiredBackfill, observed: ObservedBackfill) -> bool:
-    """Return whether a backfill's next attempt may be created later, if it cannot be created now."""
-    return Situation(desired, observed).in_phase_s < PATIENCE_S
+def with_problem(desired: DesiredBackfill, now: float, problem: str) -> StreamsBackfillStatus:
+    """Return the status of a backfill whose pass has failed. While it stops, its message stays: it is the reason for its end."""
+    this = Situation(desired, ObservedBackfill(now))
+    if this.status.phase != "Stopping":
+        return this.status.model_copy(update={"message": problem})
+    others = (item for item in this.status.conditions if item.type != _STOPPED)
+    stopped = this.condition(_STOPPED, "False", "NotSeen", problem)
+    return this.status.model_copy(update={"conditions": (*others, stopped)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +220,7 @@ class _Pass(Situation):
             self.status.holds_app
             and (obstacle := activity_of(self.desired.name, self.app, self.view, self.observed)) is not None
         ):
-            if self.in_phase_s < PATIENCE_S:
+            if self.waited_s(self.status.phase_time) < PATIENCE_S:
                 return BackfillDecision((), self._status("Suspending", obstacle), (), _LATER_S)
             return self._stopping(
                 "Failed", f"The application did not stop within {PATIENCE_S / 60:.0f} minutes: {obstacle}"
@@ -227,9 +240,10 @@ class _Pass(Situation):
         if self.log_is_late:
             return self._wait_for_the_log(self.status.phase or "Submitted")
         number, name = self.status.attempt or 1, (self.status.spark or SparkStatus()).name
-        may_retry = number < self.spec.attempts
+        may_retry = number < self.spec.attempts or self._is_taken_along
         if application is None:
-            why = f"SparkApplication {name} was deleted by somebody."
+            by = "with the backfill" if self.desired.deleting else "by somebody"
+            why = f"SparkApplication {name} was deleted {by}."
             return self._stopping("Retry" if self.publishes and may_retry else "Failed", why)
         if state == "Failed":
             why = (progress.message if progress else "") or self.observed.last_words or error_of(application)
@@ -237,10 +251,20 @@ class _Pass(Situation):
             if progress is not None and progress.state == "Refused":
                 return self._stopping("Refused", why)
             return self._stopping("Retry" if may_retry else "Failed", f"Attempt {number} failed: {why}")
-        if state == "New" and self.in_phase_s >= PATIENCE_S:
+        if state == "New" and not self.has_started and self.waited_s(self.status.phase_time) >= PATIENCE_S:
             driver = next((pod for pod in self.pods if pod.is_driver), None)
             return self._stopping("Failed", not_started(self.desired.namespace, name or "", driver, PATIENCE_S / 60))
         return BackfillDecision((), self._status(*self._progress(state)), (), _LATER_S)
+
+    @property
+    def _is_taken_along(self) -> bool:
+        """Whether a job that may have published ends because its backfill was deleted in the foreground, with all that it owns.
+
+        Then there is another attempt whatever the limit, because nothing says that it would fail. In a namespace that is being
+        deleted, the API server refuses it.
+        """
+        ends = self.application is None or "deletionTimestamp" in self.application["metadata"]
+        return self.desired.deleting and self.publishes and ends
 
     def _progress(self, state: SparkState | None) -> tuple[Phase, str]:
         """Return how far the job has come."""
@@ -250,8 +274,9 @@ class _Pass(Situation):
         if state == "Running":
             message = f"SparkApplication {name} starts its pods."
         if progress is not None:
-            phase = "Publishing" if self.publishes else "Computing"
-            message = progress.message or ("Results are being published." if self.publishes else "Spark is computing.")
+            phase = "Publishing" if self.reports_publishing else "Computing"
+            what = "Results are being published." if self.reports_publishing else "Spark is computing."
+            message = progress.message or what
         if (stuck := next((pod for pod in self.pods if pod.trouble and pod.lives), None)) is not None:
             message = f"Pod {stuck.name} does not start: {stuck.trouble}"
         return phase, message
@@ -267,15 +292,9 @@ class _Pass(Situation):
         running = [item for item in self.observed.applications if state_of(item) not in {"Succeeded", "Failed"}]
         living = sorted(pod.name for pod in self.observed.pods if pod.lives)
         if running or living:
-            # What has ended stays for its log, unless executors outlive it.
-            leaving = self.observed.applications if self.in_phase_s >= _ORPHANS_PATIENCE_S else running
-            actions = tuple(
-                DeleteSparkApplication(item["apiVersion"], item["metadata"]["name"], item["metadata"]["uid"])
-                for item in leaving
-                if "deletionTimestamp" not in item["metadata"]
-            )
             what = f"Still there: {', '.join(living) or 'a SparkApplication'}."
-            condition = self.condition("SparkPodsStopped", "False", "Stopping", what)
+            condition = self.condition(_STOPPED, "False", "Stopping", what)
+            actions = self._deletions([] if outcome == "Succeeded" else running)
             return BackfillDecision(actions, self._status("Stopping", message, condition), (), _SOON_S)
         if outcome == "Cancelled" and self.publishes:  # it had just begun, so it is finished
             outcome = "Retry"
@@ -292,6 +311,15 @@ class _Pass(Situation):
             case "Succeeded" | "Refused":
                 return self._end(outcome, message)
         return self._end("Failed", message)
+
+    def _deletions(self, running: Sequence[Object]) -> tuple[DeleteSparkApplication, ...]:
+        """Return the deletion of these SparkApplications, or of all if pods outlive them; others stay for their logs."""
+        leaving = self.observed.applications if self.in_phase_s >= _ORPHANS_PATIENCE_S else running
+        return tuple(
+            DeleteSparkApplication(item["apiVersion"], item["metadata"]["name"], item["metadata"]["uid"])
+            for item in leaving
+            if "deletionTimestamp" not in item["metadata"]
+        )
 
     def _overtaken(self) -> BackfillDecision | None:
         """Return what to do if the backfill is pointless now: deleted, or its application is gone or another one.
@@ -311,7 +339,7 @@ class _Pass(Situation):
 
     @property
     def _spec_of_attempts(self) -> StreamsAppSpec | None:
-        """The spec of the application that all attempts run, even if one is tried again after it was changed."""
+        """The spec of the application that all attempts run, even after it was changed; the changed one if the first is lost."""
         return self.observed.first_spec or self.app.spec
 
     def _submit(self) -> BackfillDecision:
@@ -319,7 +347,7 @@ class _Pass(Situation):
         if self.observed.served is None:
             return self._stopping("Failed", no_spark_operator(self.desired.namespace))
         if self.observed.refusal is not None:
-            return self._stopping("Refused", f"{self.observed.refusal} Then create another StreamsBackfill.")
+            return self._refused(self.observed.refusal)
         spec, revision = self._spec_of_attempts, self.status.revision or ""
         assert spec is not None
         attempt = Attempt(
@@ -332,7 +360,26 @@ class _Pass(Situation):
             plan_hash=self.status.plan_hash or "",
         )
         actions = (CreateObject(config_map(attempt)), CreateObject(spark_application(attempt, self.observed.served)))
-        return replace(self.submitted(), actions=actions)
+        submitted = self.submitted()
+        return replace(submitted, actions=actions, events=(*submitted.events, *self._loss_of_first_spec()))
+
+    def _loss_of_first_spec(self) -> tuple[Event, ...]:
+        """Return what to say about an attempt that cannot run the same program as the first: its ConfigMap is gone.
+
+        Whatever earlier attempts have published, it replaces; and the job refuses a topology that is not the first one's.
+        """
+        spec = self.app.spec
+        if self.observed.first_spec is not None or spec is None or revision_of(spec) == self.status.revision:
+            return ()
+        what = first_spec_lost(self.app.name, config_map_name(self.desired.name), self.next_attempt)
+        return (Event("FirstSpecLost", what, "Warning"),)
+
+    def _refused(self, why: str) -> BackfillDecision:
+        """Return what to do about an attempt that cannot be created: wait for a while, if that may help."""
+        condition = self.condition(_CREATED, "False", "Refused", why)
+        if self.observed.refusal_is_final or self.waited_s(condition.last_transition_time) >= PATIENCE_S:
+            return self._stopping("Refused", f"{why} Then create another StreamsBackfill.")
+        return BackfillDecision((), self._status(self.status.phase or "Suspending", why, condition), (), _LATER_S)
 
     def submitted(self) -> BackfillDecision:
         """Return the status of the next attempt, which is created now or was."""
@@ -342,6 +389,7 @@ class _Pass(Situation):
         status = self._status(
             "Submitted",
             f"SparkApplication {name} waits for the Spark operator.",
+            self.condition(_CREATED, "True", "Created", f"SparkApplication {name} was created."),
             self.condition("AppStopped", "True", "NoMembers", "Nobody is in the group.")
             if self.status.holds_app
             else self.condition(
@@ -382,7 +430,7 @@ class _Pass(Situation):
 
     def _wait(self, message: str, *conditions: Condition) -> BackfillDecision:
         turn = self._turn()
-        if self.seconds_since(turn[0].last_transition_time if turn else self.status.start_time) >= PATIENCE_S:
+        if self.waited_s(turn[0].last_transition_time if turn else self.status.start_time) >= PATIENCE_S:
             return self._end("Refused", f"{message} Then create another StreamsBackfill.")
         return BackfillDecision((), self._status("Waiting", message, *conditions, *turn), (), _LATER_S)
 
@@ -396,8 +444,10 @@ class _Pass(Situation):
         self, phase: Literal["Succeeded", "Failed", "Refused"], message: str, *, holds: bool = False
     ) -> BackfillDecision:
         good = phase == "Succeeded"
-        done = self.condition("Complete" if good else "Failed", "True", phase, message)
-        status = self._status(phase, message, done).model_copy(
+        conditions = [self.condition("Complete" if good else "Failed", "True", phase, message)]
+        if self.known(_STOPPED) is not None:
+            conditions.append(self.condition(_STOPPED, "True", "Stopped", "No Spark pod is left that may still write."))
+        status = self._status(phase, message, *conditions).model_copy(
             update={"completion_time": timestamp(self.observed.now), "holds_app": holds or None, "outcome": None}
         )
         event = Event(f"Backfill{phase}", message[:1000], "Normal" if good else "Warning")

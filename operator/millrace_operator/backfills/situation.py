@@ -87,11 +87,15 @@ class Situation:
         return [pod for pod in self.observed.pods if pod.attempt == self.status.attempt]
 
     @property
+    def has_started(self) -> bool:
+        """Whether the latest attempt's job is seen to have started, which its Spark operator may not have noticed yet."""
+        return self.observed.progress is not None or any(pod.is_driver and pod.has_started for pod in self.pods)
+
+    @property
     def has_succeeded(self) -> bool:
         """Whether the latest attempt has; its last report counts, whatever becomes of its driver after that."""
-        state = state_of(self.application) if self.application is not None else "Failed"
         reported = self.observed.progress is not None and self.observed.progress.state == "Succeeded"
-        return state == "Succeeded" or (reported and state == "Failed")
+        return reported or (self.application is not None and state_of(self.application) == "Succeeded")
 
     @property
     def log_is_late(self) -> bool:
@@ -102,7 +106,8 @@ class Situation:
         runs = state in {"New", "Running"} and any(pod.is_driver and pod.lives for pod in self.pods)
         known = self.known(UNREADABLE)
         since = known.last_transition_time if known is not None and known.status == "True" else None
-        return runs or self.seconds_since(since) < LOG_PATIENCE_S
+        ended_at = next((pod.ended_at for pod in self.pods if pod.is_driver), None)
+        return runs or min(self.waited_s(since), self.waited_s(ended_at or since)) < LOG_PATIENCE_S
 
     @property
     def log_is_gone(self) -> bool:
@@ -110,25 +115,37 @@ class Situation:
         return not self.observed.log_is_there or (bool(self.observed.log_problem) and not self.log_is_late)
 
     @property
-    def publishes(self) -> bool:
-        """Whether the job has begun to publish, or may have: its driver did run, and its log is gone."""
-        reported = self.observed.progress is not None and self.observed.progress.has_published
-        known = self.known(PUBLISHING) is not None
+    def reports_publishing(self) -> bool:
+        """Whether the latest attempt's job says that it has begun to publish."""
+        return self.spec.changes_kafka and self.observed.progress is not None and self.observed.progress.has_published
+
+    @property
+    def went_unheard(self) -> bool:
+        """Whether the latest attempt may have begun to publish without being heard: its driver did run, and its log is gone."""
         has_run = self.status.spark is not None and self.status.spark.driver_pod is not None
-        unknown = has_run and self.log_is_gone and self.status.phase != "Stopping"
-        return self.spec.changes_kafka and (reported or known or unknown)
+        return has_run and self.log_is_gone and self.status.phase not in {"Publishing", "Stopping"}
+
+    @property
+    def publishes(self) -> bool:
+        """Whether any attempt has begun to publish, or may have."""
+        known = self.known(PUBLISHING) is not None
+        return self.spec.changes_kafka and (self.reports_publishing or known or self.went_unheard)
 
     @property
     def in_one_transaction(self) -> bool:
-        """Whether all that was published by any attempt was so in one transaction, as far as is known."""
+        """Whether all that was published by any attempt was so in one transaction; False if that is not known of one."""
         known, progress = self.known(PUBLISHING), self.observed.progress
-        if progress is not None and progress.has_published and not progress.in_one_transaction:
+        if self.went_unheard or (self.reports_publishing and progress and not progress.in_one_transaction):
             return False
         return known.reason == IN_ONE if known is not None else progress is not None and progress.in_one_transaction
 
     def seconds_since(self, time: str | None) -> float:
         """Return how long ago a time of the status was; 0 if it has none."""
         return 0.0 if time is None else self.observed.now - datetime.fromisoformat(time).timestamp()
+
+    def waited_s(self, time: str | None) -> float:
+        """Return how long this operator has waited since a time of the status, or since it began to work; 0 if it has none."""
+        return min(self.seconds_since(time), self.observed.now - self.observed.working_since)
 
     @property
     def in_phase_s(self) -> float:

@@ -11,6 +11,7 @@ application's revisions meanwhile.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -37,6 +38,7 @@ BACKFILL_UID_LABEL: Final = f"{GROUP}/backfill-uid"
 ATTEMPT_LABEL: Final = f"{GROUP}/backfill-attempt"
 DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
+"""Spark names the containers as their templates do, and these are the names that both Spark operators look for."""
 INPUT_DIR: Final = "/etc/millrace/backfill"
 _LONGEST_ERROR: Final = 1500
 _MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -74,6 +76,11 @@ class Attempt:
 def application_name(backfill: str, attempt: int) -> str:
     """Return the name of an attempt's SparkApplication, which leaves room for what Spark operators append."""
     return f"{backfill}-{attempt}"
+
+
+def is_of_backfill(labels: Mapping[str, str], backfill: str) -> bool:
+    """Return whether an object with these labels belongs to a backfill of this name, which may be an earlier one."""
+    return labels.get(_MANAGED_BY) == naming.MANAGER and labels.get(BACKFILL_LABEL) == backfill
 
 
 def config_map_name(backfill: str) -> str:
@@ -285,6 +292,12 @@ def _executors_account(attempt: Attempt) -> str:
 
 
 def _owner(attempt: Attempt) -> Json:
+    """Return the owner of all that belongs to an attempt.
+
+    While the backfill runs, its finalizer and the operator take care of them. After that they stay for their logs without a
+    finalizer, so that the backfill can be deleted even if there is no operator any more: the garbage collector deletes them then.
+    If a backfill that runs is deleted in the foreground, it deletes them at once, and the operator repeats a job that published.
+    """
     return {
         "apiVersion": API_VERSION,
         "kind": "StreamsBackfill",

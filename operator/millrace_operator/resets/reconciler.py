@@ -15,7 +15,7 @@ waits for `state: suspended` only for a few minutes, and then is refused for goo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, Literal
 
@@ -90,9 +90,12 @@ def reconcile_reset(desired: DesiredReset, observed: ObservedReset) -> ResetDeci
     this = _Pass(desired, observed)
     if this.is_over:
         return ResetDecision((SetFinalizer(present=False),) if FINALIZER in desired.finalizers else ())
-    if this.executed:
-        return this.finish()
-    return this.hindrance() or this.decide()
+    decision = this.finish() if this.executed else this.hindrance() or this.decide()
+    goes_on = this.begun and decision.status is not None and decision.status.phase == "Running"
+    if not goes_on or FINALIZER in desired.finalizers or desired.deleting:
+        return decision
+    # `kubectl replace` has dropped it.
+    return replace(decision, actions=(SetFinalizer(present=True), *decision.actions))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class Outputs(StrEnum):
 
     NONE = "none"
     LAST = "last"
-    """The last record of each key, and every record without a key."""
+    """The last record of each key, by its timestamp if several tasks send it, and every record without a key."""
     ALL = "all"
 
 
@@ -170,18 +170,19 @@ class BackfillCollector:
             stream_time: of the task: the timestamp of changes that have none.
         """
         late = max(stream_time, 0)
-        topics = self._topics
         for target, changes in chain(self._last.items(), self._changes.items()):
-            keeps_deletions = target.topic in topics.versioned | topics.numbered or target in self._last
             left: Iterator[Changed] = (
                 (late if timestamp is None else timestamp, key, value, headers)
                 for key, (value, timestamp, headers) in changes.rows()
-                if value is not None or keeps_deletions
             )
             for row, size in packed_changes(target, self._name, self._number + 1, left):
                 self._number += size.records
                 self._count(target.topic, size)
                 yield row
+
+    def last_kept(self) -> list[TopicPartition]:
+        """Return the partitions of output topics of which the last record of each key was kept."""
+        return sorted(self._last)
 
     def sizes(self) -> dict[str, Size]:
         """Return how much was sent to each topic, in all rows that were returned."""
@@ -226,7 +227,10 @@ class BackfillCollector:
         if changes is None:
             folder = self._directory / f"{partition.topic}-{partition.partition}"
             every = partition.topic in self._topics.versioned
-            changes = found[partition] = CompactedChanges(folder, limit_bytes=self._limit, every=every)
+            deletions = found is self._last or partition.topic in self._topics.numbered
+            changes = found[partition] = CompactedChanges(
+                folder, limit_bytes=self._limit, every=every, deletions=deletions
+            )
         return changes
 
 

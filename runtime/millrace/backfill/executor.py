@@ -30,6 +30,7 @@ from millrace.records import NO_HEADERS, RawRecord, TaskId, TopicPartition
 from millrace.state.api import StateStore
 from millrace.topology.model import BuiltTopology
 
+_GLOBAL = "millrace-backfill-global-"
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 16 * 1024 * 1024
 
@@ -41,6 +42,13 @@ class _GlobalStores:
     job: str
     task: GlobalStateTask
     directory: Path
+
+    def close(self) -> None:
+        """Close them and delete their files."""
+        try:
+            self.task.close()
+        finally:
+            shutil.rmtree(self.directory, ignore_errors=True)
 
 
 _global_stores: _GlobalStores | None = None
@@ -144,27 +152,35 @@ class TaskFunction:
         if built.global_subtopology is None:
             return {}
         if _global_stores is not None and _global_stores.job != self.job:
-            _global_stores.task.close()
-            shutil.rmtree(_global_stores.directory, ignore_errors=True)
+            _global_stores.close()
             _global_stores = None
         if _global_stores is None:
-            directory = Path(tempfile.mkdtemp(prefix="millrace-backfill-global-", dir=local_directory()))
+            directory = _global_directory()
             settings = backfill_config(config, directory)
             task = GlobalStateTask(built.global_subtopology, settings, state_dir=directory, clock=_now)
-            task.open_stores()
-            task.initialize()
-            history = self.backfill.history
-            existing = history.partition_counts()
-            for topic in built.global_subtopology.source_topics:
-                for number in range(existing[topic]):
-                    partition = TopicPartition(topic, number)
-                    for records in history.read(partition):
-                        task.update(partition, records)
-                        if task.uncommitted_bytes() > config.uncommitted_max_bytes:
-                            task.commit()
-            task.commit()
-            _global_stores = _GlobalStores(self.job, task, directory)
+            found = _GlobalStores(self.job, task, directory)
+            try:
+                self._fill(task, built.global_subtopology.source_topics, config.uncommitted_max_bytes)
+            except BaseException:  # Spark tries again, maybe in this process
+                found.close()
+                raise
+            _global_stores = found
         return _global_stores.task.stores
+
+    def _fill(self, task: GlobalStateTask, topics: Iterable[str], limit: int) -> None:
+        """Open global stores and read all records of their topics."""
+        task.open_stores()
+        task.initialize()
+        history = self.backfill.history
+        existing = history.partition_counts()
+        for topic in topics:
+            for number in range(existing[topic]):
+                partition = TopicPartition(topic, number)
+                for records in history.read(partition):
+                    task.update(partition, records)
+                    if task.uncommitted_bytes() > limit:
+                        task.commit()
+        task.commit()
 
 
 def _numbered_changelogs(built: BuiltTopology) -> Iterator[str]:
@@ -172,6 +188,22 @@ def _numbered_changelogs(built: BuiltTopology) -> Iterator[str]:
         for builder in part.store_builders:
             if builder.retain_duplicates and builder.name in part.changelog_topics:
                 yield part.changelog_topics[builder.name]
+
+
+def _global_directory() -> Path:
+    """Return a new directory for the global stores of this process.
+
+    Those of processes that have ended are deleted: Spark ends processes without work, which cannot do it themselves then.
+    """
+    folder = local_directory()
+    for left in Path(folder).glob(f"{_GLOBAL}*") if folder else ():  # made by processes of this executor only
+        try:
+            os.kill(int(left.name.removeprefix(_GLOBAL).split("-")[0]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(left, ignore_errors=True)
+        except PermissionError:  # another user's process has the number now
+            continue
+    return Path(tempfile.mkdtemp(prefix=f"{_GLOBAL}{os.getpid()}-", dir=folder))
 
 
 def local_directory() -> str | None:
@@ -251,6 +283,7 @@ def _report(run: TaskRun, collector: BackfillCollector) -> Row:
         "dropped": counters.dropped_records,
         "stream_time": run.stream_time,
         "sizes": collector.sizes(),
+        "last_kept": collector.last_kept(),
         "offsets": [[*partition, found.offset, found.metadata] for partition, found in sorted(run.offsets.items())],
     }
     value = json.dumps(report).encode()

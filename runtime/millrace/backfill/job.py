@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from millrace.backfill.collector import Outputs
@@ -39,12 +40,12 @@ _BATCH_BYTES = ("spark.sql.execution.arrow.maxBytesPerBatch", str(64 * 1024 * 10
 
 @dataclass(frozen=True)
 class Computed:
-    """What a job computes; Spark does so when `rows` are used."""
+    """What a job computes; Spark does so when it is used."""
 
     plan: TopologyPlan
     counts: PartitionCounts
-    rows: DataFrame
-    """`Row`s, most of them packed: outputs, changelogs, and one report per task (topic `REPORT`)."""
+    sent: DataFrame
+    """`Row`s, most of them packed: all that tasks have sent, and one report per task (topic `REPORT`)."""
     notes: tuple[str, ...]
     """What the user should know about the result."""
 
@@ -56,7 +57,24 @@ class Computed:
     @cached_property
     def reports(self) -> list[dict[str, Any]]:
         """What the tasks report; the first call computes everything."""
-        return [json.loads(row["value"]) for row in self.rows.where(F.col("topic") == REPORT).select("value").collect()]
+        return [json.loads(row["value"]) for row in self.sent.where(F.col("topic") == REPORT).select("value").collect()]
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """Topics of which tasks have kept the last records of keys, and several tasks those of the same partition."""
+        tasks = Counter((topic, number) for report in self.reports for topic, number in report["last_kept"])
+        return frozenset(topic for (topic, _), count in tasks.items() if count > 1)
+
+    @cached_property
+    def rows(self) -> DataFrame:
+        """`Row`s, most of them packed: outputs, changelogs, and reports."""
+        found = self.sent.where(~F.col("topic").isin(*self.last, *self.shared, *self.left_out))
+        seen = F.struct("reached", "task", "number")  # as the tasks of the application that read them have seen them
+        by_time = F.struct("timestamp", F.split("task", "_").cast("array<int>"), "number")
+        for topics, order in ((self.last, seen), (self.shared, by_time)):
+            if topics:
+                found = found.unionByName(_last_of_keys(self.sent.where(F.col("topic").isin(*topics)), order))
+        return found
 
     def records(self, *topics: str) -> DataFrame:
         """Return rows of single records, without `packed`: of some topics, or of all."""
@@ -68,11 +86,11 @@ class Computed:
         found: dict[str, Size] = {}
         for report in self.reports:
             for topic, size in report["sizes"].items():
-                if topic not in self.last | self.left_out:
+                if topic not in self.last | self.shared | self.left_out:
                     found[topic] = found.get(topic, Size()).plus(*size)
-        if self.last:
+        if reduced := self.last | self.shared:
             size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
-            rows = self.rows.where(F.col("topic").isin(*self.last))
+            rows = self.rows.where(F.col("topic").isin(*reduced))
             for row in rows.groupBy("topic").agg(F.count("*").alias("records"), F.sum(size).alias("bytes")).collect():
                 found[row["topic"]] = Size(row["records"], row["bytes"])
         return found
@@ -115,7 +133,7 @@ def compute(spark: SparkSession, backfill: Backfill, watch: Watch | None = None)
     rows = _union(done, spark.createDataFrame([], PACKED_DDL))
     every, last = _kept(plan, job.shuffled, backfill.outputs)
     left_out = job.shuffled - every - last
-    return Computed(plan, counts, _published(rows, last, left_out), notes(plan), last, left_out)
+    return Computed(plan, counts, rows, notes(plan), last, left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,16 +230,12 @@ def _kept(plan: TopologyPlan, shuffled: frozenset[str], outputs: Outputs) -> tup
     return every, (users if outputs is Outputs.LAST else users & restored) - every
 
 
-def _published(rows: DataFrame, last: frozenset[str], left_out: frozenset[str]) -> DataFrame:
-    """Return the rows without those that only tasks of the application need."""
-    found = rows.where(~F.col("topic").isin(*last, *left_out))
-    if not last:
-        return found
-    single = rows.where(F.col("topic").isin(*last)).mapInArrow(unpacked, ROWS_DDL).withColumn("packed", F.lit(0))
-    order = F.struct("reached", "task", "number")
+def _last_of_keys(rows: DataFrame, order: Column) -> DataFrame:
+    """Return, as single rows, the last record of each key and every record without a key."""
+    single = rows.mapInArrow(unpacked, ROWS_DDL).withColumn("packed", F.lit(0))
     keyed = single.where(F.col("key").isNotNull())
     latest = keyed.groupBy("topic", "partition", "key").agg(F.max_by(F.struct(*single.columns), order).alias("row"))
-    return _union([found, latest.select("row.*")], single.where(F.col("key").isNull()))
+    return single.where(F.col("key").isNull()).unionByName(latest.select("row.*"))
 
 
 def _union(frames: Sequence[DataFrame], first: DataFrame) -> DataFrame:

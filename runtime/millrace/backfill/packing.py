@@ -9,7 +9,7 @@ earlier ones.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -175,22 +175,15 @@ def packed_changes(
 
 
 def _in_rows(records: Iterable[_Record]) -> Iterator[list[_Record]]:
-    """Divide records, all of which are in memory already, by their number and their bytes."""
-    following = iter(records)
-    while some := list(islice(following, _RECORDS)):
-        if _bytes(some) < _BYTES:
-            yield some
-        else:
-            yield from _by_bytes(some)
-
-
-def _by_bytes(records: Sequence[_Record]) -> Iterator[list[_Record]]:
+    """Divide records by their number and their bytes, taking no more than a row of them at a time."""
     found: list[_Record] = []
     size = 0
     for record in records:
         found.append(record)
-        size += _bytes([record])
-        if size >= _BYTES:
+        size += len(record[1] or b"") + len(record[2] or b"")
+        if record[3]:
+            size += _length(record[3])
+        if size >= _BYTES or len(found) >= _RECORDS:
             yield found
             found, size = [], 0
     if found:

@@ -15,7 +15,10 @@ Between several transactions the application must not start. So the first one co
 in their metadata that the runtime refuses; the last one, or a reset, replaces it. The mark also names the backfill. An executor
 writes only if, after its producer was started, the mark is that of its own backfill. Otherwise tasks of a backfill that was
 frozen would fence nobody, and write after a later one has ended. And a backfill that finds the mark of another sets its own
-before it fences all executors of that one.
+before it fences all executors of that one. An executor commits only if the mark is still there once all its records have offsets:
+Spark may run a task twice, and one that it no longer waits for may outlive the last transaction. Then whoever starts later waits
+for the end of the executor's transaction, as its records are below the end of the changelog. Once the mark is gone, the driver
+fences all executors, since the transaction of one that was killed would stay open.
 
 A driver that dies after its last transaction does not know that it has ended, and whoever starts it again even less. So attempts
 of the same backfill have a name in common: the last transaction also commits an offset of a group with this name, and an attempt
@@ -27,62 +30,61 @@ one, and is seen as a member before this is committed, or it waits until it is.
 
 from __future__ import annotations
 
+import logging
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from millrace.backfill.kafka_history import KafkaHistory, backfill_clients, read_records
-from millrace.backfill.packing import Size, merged, size_of
+from millrace.backfill.kafka_history import KafkaHistory, backfill_clients
+from millrace.backfill.packing import Size, merged
+from millrace.backfill.partition_write import (
+    WRITTEN_DDL,
+    Changes,
+    ExecutorTombstones,
+    ExecutorWrite,
+    Written,
+    old_records,
+    transactional_id,
+    versioned_changelogs,
+)
 from millrace.backfill.preconditions import HALF_WRITTEN, NOTHING_WRITTEN, Preconditions, is_marked
-from millrace.backfill.rows import PACKED_DDL, REPORT, headers_of, values_of
-from millrace.backfill.writer import FENCED, Writer
+from millrace.backfill.rows import PACKED_DDL, REPORT, values_of
+from millrace.backfill.writer import Writer
 from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
 from millrace.engine.offset_metadata import UNFINISHED_BACKFILL, encode_metadata
-from millrace.errors import ConfigError, TaskMigratedError
+from millrace.errors import ConfigError, StreamsError
 from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.kafka.admin_requests import pause
 from millrace.kafka.group_admin import GroupAdmin
-from millrace.kafka.offsets import earliest_offsets, latest_offsets
+from millrace.kafka.offsets import latest_offsets
 from millrace.plan.model import TopologyPlan, attempts_group, changelog_topics
-from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, OffsetAndMetadata, RawRecord, TopicPartition
+from millrace.records import UNKNOWN_TIMESTAMP, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from pyspark.sql import DataFrame, SparkSession
 
     from millrace.backfill.job import Computed
-    from millrace.kafka.client_settings import ClientSettings
 
-__all__ = ["DEFAULT_TRANSACTION_RECORDS", "Changes", "OldRecords", "Publisher", "Written"]
+__all__ = ["DEFAULT_TRANSACTION_RECORDS", "Publisher"]
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_TRANSACTION_RECORDS: Final = 10_000_000
 _PART_BYTES: Final = 16 * 1024 * 1024
 """How much the driver gets at once."""
 _ROW_BYTES: Final = 50
 """What a row has besides key and value, about."""
-_WRITTEN_DDL: Final = "topic string, partition bigint, records bigint, bytes bigint, tombstones bigint"
 _BATCH_DDL: Final = "batch binary"
-
-
-class Written(NamedTuple):
-    """What was written to one partition."""
-
-    topic: str
-    partition: int
-    records: int
-    bytes: int
-    """Of keys and values."""
-    tombstones: int
-    """For keys that an earlier run had left."""
 
 
 @dataclass(slots=True)
@@ -92,15 +94,6 @@ class Published:
     written: list[Written] = field(default_factory=list)
     offsets: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
     transactions: int = 0
-
-
-class OldRecords(NamedTuple):
-    """Which offsets a changelog partition has before anything is written to it."""
-
-    start: int
-    stable_end: int
-    """Where the first open transaction begins: one of the application's, as those of earlier backfills have been ended."""
-    end: int
 
 
 class Publisher:
@@ -158,8 +151,8 @@ class Publisher:
             sizes: how much that is, by topic.
             preconditions: what must be so at every commit of offsets.
             transaction_records: how many records one transaction may have.
-            begins: called before anything is written, once nothing is known that would be refused, with whether it is written in
-                several transactions.
+            begins: called once nothing is known that would be refused, with whether it is written in several transactions: before
+                anything is written or, in that case, right before the first commit.
 
         Raises:
             ActiveGroupError: the application was started in the meantime.
@@ -173,56 +166,68 @@ class Publisher:
             for topic in changelog_topics(self._plan)
             if topic in computed.counts.changelogs
         }
-        outputs = sum(size.records for topic, size in sizes.items() if topic not in logs)
-        if outputs > transaction_records:
-            raise ConfigError(
-                f"There are {outputs:,} output records, and outputs are written in one transaction of at most "
-                f"{transaction_records:,}. Write fewer (--outputs last or none), or allow larger transactions "
-                "(--transaction-records); nothing has been written"
-            )
+        _check_outputs(sum(size.records for topic, size in sizes.items() if topic not in logs), transaction_records)
         published = Published(offsets=_offsets(computed, history, admin))
         targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
-        tombstones = sum(old.end - old.start for old in _old_records(admin, targets).values())  # at most
-        several = sum(size.records for size in sizes.values()) + tombstones > transaction_records
+        changes = Changes(self._settings, old_records(admin, targets), versioned_changelogs(self._plan), self._mark)
+        rows, records = computed.rows.where(F.col("topic") != REPORT), sum(size.records for size in sizes.values())
+        content = _Content(rows, records, changes)
         unfinished = is_marked(group.positions(), UNFINISHED_BACKFILL)
+        if content.most_records > transaction_records and not unfinished:
+            content = _with_tombstones(spark, content, transaction_records)
+        several = content.most_records > transaction_records
         written = HALF_WRITTEN if unfinished else NOTHING_WRITTEN
         preconditions.check(written)
-        begins(several or unfinished)
+        report = partial(begins, several or unfinished)
         if several or unfinished:
-            preconditions = self._mark_unfinished(preconditions, published.offsets, written)
+            preconditions = self._mark_unfinished(preconditions, published.offsets, written, report)
             written = HALF_WRITTEN
             published.transactions += 1
-        self._fence_executors(admin, targets, every=unfinished)
-        changes = Changes(self._settings, _old_records(admin, targets), _versioned(self._plan), self._mark)
-        rows = computed.rows.where(F.col("topic") != REPORT)
-        if several:
-            small = rows.where(~F.col("topic").isin(*logs))
-            published.written += _write_in_executors(spark, rows.where(F.col("topic").isin(*logs)), targets, changes)
-            published.transactions += len(targets)
-            targets = []
         else:
-            small = rows
-        in_driver = [size for topic, size in sizes.items() if not (several and topic in logs)]
+            report()
+        self._fence_executors(admin, targets, every=unfinished)
+        rows, changes = content.rows, content.changes
+        if changes.old:
+            changes = replace(changes, old=old_records(admin, targets))
+        small, in_driver, own = rows, [*sizes.values(), *content.tombstones.values()], targets
+        if several:
+            small, large = rows.where(~F.col("topic").isin(*logs)), rows.where(F.col("topic").isin(*logs))
+            found = _in_executors(spark, large, targets, ExecutorWrite(changes), WRITTEN_DDL).collect()
+            published.written += [Written(**row.asDict()) for row in found]
+            published.transactions += len(targets)
+            in_driver, own = [size for topic, size in sizes.items() if topic not in logs], []
         with rarely_collected(*MANY_RECORDS), self._writer.transaction():
-            for target, found in groupby(_ordered(spark, small, targets, in_driver), itemgetter(0)):
-                records = merged((batch for _, batch in found), frozenset())
-                published.written.append(changes.write(self._writer, self._clients, target, records))
+            for target, some in groupby(_ordered(spark, small, own, in_driver), itemgetter(0)):
+                batches = merged((batch for _, batch in some), frozenset())
+                published.written.append(changes.write(self._writer, self._clients, target, batches))
             self._writer.flush()
             published.offsets |= _beyond_own_records(admin, published, history)
             if self._attempts_group is not None:
                 self._writer.add_offsets(self._attempts_group, dict(islice(published.offsets.items(), 1)))
             self._writer.commit(self._plan.application_id, published.offsets, partial(preconditions.check, written))
         published.transactions += 1
+        published.written = list(map(content.told_apart, published.written))
+        if several:
+            self._end_executors(admin, group, targets)
         return published
 
     def _mark_unfinished(
-        self, before: Preconditions, partitions: Collection[TopicPartition], written: str
+        self,
+        before: Preconditions,
+        partitions: Collection[TopicPartition],
+        written: str,
+        begins: Callable[[], None],
     ) -> Preconditions:
-        """Mark the group's offsets, and return what must be so from then on."""
+        """Mark the group's offsets, and return what must be so from then on; `begins` is called right before."""
         marked = {partition: before.offsets.get(partition, 0) for partition in partitions}
+
+        def confirm() -> None:
+            before.check(written)
+            begins()  # earlier would be wrong if the check fails, and later it may not be known that the mark is there
+
         with self._writer.transaction():
             positions = {partition: OffsetAndMetadata(offset, self._mark) for partition, offset in marked.items()}
-            self._writer.commit(self._plan.application_id, positions, partial(before.check, written))
+            self._writer.commit(self._plan.application_id, positions, confirm)
         deadline, group = Deadline(before.group.timeout_s), before.group
         while not is_marked(group.positions(), self._mark):  # the commit is answered before the group has its offsets
             pause(deadline, "mark the offsets", "the group does not have them yet")
@@ -240,118 +245,95 @@ class Publisher:
         stable, ends = latest_offsets(admin, targets, committed_only=True), latest_offsets(admin, targets)
         for target in targets:
             if every or stable[target] < ends[target]:
-                Writer(self._clients, _transactional_id(self._plan.application_id, target)).close()
+                Writer(self._clients, transactional_id(self._plan.application_id, target)).close()
+
+    def _end_executors(self, admin: AdminClient, group: GroupAdmin, targets: list[TopicPartition]) -> None:
+        """Fence this backfill's own executors after the last transaction; everything is handed over, so no failure matters."""
+        deadline = Deadline(group.timeout_s)
+        try:
+            while is_marked(found := group.positions(), self._mark):  # see `_mark_unfinished`
+                pause(deadline, "fence executors", "the group does not have its new offsets yet")
+            if not is_marked(found, UNFINISHED_BACKFILL):  # else those of a later backfill write
+                self._fence_executors(admin, targets, every=True)
+        except StreamsError as error:
+            _log.warning("Transactions that executors may have left open end only when they time out: %s", error)
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """Writes partitions of changelogs and outputs; pickled into the executors."""
+class _Content:
+    """What is written, and what it replaces."""
 
-    settings: Mapping[str, object]
-    old: Mapping[TopicPartition, OldRecords]
-    """Changelog partition → what it has."""
-    versioned: frozenset[str]
-    mark: str
-    """What the group's offsets are marked with while executors write."""
+    rows: DataFrame
+    records: int
+    """Computed ones among the rows."""
+    changes: Changes
+    """Finds the tombstones that are not among the rows."""
+    tombstones: Mapping[TopicPartition, Size] = field(default_factory=dict)
+    """Those among the rows."""
 
-    def write(
-        self, writer: Writer, clients: ClientSettings, target: TopicPartition, batches: Iterator[pa.RecordBatch]
-    ) -> Written:
-        """Write one partition in the writer's transaction: its records, and tombstones for what it holds besides."""
-        versioned = target.topic in self.versioned
-        left = self._left(clients, target, versioned=versioned)
-        written = Size()
-        for batch in batches:
-            keys, timestamps = values_of(batch, "key"), values_of(batch, "timestamp")
-            writer.send(target, zip(keys, values_of(batch, "value"), timestamps, headers_of(batch), strict=True))
-            written = written.plus(*size_of(batch))
-            if left:
-                for key, timestamp in zip(keys, timestamps, strict=True):
-                    left.pop(_identity(key, timestamp or 1) if versioned else key or b"", None)
-        if left and versioned:
-            raise ConfigError(
-                f"Changelog {target} holds {len(left)} versions that the backfill has not computed, and versions cannot "
-                "be deleted one by one: reset the application first (`millrace reset`)"
-            )
-        writer.send(target, ((key, None, timestamp, NO_HEADERS) for key, timestamp in left.items()))
-        return Written(*target, *written, len(left))
+    @property
+    def most_records(self) -> int:
+        """How many records are written at most: a changelog may have a key per offset."""
+        known = sum(size.records for size in self.tombstones.values())
+        return self.records + known + sum(old.end - old.start for old in self.changes.old.values())
 
-    def _left(self, clients: ClientSettings, target: TopicPartition, *, versioned: bool) -> dict[bytes, int]:
-        """Return the keys that a changelog partition holds now, for readers of committed records or for readers of all.
-
-        What retention deletes meanwhile is not missed: it needs no tombstones.
-        """
-        old = self.old.get(target)
-        if old is None:
-            return {}
-        committed = partial(read_records, clients, target, old.start, old.stable_end)
-        if versioned:
-            return _versions(committed())
-        found, deletes = _last_values(read_records(clients, target, old.start, old.end, committed_only=False))
-        if deletes:  # of a tombstone that was aborted, readers of committed records still see the key
-            found = _last_values(committed())[0] | found
-        return found
+    def told_apart(self, written: Written) -> Written:
+        """Return what was written to a partition, so that tombstones among the rows count as such."""
+        known = self.tombstones.get(TopicPartition(written.topic, written.partition), Size())
+        return written._replace(
+            records=written.records - known.records,
+            bytes=written.bytes - known.bytes,
+            tombstones=written.tombstones + known.records,
+        )
 
 
-def _versions(batches: Generator[list[RawRecord], None, None]) -> dict[bytes, int]:
-    """Return the versions that are left in a changelog, with their timestamps."""
-    found: dict[bytes, int] = {}
-    key: Any
-    with closing(batches):
-        for batch in batches:
-            for *_, timestamp, key, _, _ in batch:
-                found[_identity(key, timestamp)] = timestamp
-    return found
+def _check_outputs(records: int, transaction_records: int) -> None:
+    if records > transaction_records:
+        raise ConfigError(
+            f"There are {records:,} output records, and outputs are written in one transaction of at most "
+            f"{transaction_records:,}. Write fewer (--outputs last or none), or allow larger transactions "
+            "(--transaction-records); nothing has been written"
+        )
 
 
-def _last_values(batches: Generator[list[RawRecord], None, None]) -> tuple[dict[bytes, int], bool]:
-    """Return the keys that have a value in the end, with its timestamp, and whether others have been deleted."""
-    found: dict[bytes, int] = {}
-    deletes = False
-    key: Any
-    with closing(batches):
-        for batch in batches:
-            for *_, timestamp, key, value, _ in batch:
-                if value is not None:
-                    found[key] = timestamp
-                elif found.pop(key, None) is not None:
-                    deletes = True
-    return found, deletes
+def _with_tombstones(spark: SparkSession, content: _Content, transaction_records: int) -> _Content:
+    """Add tombstones to rows that may fit into one transaction with them, as most offsets of a changelog may be of few keys.
+
+    If they do not fit, executors find the tombstones when they write. Versions are refused now in any case: later, other
+    executors might have written their partitions. And until open transactions have ended, nobody knows all keys.
+    """
+    changes, targets = content.changes, list(content.changes.old)
+    if content.records > transaction_records or any(old.stable_end < old.end for old in changes.old.values()):
+        versioned = [target for target in targets if target.topic in changes.versioned]
+        if any(changes.old[target].start < changes.old[target].stable_end for target in versioned):
+            _tombstones(spark, content.rows, versioned, changes).count()
+        return content
+    found = _tombstones(spark, content.rows, targets, changes).persist(StorageLevel.MEMORY_AND_DISK)
+    columns = F.count("*"), F.coalesce(F.sum(F.length("key")), F.lit(0))
+    sizes = {
+        TopicPartition(topic, number): Size(*size)
+        for topic, number, *size in found.groupBy("topic", "partition").agg(*columns).collect()
+    }
+    return replace(content, rows=content.rows.unionByName(found), changes=replace(changes, old={}), tombstones=sizes)
 
 
-class _ExecutorWrite:
-    """Writes one changelog partition: that of its rows, of which there is at least a marker."""
-
-    def __init__(self, changes: Changes) -> None:
-        self._changes = changes
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        first = next(batches)
-        target = TopicPartition(first.column("topic")[0].as_py(), first.column("partition")[0].as_py())
-        config = StreamsConfig.of(self._changes.settings)
-        clients = backfill_clients(config)
-        writer = Writer(clients, _transactional_id(config.application_id, target))
-        try:
-            with GroupAdmin(clients) as group:
-                if not is_marked(group.positions(), self._changes.mark):
-                    raise TaskMigratedError(FENCED)
-            with rarely_collected(*MANY_RECORDS), writer.transaction():
-                records = merged(chain([first], batches), frozenset())
-                written = self._changes.write(writer, clients, target, records)
-                writer.commit(config.application_id, {})
-        finally:
-            writer.close()
-        yield pa.RecordBatch.from_pylist([written._asdict()])
+def _tombstones(spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], changes: Changes) -> DataFrame:
+    own = rows.where(F.col("topic").isin(*{target.topic for target in targets}))
+    return _in_executors(spark, own, targets, ExecutorTombstones(changes), PACKED_DDL)
 
 
-def _write_in_executors(
-    spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], changes: Changes
-) -> list[Written]:
+def _in_executors(
+    spark: SparkSession,
+    rows: DataFrame,
+    targets: list[TopicPartition],
+    function: ExecutorWrite | ExecutorTombstones,
+    returned: str,
+) -> DataFrame:
+    """Call a function for the rows of each target, of which none has others."""
     index = F.create_map(*(F.lit(x) for n, p in enumerate(targets) for x in (str(p), n)))
     placed = _with_markers(spark, rows, targets).withColumn("at", index[F.concat_ws("-", "topic", "partition")])
     ordered = placed.repartitionById(len(targets), F.col("at")).sortWithinPartitions(*_ORDER).drop("at")
-    found = ordered.mapInArrow(_ExecutorWrite(changes), _WRITTEN_DDL).collect()
-    return [Written(**row.asDict()) for row in found]
+    return ordered.mapInArrow(function, returned)
 
 
 _ORDER: Final = ("topic", "partition", "reached", "task", "number")
@@ -403,25 +385,6 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
         yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["batch"])
-
-
-def _transactional_id(application_id: str, target: TopicPartition) -> str:
-    return f"{application_id}-backfill-{target}"
-
-
-def _identity(key: bytes | None, timestamp: int) -> bytes:
-    return (key or b"") + timestamp.to_bytes(8, "big", signed=True)
-
-
-def _versioned(plan: TopologyPlan) -> frozenset[str]:
-    stores = (store for item in plan.subtopologies for store in item.stores)
-    return frozenset(store.changelog_topic for store in stores if store.kind == "versioned" and store.changelog_topic)
-
-
-def _old_records(admin: AdminClient, targets: list[TopicPartition]) -> dict[TopicPartition, OldRecords]:
-    starts, ends = earliest_offsets(admin, targets), latest_offsets(admin, targets)
-    stable = latest_offsets(admin, targets, committed_only=True)
-    return {target: OldRecords(starts[target], min(stable[target], ends[target]), ends[target]) for target in targets}
 
 
 def _offsets(computed: Computed, history: KafkaHistory, admin: AdminClient) -> dict[TopicPartition, OffsetAndMetadata]:

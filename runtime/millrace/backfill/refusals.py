@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from millrace.backfill.history import Backfill
 from millrace.dsl.processors.stateless import SideEffect
-from millrace.errors import MissingSourceTopicError, UnsupportedFeatureError
+from millrace.errors import ConfigError, MissingSourceTopicError, UnsupportedFeatureError
 from millrace.plan.model import TopologyPlan, external_source_topics
 from millrace.topology.model import BuiltTopology, ProcessorNode
 
@@ -49,6 +49,26 @@ def _refused(built: BuiltTopology, plan: TopologyPlan, backfill: Backfill) -> It
             yield (
                 f"Global store {store.name} is filled from topic {store.topic}, whose history is in files. The topics of global "
                 "stores are read from Kafka: leave it out of the files"
+            )
+
+
+def refuse_files(plan: TopologyPlan, topics: Collection[str]) -> None:
+    """Refuse to hand over what was computed from files of topics from which stores are restored.
+
+    Args:
+        plan: the application's.
+        topics: topics that have files.
+
+    Raises:
+        ConfigError: a store is restored from one of these, so it would lack what is only in files.
+    """
+    for store in (store for item in plan.subtopologies for store in item.stores):
+        if store.changelog_is_source and store.changelog_topic in topics:
+            raise ConfigError(
+                f"Store {store.name} has no changelog of its own: it is restored from topic {store.changelog_topic} and would "
+                "lack what is only in the files. Write these records to the topic first, and backfill from Kafka. If it is the "
+                "store of a KTable, you can also give it a changelog: leave reuse.ktable.source.topics (or all) out of "
+                "topology.optimization. Nothing has been written"
             )
 
 

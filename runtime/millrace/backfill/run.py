@@ -24,6 +24,7 @@ from millrace.backfill.packing import Size
 from millrace.backfill.preconditions import NOTHING_WRITTEN, Preconditions, check_group_is_empty
 from millrace.backfill.progress import Progress
 from millrace.backfill.publish import DEFAULT_TRANSACTION_RECORDS, Publisher
+from millrace.backfill.refusals import refuse_files
 from millrace.backfill.sources import FileSource
 from millrace.backfill.tables import write_tables
 from millrace.backfill.telemetry import Watch
@@ -135,6 +136,8 @@ def run_backfill(
             f"The topology of {plan.application_id} has plan {plan.hash}, but the application's is {spec.plan_hash}: its state "
             "would not fit. Use the same program, version and settings for both; nothing has been written"
         )
+    if spec.tables is None:
+        refuse_files(plan, {source.topic for source in spec.files})
     writes = not spec.dry_run and spec.tables is None
     with Watch(config, stages) as watch, spark_failures(), ExitStack() as stack:
         settings = ClientSettings(config, "backfill")

@@ -141,7 +141,7 @@ class Writer:
         self,
         application_id: str,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        confirm: Callable[[], None] = lambda: None,
+        confirm: Callable[[], None] | None = None,
     ) -> None:
         """Commit the transaction, with the group's offsets if there are any; for `confirm` see `StreamsProducer.commit`.
 

@@ -26,6 +26,7 @@ from millrace.cli.application import (
     application,
     show,
 )
+from millrace.cli.errors import report
 from millrace.dev.java import spark_java_home
 from millrace.errors import (
     ConfigError,
@@ -85,6 +86,7 @@ class Program:
 
 
 def backfill(
+    context: typer.Context,
     entrypoint: EntrypointArgument = None,
     file: ManifestOption = None,
     application_id: ApplicationIdOption = None,
@@ -210,8 +212,9 @@ def backfill(
         finally:
             spark.stop()
     except StreamsError as error:
-        reporter.failed(error)
-        raise
+        code = report(error, verbose=bool((context.parent or context).params.get("verbose")))
+        reporter.failed(error)  # after the text, however long that is: of a long log, only the end is read
+        raise typer.Exit(code) from None
 
 
 @contextmanager

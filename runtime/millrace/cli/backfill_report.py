@@ -36,6 +36,9 @@ __all__ = ["Reporter", "graph_of_backfill"]
 
 _LOOK_EVERY_S: Final = 0.5
 _PRINT_EVERY_S: Final = 5.0
+_REPEAT_EVERY_S: Final = 30.0
+"""How often a report is repeated if nothing changes: logs are rotated, and only their ends are read."""
+_LONGEST_MESSAGE: Final = 4_000
 _MOST_ENDS: Final = 1_000
 
 
@@ -134,10 +137,10 @@ class Reporter:
         self._state |= {
             "state": self._state["state"] if phase.value == "Succeeded" else phase.value.removesuffix("InParts"),
             "ends": [{"topic": tp.topic, "partition": tp.partition, "offset": offset} for tp, offset in found],
+            # Every later report says so too: of a long log, only the end is read.
+            "hasPublished": phase.value != "Computing",
+            "inOneTransaction": phase.value in {"Publishing", "Succeeded"},
         }
-        # Every later report says so too: of a long log, only the end is read.
-        self._state["hasPublished"] = phase.value != "Computing"
-        self._state["inOneTransaction"] = phase.value in {"Publishing", "Succeeded"}
         self._print(always=True)
 
     def report(self, result: BackfillResult, *, dry_run: bool, tables: str | None) -> None:
@@ -168,10 +171,11 @@ class Reporter:
         console.print(self._state["message"], markup=False, soft_wrap=True, highlight=False)
 
     def failed(self, error: StreamsError) -> None:
-        """Say why it ended; the command prints the error itself for people."""
+        """Say why it ended; the command has printed the whole error for people."""
         from millrace.cli.errors import WRONG_INPUT, exit_code
 
-        self._state |= {"state": "Refused" if exit_code(error) == WRONG_INPUT else "Failed", "message": str(error)}
+        state = "Refused" if exit_code(error) == WRONG_INPUT else "Failed"
+        self._state |= {"state": state, "message": str(error)[:_LONGEST_MESSAGE]}
         self._print(always=True)
 
     def _watch(self, progress: StageProgresses) -> None:
@@ -203,7 +207,8 @@ class Reporter:
         with self._lock:
             text = json.dumps({"backfill": self._state})
             before, at = self._printed
-            if always or (text != before and time.monotonic() - at > _PRINT_EVERY_S):
+            pause_s = _REPEAT_EVERY_S if text == before else _PRINT_EVERY_S
+            if always or time.monotonic() - at > pause_s:
                 print(text, flush=True)
                 self._printed = text, time.monotonic()
 

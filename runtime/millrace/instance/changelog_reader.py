@@ -51,6 +51,7 @@ _BATCH: Final = 2_000
 _WAIT_S: Final = 0.1
 _COMMIT_AT_LEAST_EVERY_S: Final = 5.0
 _LOG_EVERY_S: Final = 10.0
+_LOG_OPEN_TRANSACTION_EVERY_S: Final = 30.0
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001
 _GONE: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}  # noqa: SLF001
@@ -371,6 +372,8 @@ class ChangelogReader:
             changelog.skip_to(message.offset() or 0)
             if isinstance(changelog, StandbyUpdate):
                 self._note_end(changelog)
+            elif changelog.remaining:
+                changelog.committed_end = changelog.next_offset, time.monotonic()
         elif error.code() in _LOST:
             text = (
                 f"{changelog.partition} no longer has offset {changelog.next_offset}: the state of task {task_id} is wiped "
@@ -401,6 +404,20 @@ class ChangelogReader:
             self._last_log = now
             left = sum(changelog.remaining for changelog in restoring)
             _log.info("Restoring: %d records left in %d changelogs", left, len(restoring))
+        self._log_open_transactions(restoring, now)
+
+    def _log_open_transactions(self, restoring: Collection[ChangelogRestoration], now: float) -> None:
+        for changelog in restoring:
+            offset, since = changelog.committed_end or (-1, now)
+            if offset == changelog.next_offset and now - since >= _LOG_OPEN_TRANSACTION_EVERY_S:
+                changelog.committed_end = offset, now
+                _log.warning(
+                    "Restoring %s waits at offset %d, %d before the end: a transaction that began there is still open. It ends "
+                    "after its producer's transaction.timeout.ms at the latest",
+                    changelog.partition,
+                    offset,
+                    changelog.remaining,
+                )
 
 
 def _suspend(updated: UpdatedTask, reason: SuspendReason) -> None:

@@ -138,6 +138,8 @@ class ChangelogRestoration(_ChangelogProgress):
 
     listener: RestoreListener | None = None
     restored: int = 0
+    committed_end: tuple[int, float] | None = None
+    """Where committed records ended when all of them had been read, and since when nothing is known to have followed."""
 
     @property
     def remaining(self) -> int:

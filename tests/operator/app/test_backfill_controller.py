@@ -1,6 +1,7 @@
 """Passes over backfills, against an API server over HTTP: what they ask for, what they read, and what they leave alone."""
 
 import json
+import time
 from contextlib import closing
 
 import pytest
@@ -8,16 +9,20 @@ from tests.operator.app.support import PassWorld
 from tests.operator.kafka.support import count_plan, streams_app
 
 from millrace.errors import StreamsTimeoutError
+from millrace.manifest import StreamsBackfillStatus
 from millrace.plan import reset
 from millrace_operator.app.app_controller import holding_backfill
 from millrace_operator.app.backfill_controller import BackfillController
-from millrace_operator.app.backoff import STALE_SECONDS, TransientError
+from millrace_operator.app.backoff import STALE_SECONDS, FailedError, TransientError
 from millrace_operator.app.operations import unfinished_before
+from millrace_operator.backfills.spark_application import BACKFILL_LABEL, BACKFILL_UID_LABEL
 from millrace_operator.children.config_maps import plan_config_map
+from millrace_operator.children.naming import MANAGER
 from millrace_operator.cluster.kinds import (
     APPS,
     BACKFILLS,
     CONFIG_MAPS,
+    NAMESPACES,
     PODS,
     RESETS,
     SPARK_APPLICATIONS,
@@ -25,6 +30,7 @@ from millrace_operator.cluster.kinds import (
 from millrace_operator.kafka.state_cache import KafkaStateCache
 from millrace_operator.model import AppRevision, DeleteGroup, ResourceRef
 from millrace_operator.reconcile.revisions import revision_of
+from millrace_operator.reconcile.status import timestamp
 
 REF, APP = ResourceRef("StreamsBackfill", "default", "history"), ResourceRef("StreamsApp", "default", "app")
 SPARK = SPARK_APPLICATIONS[0]
@@ -60,6 +66,8 @@ class World(PassWorld):
         self.spec = app.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]
         self.app_status(currentRevision=self.revision)
         self.watch(BACKFILLS, self.serve(BACKFILLS, "history", SPEC))
+        self.ended_at = timestamp(time.time())
+        """When drivers end."""
 
     def serve(self, kind, name, spec, **fields):
         """Make the API server serve a resource with this spec."""
@@ -84,6 +92,22 @@ class World(PassWorld):
         """The backfill's status as it is served."""
         return self.server.objects[BACKFILLS.path("default", "history")].get("status", {})
 
+    def delete(self):
+        """Have somebody delete the backfill, which its finalizer keeps."""
+        path = BACKFILLS.path("default", "history")
+        backfill = self.server.objects[path]
+        metadata = {**backfill["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+        self.watch(BACKFILLS, self.server.put(path, {**backfill, "metadata": metadata}))
+
+    def condition_since(self, kind, at):
+        """Let a condition have its status since then."""
+        path = BACKFILLS.path("default", "history")
+        backfill = self.server.objects[path]
+        for condition in backfill["status"]["conditions"]:
+            if condition["type"] == kind:
+                condition["lastTransitionTime"] = at
+        self.watch(BACKFILLS, self.server.put(path, backfill))
+
     def submit(self):
         """Make passes until the SparkApplication exists."""
         self.run()
@@ -97,10 +121,12 @@ class World(PassWorld):
         status = {"applicationState": {"state": state}}
         self.serve(SPARK, "history-1", application["spec"], metadata=application["metadata"], status=status)
 
-    def driver(self, application, log, state="running"):
-        """Let a driver run with this log, or be in another state."""
+    def driver(self, application, log, state="running", injected=()):
+        """Let a driver run with this log, or be in another state, beside the states of injected containers."""
         labels = {**application["metadata"]["labels"], "app.kubernetes.io/component": "backfill-driver"}
-        status = {"phase": "Running", "containerStatuses": [{"state": {state: {}}}]}
+        ended = {"finishedAt": self.ended_at} if state == "terminated" else {}
+        containers = [*injected, {"name": "spark-kubernetes-driver", "state": {state: ended}}]
+        status = {"phase": "Running", "containerStatuses": containers}
         self.server.logs[PODS.path("default", "history-1-driver", "log")] = log
         return self.serve(PODS, "history-1-driver", {}, metadata={"labels": labels}, status=status)
 
@@ -143,6 +169,65 @@ def test_progress_is_read_from_the_drivers_log(world):
     assert world.status["spark"]["driverPod"] == "history-1-driver"
     asked = [query for _, path, query, _ in world.server.asked if path.endswith("/log")]
     assert all("tailLines" in query for query in asked)
+
+
+def test_containers_that_are_injected_into_the_driver_do_not_matter(world):
+    """Kubernetes tells the log of one container only, and a proxy that runs has published nothing."""
+    proxy = {"name": "proxy", "state": {"running": {}}}
+    application = world.submit()
+    world.driver(application, "", "waiting", injected=[proxy])
+    world.run()
+    assert "driverPod" not in world.status["spark"]
+    world.driver(application, '{"backfill": {"state": "Computing"}}\n', injected=[proxy])
+    world.spark_state(application, "RUNNING")
+    world.run()
+    assert world.status["phase"] == "Computing"
+    assert world.status["spark"]["driverPod"] == "history-1-driver"
+
+
+@pytest.mark.parametrize("after", [100, 1000])
+def test_report_before_much_else_is_found(world, after):
+    """An error and Java's own words about it follow the last report; without that, every attempt would be made."""
+    application = world.submit()
+    report = {"backfill": {"state": "Refused", "message": "Record 5 of in cannot be read"}}
+    world.driver(application, json.dumps(report) + "\n" + "\tat org.apache.spark\n" * after, "terminated")
+    world.spark_state(application, "FAILED")
+    world.run()
+    assert (world.status["outcome"], world.status["message"]) == ("Refused", "Record 5 of in cannot be read")
+
+
+def test_log_that_has_lost_its_reports_says_nothing(world):
+    """It was rotated: the job may have begun to publish, so it is not cancelled, and its end is judged as without a log."""
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Computing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.driver(application, "hello\n")
+    world.delete()
+    world.run()
+    assert world.status["phase"] == "Computing"
+    assert world.status["message"] == "The end of the log of pod history-1-driver has no report of the job."
+    world.driver(application, "hello\n", "terminated")
+    world.spark_state(application, "FAILED")
+    world.condition_since("DriverLogUnreadable", "2026-01-01T00:00:00Z")
+    world.run()
+    assert world.status["phase"] == "Computing"
+    world.ended_at = "2026-01-01T00:00:00Z"
+    world.driver(application, "hello\n", "terminated")
+    world.run()
+    conditions = {item["type"]: item["status"] for item in world.status["conditions"]}
+    assert (world.status["phase"], conditions["PublicationBegun"]) == ("Stopping", "True")
+
+
+def test_long_error_is_cut_to_what_a_status_may_hold(world):
+    """The API server would refuse the status in every pass, and the application would stay stopped."""
+    application = world.submit()
+    report = {"backfill": {"state": "Refused", "message": f"Record 5 of in cannot be read: {'x' * 40_000}"}}
+    world.driver(application, json.dumps(report) + "\n", "terminated")
+    world.spark_state(application, "FAILED")
+    world.run()
+    assert world.status["message"].startswith("Record 5 of in cannot be read: xxx")
+    StreamsBackfillStatus.model_validate(world.status)
 
 
 def test_failed_drivers_last_words_are_the_reason(world):
@@ -206,6 +291,43 @@ def test_somebody_elses_spark_application_is_left_alone(world):
     assert world.server.objects[SPARK.path("default", "history-1")]["spec"] == {"type": "Scala"}
 
 
+@pytest.mark.parametrize(("kind", "name"), [(CONFIG_MAPS, "history.backfill"), (SPARK, "history-1")])
+def test_what_an_earlier_backfill_of_the_name_has_left_is_waited_for(world, kind, name):
+    """After `kubectl replace --force` the garbage collector needs a moment. What stays counts as somebody else's."""
+    labels = {"app.kubernetes.io/managed-by": MANAGER, BACKFILL_LABEL: "history", BACKFILL_UID_LABEL: "earlier"}
+    world.serve(kind, name, {}, metadata={"labels": labels})
+    world.run()
+    world.app_status(currentRevision=world.revision, backfill="history")
+    world.run()
+    assert (world.status["phase"], world.status["holdsApp"]) == ("Suspending", True)
+    assert f"{kind.kind} {name} belongs to an earlier StreamsBackfill" in world.status["message"]
+    left = world.server.objects.pop(kind.path("default", name))
+    world.run()
+    assert world.status["phase"] == "Submitted"
+    assert world.server.objects[kind.path("default", name)]["metadata"]["uid"] != left["metadata"]["uid"]
+
+
+def test_namespace_that_is_deleted_ends_a_backfill_that_publishes(world):
+    """Nothing can be created in it any more, and the finalizer must not keep it."""
+    world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
+    world.watch(BACKFILLS, world.server.objects[BACKFILLS.path("default", "history")])
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Publishing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    config_map, attempt = CONFIG_MAPS.path("default", "history.backfill"), SPARK.path("default", "history-2")
+    for path in (config_map, SPARK.path("default", "history-1"), PODS.path("default", "history-1-driver")):
+        del world.server.objects[path]
+    for path in (config_map, attempt):
+        world.server.refused[path] = (403, "forbidden because namespace default is being terminated")
+    for _ in range(4):
+        world.run()
+    assert world.status["phase"] == "Failed"
+    assert "is being terminated" in world.status["message"]
+    assert not world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"]
+
+
 @pytest.mark.parametrize(("state", "held"), [("waiting", None), ("running", True)])
 def test_driver_that_was_never_started_has_published_nothing(world, state, held):
     """`spark-submit` removes the pod if the submission fails: only if its program was started may there be half a result."""
@@ -236,10 +358,7 @@ def test_log_that_cannot_be_read_once_says_nothing(world):
     assert conditions["DriverLogUnreadable"]["status"] == "True"
     assert "The log of pod history-1-driver cannot be read: " in conditions["DriverLogUnreadable"]["message"]
     world.driver(application, log)
-    path = BACKFILLS.path("default", "history")
-    backfill = world.server.objects[path]
-    backfill["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    world.watch(BACKFILLS, world.server.put(path, backfill))
+    world.delete()
     world.run()
     assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
 
@@ -249,18 +368,56 @@ def test_webhook_that_does_not_answer_is_waited_for_a_while(world):
     world.server.refused[SPARK.path("default", "history-1")] = (500, "failed calling webhook.")
     world.run()
     world.app_status(currentRevision=world.revision, backfill="history")
-    with pytest.raises(TransientError):
-        world.run()
+    world.run()
     assert (world.status["phase"], world.status["holdsApp"]) == ("Suspending", True)
     assert "failed calling webhook." in world.status["message"]
-    path = BACKFILLS.path("default", "history")
-    backfill = world.server.objects[path]
-    backfill["status"]["phaseTime"] = "2026-01-01T00:00:00Z"
-    world.watch(BACKFILLS, world.server.put(path, backfill))
+    world.condition_since("SparkApplicationCreated", "2026-01-01T00:00:00Z")
+    world.cluster.working_since = time.time()
+    world.run()
+    assert world.status["phase"] == "Suspending"
+    world.cluster.working_since = 0.0
     world.run()
     world.run()
     assert (world.status["phase"], world.status.get("holdsApp")) == ("Refused", None)
     assert "failed calling webhook." in world.status["message"]
+
+
+def test_reason_for_the_end_survives_a_request_that_fails_while_it_stops(world):
+    """What keeps it from stopping is in a condition meanwhile."""
+    application = world.submit()
+    report = {"backfill": {"state": "Refused", "message": "column x is missing"}}
+    pod = world.driver(application, json.dumps(report) + "\n", "terminated")
+    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
+    world.spark_state(application, "FAILED")
+    world.run()
+    assert (world.status["phase"], world.status["message"]) == ("Stopping", "column x is missing")
+    world.server.failures.append((503, "ServiceUnavailable"))
+    with pytest.raises(TransientError):
+        world.run()
+    stopped = [item for item in world.status["conditions"] if item["type"] == "SparkPodsStopped"]
+    assert ("ServiceUnavailable" in stopped[0]["message"], world.status["message"]) == (True, "column x is missing")
+    world.run()
+    assert (world.status["phase"], world.status["message"]) == ("Refused", "column x is missing")
+    stopped = [item for item in world.status["conditions"] if item["type"] == "SparkPodsStopped"]
+    assert stopped[0]["status"] == "True"
+
+
+def test_missing_rights_do_not_mean_that_no_spark_pod_is_left(world):
+    """Roles may be changed for a moment. Only in a namespace that is being deleted they do not come back."""
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Computing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    world.run()
+    assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
+    world.server.forbidden |= {SPARK.path("default"), PODS.path("default")}
+    with pytest.raises(FailedError):
+        world.run()
+    assert (world.status["phase"], world.status["holdsApp"]) == ("Stopping", True)
+    world.serve(NAMESPACES, "default", {}, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", None)
 
 
 def test_pod_that_does_not_start_is_named(world):
@@ -294,6 +451,24 @@ def test_nothing_is_created_for_a_backfill_that_was_deleted_meanwhile(world):
     assert SPARK.path("default", "history-1") not in world.server.objects
 
 
+def test_status_is_not_written_to_another_backfill_of_the_name(world):
+    """Somebody removed the finalizer and created it again while the job of the former one was being stopped."""
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Computing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    world.run()
+
+    def create_again():
+        del world.server.objects[BACKFILLS.path("default", "history")]
+        world.watch(BACKFILLS, world.serve(BACKFILLS, "history", SPEC))
+
+    world.server.meanwhile[SPARK.path("default", "history-1")] = create_again
+    assert world.run() == STALE_SECONDS
+    assert world.status == {}
+
+
 def test_operations_take_turns(world):
     """The older one goes first, and one that has begun keeps even older ones waiting."""
     resources = world.cluster.resources
@@ -315,6 +490,30 @@ def test_operations_take_turns(world):
     assert unfinished_before(world.cluster, first, "app") == ()
 
 
+PHASES = [
+    (RESETS, "Waiting"),
+    (RESETS, "Running"),
+    *((BACKFILLS, phase) for phase in ("Waiting", "Suspending", "Submitted", "Computing", "Publishing", "Stopping")),
+]
+
+
+def test_no_two_operations_wait_for_each_other(world):
+    """Whatever their names and phases, all that were applied together have one order: no two wait for the same number."""
+    resources = world.cluster.resources
+    resources.remove(BACKFILLS, resources.get(BACKFILLS, "default", "history"))
+    for number, (kind, phase) in enumerate(PHASES):
+        for name in (f"a-{number}", f"z-{number}"):
+            metadata = {"creationTimestamp": "2026-01-01T00:00:00Z", "uid": name}
+            spec = SPEC if kind is BACKFILLS else {"appRef": {"name": "app"}}
+            resources.put(kind, world.serve(kind, name, spec, metadata=metadata, status={"phase": phase}))
+    operations = [*resources.of_kind(RESETS), *resources.of_kind(BACKFILLS)]
+    before = [unfinished_before(world.cluster, operation, "app") for operation in operations]
+    assert sorted(map(len, before)) == list(range(2 * len(PHASES)))
+    for operation, others in zip(operations, before, strict=True):
+        if operation["status"]["phase"] != "Waiting":
+            assert not any(name.endswith(("-0", "-2")) for name in others), "none that has begun waits for these"
+
+
 def test_of_two_that_began_at_the_same_time_the_newer_goes_first(world):
     """Passes over both may be made at once, in which neither sees the other begin; their jobs would fence each other."""
     world.run()
@@ -329,7 +528,7 @@ def test_of_two_that_began_at_the_same_time_the_newer_goes_first(world):
     assert SPARK.path("default", "history-1") not in world.server.objects
     assert holding_backfill(world.cluster.resources, APP) == "a-twin"
     twin = world.cluster.resources.get(BACKFILLS, "default", "a-twin")
-    assert unfinished_before(world.cluster, twin, "app", begun=True) == ()
+    assert unfinished_before(world.cluster, twin, "app") == ()
     metadata = {"creationTimestamp": ages["a-twin"], "uid": "a-twin"}
     ended = {**status, "phase": "Succeeded", "holdsApp": None}
     world.watch(BACKFILLS, world.serve(BACKFILLS, "a-twin", SPEC, metadata=metadata, status=ended))

@@ -33,3 +33,13 @@ def test_all_is_listed_again_soon_after_the_watches_begin(monkeypatch):
     operator._relist_forever()
     assert pauses.lengths == [5, 10, 20, 40, 80, 160, 320, 600, 600, 5, 10, 20]
     assert listed == list(range(1, 13))
+
+
+def test_it_is_known_since_when_the_operator_works():
+    """Patience with what it waits for begins then."""
+    operator = Operator(OperatorSettings(pod_name="o", pod_namespace="n"), client.ApiClient())
+    try:
+        operator._begin()
+        assert operator._context.working_since > 0
+    finally:
+        operator._end()

@@ -13,7 +13,7 @@ from millrace_operator.app.backoff import STALE_SECONDS
 from millrace_operator.app.reset_controller import ResetController
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER
-from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, RESETS
+from millrace_operator.cluster.kinds import APPS, BACKFILLS, CONFIG_MAPS, RESETS
 from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
 from millrace_operator.model import AppRevision, DeleteTopics, KafkaState, ResourceRef
 
@@ -55,10 +55,10 @@ class World(PassWorld):
         self.watch(APPS, self.serve(APPS, "app", app.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]))
         self.watch(RESETS, self.serve(RESETS, "again", {"appRef": {"name": "app"}}))
 
-    def serve(self, kind, name, spec, generation=1):
+    def serve(self, kind, name, spec, generation=1, **fields):
         """Make the API server serve a resource with this spec."""
         metadata = {"name": name, "namespace": "default", "generation": generation}
-        body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
+        body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec, **fields}
         return self.server.put(kind.path("default", name), body)
 
     def watch(self, kind, obj):
@@ -73,6 +73,11 @@ class World(PassWorld):
         """Have the user set `spec.state: running`; return the app as it is served."""
         served = self.server.objects[APPS.path("default", "app")]
         return self.serve(APPS, "app", {**served["spec"], "state": "running"}, generation=2)
+
+    def backfill(self, phase):
+        """Have a backfill of the application in this phase, whose name comes before the reset's."""
+        spec = {"appRef": {"name": "app"}, "driver": {"serviceAccountName": "spark"}}
+        self.watch(BACKFILLS, self.serve(BACKFILLS, "a-backfill", spec, status={"phase": phase}))
 
     @property
     def phase(self):
@@ -159,3 +164,43 @@ def test_a_reset_that_runs_is_kept_until_it_has_ended(world):
         world.run()
     assert world.phase == "Succeeded"
     assert not world.server.objects[path]["metadata"].get("finalizers")
+
+
+@pytest.mark.parametrize("phase", ["Waiting", "Suspending"])
+def test_reset_that_has_begun_goes_on_if_a_backfill_appears(world, phase):
+    """Applied together, the backfill counts as older by its name. It was not known when the reset began, and waits for it."""
+    world.run()
+    world.backfill(phase)
+    world.run()
+    assert isinstance(world.kafka.done[-1], DeleteTopics)
+
+
+def test_reset_that_has_begun_waits_for_a_spark_job(world):
+    """Their passes were made at the same time, and neither saw the other begin: the job cannot be stopped for the reset."""
+    world.run()
+    world.backfill("Computing")
+    world.run()
+    assert (world.phase, world.kafka.done) == ("Running", [])
+    assert "StreamsBackfill a-backfill" in world.server.objects[RESETS.path("default", "again")]["status"]["message"]
+
+
+def test_reset_does_not_begin_if_a_backfill_began_while_brokers_were_asked(world):
+    """Whatever begins first keeps the other waiting."""
+    world.kafka.meanwhile = lambda: world.backfill("Suspending")
+    assert world.run() == STALE_SECONDS
+    assert world.phase is None
+    world.run()
+    assert world.phase == "Waiting"
+
+
+def test_status_is_not_written_to_another_reset_of_the_name(world):
+    """Somebody removed the finalizer and created it again while the former one was under way."""
+    world.run()
+
+    def create_again(desired, action):
+        del world.server.objects[RESETS.path("default", "again")]
+        world.watch(RESETS, world.serve(RESETS, "again", {"appRef": {"name": "app"}}))
+
+    world.kafka.act = create_again
+    assert world.run() == STALE_SECONDS
+    assert world.phase is None

@@ -279,6 +279,33 @@ def test_deleting_it_while_it_publishes_finishes_it():
     assert world.status.attempt == 2
 
 
+@pytest.mark.parametrize("then", ["vanish", "fail"])
+def test_deleting_it_in_the_foreground_while_it_publishes_finishes_it(then):
+    """The garbage collector deletes what it owns at once, and that ends the job: it is done again, whatever the limit."""
+    world = running(spec=spec(attempts=1))
+    world.spark("publish")
+    world.pass_over()
+    world.deleted = True
+    world.config_maps.clear()
+    world.applications["history-1"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.spark(then)
+    world.settle()
+    assert world.gone
+    assert (world.published, world.half, world.status.attempt) == (1, False, 2)
+
+
+def test_finalizer_that_was_dropped_is_put_back():
+    """`kubectl replace` drops it, and without it a deletion would not wait for the job. It cannot be added after that."""
+    world = running()
+    world.finalizers = ()
+    desired, observed = world.look()
+    assert reconcile_backfill(replace(desired, deleting=True), observed).actions == ()
+    world.pass_over()
+    assert world.finalizers == (FINALIZER,)
+    world.settle()
+    assert (world.status.phase, world.finalizers) == ("Succeeded", ())
+
+
 def test_half_published_state_keeps_the_application_stopped():
     """Otherwise it would restore it. Deleting the backfill lets it run: by then its user has read why."""
     world = running(spec=spec(attempts=1))
@@ -326,6 +353,24 @@ def test_parts_of_an_earlier_attempt_are_not_forgotten():
     assert (world.held, world.pods) == (True, 0)
 
 
+def test_attempt_that_nobody_heard_may_have_published_in_parts():
+    """That the one before it published in one transaction says nothing about it: by now there may be more to publish."""
+    world = running(spec=spec(attempts=2), in_one_transaction=True)
+    world.spark("publish")
+    world.pass_over()
+    world.spark("fail")
+    advance(world, "Submitted")
+    world.spark("start")
+    world.spark("compute")
+    world.pass_over()
+    assert phases(world) == ("Computing", True)
+    world.in_one_transaction = False
+    world.spark("publish")
+    world.spark("vanish")
+    advance(world, "Failed")
+    assert (world.half, world.held, world.pods) == (True, True, 0)
+
+
 @pytest.mark.parametrize("change", [{"image": "registry.example/words:2"}, None])
 def test_changed_or_deleted_application_ends_it(change):
     """The result would not fit: the job is stopped before it publishes."""
@@ -364,6 +409,22 @@ def test_attempt_after_a_change_of_the_application_runs_the_program_of_the_first
     first, second = world.applications.values()
     assert second["spec"]["image"] == first["spec"]["image"] != world.app().spec.image
     assert second["spec"]["executor"]["template"]["spec"] == first["spec"]["executor"]["template"]["spec"]
+
+
+def test_attempt_that_can_only_run_a_changed_spec_says_so():
+    """The ConfigMap with the first one is gone. Everything is published once more, and the job checks the topology."""
+    world = running()
+    world.spark("publish")
+    world.pass_over()
+    world.app_changes = {"image": "registry.example/words:2"}
+    world.config_maps.clear()
+    world.spark("fail")
+    advance(world, "Submitted")
+    said = next(event for event in world.events if event.reason == "FirstSpecLost")
+    assert (said.type, "ConfigMap history.backfill" in said.message) == ("Warning", True)
+    assert world.applications["history-2"]["spec"]["image"] == "registry.example/words:2"
+    world.settle()
+    assert (world.status.phase, world.half) == ("Succeeded", False)
 
 
 def test_vanished_spark_application_is_not_created_again():
@@ -428,6 +489,19 @@ def test_log_that_stays_unreadable_after_the_driver_has_ended_counts_as_gone():
     assert phases(world) == ("Failed", True)
 
 
+def test_patience_with_a_log_begins_when_the_driver_ends():
+    """Its node may have been away before that, while the job still ran: the log has its five minutes to come back."""
+    world = running(spec=spec(attempts=1))
+    world.unreadable = True
+    world.pass_over()
+    world.now += 2 * LOG_PATIENCE_S
+    world.spark("fail")
+    for seconds, phase in ((0, "Computing"), (LOG_PATIENCE_S - 1, "Computing"), (1, "Stopping")):
+        world.now += seconds
+        world.pass_over()
+        assert phases(world) == (phase, True)
+
+
 def test_job_is_not_cancelled_while_nobody_can_tell_whether_it_publishes():
     """It may have begun since its log was last read: that it is cancelled is taken back."""
     world = running()
@@ -475,6 +549,24 @@ def test_job_whose_driver_dies_after_its_last_report_has_succeeded():
     world.settle()
     assert (world.status.phase, world.status.attempt, world.published) == ("Succeeded", 1, 1)
     assert list(world.applications) == ["history-1"]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_driver_that_has_succeeded_and_does_not_end_is_deleted_after_a_while(deleted):
+    """A thread of the program's may keep it from ending; what it has handed over is there, so the application continues."""
+    world = running()
+    world.spark("publish")
+    world.spark("report")
+    world.deleted = deleted
+    for _ in range(3):
+        world.app_pass()
+        world.pass_over()
+    assert phases(world) == ("Stopping", True)
+    assert list(world.applications) == ["history-1"]
+    world.now += 60
+    world.settle()
+    assert phases(world) == ("Succeeded", False)
+    assert (world.published, world.status.attempt, world.applications, world.pods) == (1, 1, {}, 2)
 
 
 def crash_while_submitting(number):
@@ -540,6 +632,23 @@ def test_driver_that_does_not_start_is_named_and_given_up():
     assert world.applications == {}
 
 
+@pytest.mark.parametrize(
+    ("events", "phase"), [((), "Submitted"), (("compute",), "Computing"), (("compute", "publish"), "Publishing")]
+)
+def test_job_that_runs_is_not_given_up_while_the_spark_operator_is_away(events, phase):
+    """It was away since `spark-submit`, so it still says that the job has not started."""
+    world = World()
+    advance(world, "Submitted")
+    for event in ("start", *events):
+        world.spark(event)
+    world.applications["history-1"]["status"] = {"applicationState": {"state": "SUBMITTED"}}
+    for _ in range(2):
+        world.pass_over()
+        assert phases(world) == (phase, True)
+        world.now += PATIENCE_S
+    assert list(world.applications) == ["history-1"]
+
+
 def test_executors_that_do_not_start_are_named():
     """The driver waits for them without an end, and says nothing in its reports."""
     world = running()
@@ -560,10 +669,57 @@ def test_attempt_that_is_refused_after_publication_began_keeps_the_application_s
     advance(world, "Stopping")
     world.executors_end()
     desired, observed = world.look()
-    world.status = reconcile_backfill(desired, replace(observed, refusal="exceeded quota")).status
+    world.status = reconcile_backfill(
+        desired, replace(observed, refusal="exceeded quota", refusal_is_final=True)
+    ).status
     world.pass_over()
     assert phases(world) == ("Failed", True)
     assert "exceeded quota" in world.status.message
+
+
+def test_patience_with_a_creation_begins_when_it_is_refused():
+    """The attempt before may have taken longer than that to stop, as with a node that is lost."""
+    world = running()
+    world.spark("fail")
+    advance(world, "Stopping")
+    world.now += 2 * PATIENCE_S
+    world.refusal = "failed calling webhook."
+    for seconds, outcome in ((0, "Retry"), (PATIENCE_S - 1, "Retry"), (1, "Refused")):
+        world.now += seconds
+        world.pass_over()
+        assert (world.status.phase, world.status.outcome) == ("Stopping", outcome)
+        assert world.status.message.startswith("failed calling webhook.")
+
+
+def test_refused_creation_is_forgotten_when_another_one_succeeds():
+    """Patience with the next attempt's begins with itself."""
+    world = running()
+    world.spark("fail")
+    advance(world, "Stopping")
+    world.refusal = "failed calling webhook."
+    world.pass_over()
+    assert condition(world, "SparkApplicationCreated") == "False"
+    world.now += PATIENCE_S
+    world.refusal = None
+    world.pass_over()
+    assert (world.status.phase, condition(world, "SparkApplicationCreated")) == ("Submitted", "True")
+
+
+@pytest.mark.parametrize("phase", ["Waiting", "Suspending", "Submitted"])
+def test_time_without_an_operator_is_not_waited(phase):
+    """Nobody could stop the application meanwhile, or see that it had stopped; perhaps the whole cluster was away."""
+    world = World(brokers_answer=phase != "Waiting")
+    advance(world, phase)
+    world.now += 2 * PATIENCE_S
+    world.working_since = world.now
+    for seconds, expected in (
+        (0, phase),
+        (PATIENCE_S - 1, phase),
+        (1, "Refused" if phase == "Waiting" else "Stopping"),
+    ):
+        world.now += seconds
+        world.pass_over()
+        assert world.status.phase == expected
 
 
 def test_finished_backfill_does_nothing_ever_again():

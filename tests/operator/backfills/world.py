@@ -25,6 +25,7 @@ from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER, labels
 from millrace_operator.model import AppRevision, DesiredApp, Key, SetFinalizer
 from millrace_operator.reconcile.revisions import revision_of, spec_of
+from millrace_operator.reconcile.status import timestamp
 
 KUBEFLOW, APACHE = "sparkoperator.k8s.io/v1beta2", "spark.apache.org/v1"
 FOREIGN = ActiveMember("m-9", None, "java-1-StreamThread-1-consumer", "/10.0.0.9")
@@ -50,6 +51,10 @@ class World:
 
     spec: StreamsBackfillSpec = field(default_factory=spec)
     now: float = 1_700_000_000.0
+    working_since: float = 0.0
+    """When the operator began to work."""
+    refusal: str | None = None
+    """Why the API server does not let SparkApplications in for now."""
     state: str = "running"
     app_changes: dict = field(default_factory=dict)
     """What the StreamsApp's spec has besides what it had when it was created."""
@@ -71,6 +76,8 @@ class World:
     config_maps: dict = field(default_factory=dict)
     spark_pods: dict = field(default_factory=dict)
     """Pods by name, each with whether it lives."""
+    ended: dict = field(default_factory=dict)
+    """When drivers ended, by name, of those whose end a node has seen."""
     troubles: dict = field(default_factory=dict)
     """Why pods do not start, by name."""
     progress: Progress | None = None
@@ -141,6 +148,7 @@ class World:
         log_is_there = any("driver" in name for name in self.spark_pods if self._is_current(name))
         observed = ObservedBackfill(
             self.now,
+            working_since=self.working_since,
             app=self.app() if self.exists else None,
             objects=self.objects() if self.exists else {},
             before=self.before,
@@ -148,7 +156,15 @@ class World:
             served=self.served,
             applications=tuple(self.applications.values()),
             pods=tuple(
-                SparkPod(name, "driver" in name, int(name.split("-")[1]), lives, self.troubles.get(name, ""))
+                SparkPod(
+                    name,
+                    "driver" in name,
+                    int(name.split("-")[1]),
+                    lives,
+                    self.troubles.get(name, ""),
+                    has_started=name not in self.troubles,
+                    ended_at=self.ended.get(name),
+                )
                 for name, lives in self.spark_pods.items()
             ),
             progress=self.progress if self._is_current(self._latest()) and not self.unreadable else None,
@@ -174,6 +190,9 @@ class World:
         """Run one pass, stopping after this many actions if given, and return the decision."""
         assert not self.gone
         decision = reconcile_backfill(*self.look())
+        if self.refusal and any(isinstance(action, CreateObject) for action in decision.actions):
+            desired, observed = self.look()
+            decision = reconcile_backfill(desired, replace(observed, refusal=self.refusal))
         for number, action in enumerate(decision.actions):
             if number == crash_after:
                 raise CrashError
@@ -248,7 +267,7 @@ class World:
             return
         elif event == "compute":
             self.progress = self.progress or Progress(state="Computing")
-        elif event == "publish" and self.progress is not None:
+        elif event == "publish" and self.progress is not None and self.progress.state != "Succeeded":
             one = self.in_one_transaction
             self.progress = Progress(state="Publishing", has_published=True, in_one_transaction=one)
             self.half = self.spec.changes_kafka and not one
@@ -258,16 +277,20 @@ class World:
             self.progress, self.half = Progress(state="Succeeded", has_published=True), False
             if event == "succeed":
                 self.spark_pods |= {driver: False, executor: False}
+                self.ended[driver] = timestamp(self.now)
                 self._set(item, "COMPLETED")
         elif event in {"fail", "refuse"}:
             self.spark_pods |= {driver: False, executor: False}
+            self.ended[driver] = timestamp(self.now)
+            self._set(item, "FAILED")
+            if self.progress is not None and self.progress.state == "Succeeded":
+                return
             state = "Refused" if event == "refuse" else "Failed"
             begun = self.progress is not None and self.progress.has_published
             one = begun and self.in_one_transaction
             self.progress = Progress(
                 state=state, message="it is full", has_published=begun or self.half, in_one_transaction=one
             )
-            self._set(item, "FAILED")
         elif event == "die":
             self.spark_pods[driver] = False
             self._set(item, "FAILED")

@@ -23,6 +23,10 @@ class ApiServer:
         """Error answers (status, reason) for the next requests."""
         self.refused = {}
         """Error answers (status, message) to the creation of objects, by path."""
+        self.meanwhile = {}
+        """What happens before the next request to a path is answered."""
+        self.forbidden = set()
+        """Paths that the operator has no right to read."""
         self.logs = {}
         """Logs by path; a number is the status of an error answer instead."""
         self._versions = itertools.count(1)
@@ -77,14 +81,22 @@ class ApiServer:
         split = urlsplit(url)
         path, query = split.path, {name: values[0] for name, values in parse_qs(split.query).items()}
         self.asked.append((method, path, query, body))
+        self.meanwhile.pop(path, lambda: None)()
         if self.failures:
             status, reason = self.failures.pop(0)
             return status, {"kind": "Status", "reason": reason, "message": f"{reason}, as the test wants it"}
         if path in self.logs:
+            pod = self.objects.get(path.removesuffix("/log"), {})
+            if "container" not in query and len(pod.get("status", {}).get("containerStatuses", ())) > 1:
+                return 400, {"reason": "BadRequest", "message": "a container name must be specified"}
             log = self.logs[path]
-            return (200, log.encode()) if isinstance(log, str) else (log, {"reason": "Unavailable"})
+            if not isinstance(log, str):
+                return log, {"reason": "Unavailable"}
+            return 200, "".join(log.splitlines(keepends=True)[-int(query.get("tailLines", 0)) :]).encode()
         status_of = path.removesuffix("/status")
         match method:
+            case "GET" if path in self.forbidden:
+                return 403, {"reason": "Forbidden", "message": "cannot read it"}
             case "GET" if path in self.objects:
                 return 200, self.objects[path]
             case "GET" if path.rpartition("/")[2] in _PLURALS:

@@ -407,3 +407,14 @@ def test_a_reset_of_an_application_that_is_deleted_too_ends():
     this.deleting = True
     assert gone(this, 20)
     assert phase(this) == "Failed"
+
+
+def test_finalizer_that_was_dropped_is_put_back():
+    """`kubectl replace` drops it, and without it a reset that is deleted half done would not be finished."""
+    this = world()
+    this.pass_over()
+    this.finalizers = ()
+    this.pass_over()
+    assert this.finalizers == (FINALIZER,)
+    this.run()
+    assert (phase(this), this.finalizers) == ("Succeeded", ())

@@ -38,10 +38,11 @@ MIGRATED: Final = {
 
 _REBALANCE_IN_PROGRESS = 27
 _FORBIDDEN = {29: "READ on the topic", 30: "READ on the group"}
-_RETRIABLE = {*NOT_HERE, 3, 7, 88}  # and UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, UNSTABLE_OFFSET_COMMIT
+_UNSTABLE_OFFSET_COMMIT = 88
+_RETRIABLE = {*NOT_HERE, 3, 7, _UNSTABLE_OFFSET_COMMIT}  # and UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT
 _COMMIT_VERSION = 9  # version 10 names topics by id
 _FETCH_VERSION = 9
-_WARN_EVERY_S: Final = 5.0
+_LOG_EVERY_S: Final = 5.0
 
 
 class MigratedCommitError(TaskMigratedError):
@@ -96,7 +97,7 @@ class GroupOffsets:
         self._connection = connection
         self._coordinator = coordinator
         self._settings = settings
-        self._warn_at_s = 0.0
+        self._log_at_s = 0.0
 
     async def commit(
         self,
@@ -182,6 +183,7 @@ class GroupOffsets:
                 max_version=_FETCH_VERSION,
             )
             problem: object
+            level = logging.WARNING
             try:
                 answer = (await self._coordinator.send(request, deadline=deadline)).groups[0]
             except kafka_errors.KafkaError as error:
@@ -208,20 +210,22 @@ class GroupOffsets:
                 if not errors:
                     continue
                 problem = _describe(errors)
+                if set(errors.values()) == {_UNSTABLE_OFFSET_COMMIT}:
+                    level = logging.INFO  # usual after the end of an instance: its transaction has yet to time out
                 if any(code in NOT_HERE[1:] for code in errors.values()):
                     self._coordinator.forget(problem)
             what = f"Committed offsets of {len(missing)} partitions could not be read"
-            await self._pause(deadline, what, problem)
+            await self._pause(deadline, what, problem, level)
 
-    async def _pause(self, deadline: Deadline, what: str, problem: object) -> None:
+    async def _pause(self, deadline: Deadline, what: str, problem: object, level: int = logging.WARNING) -> None:
         if deadline.passed:
             raise StreamsTimeoutError(
                 f"{what} in group {self._settings.group_id} in time; the last problem was: {problem}"
             )
         now = time.monotonic()
-        if now >= self._warn_at_s:  # nothing else is logged while this lasts, maybe for minutes
-            self._warn_at_s = now + _WARN_EVERY_S
-            log.warning("%s in group %s yet; retrying: %s", what, self._settings.group_id, problem)
+        if now >= self._log_at_s:  # nothing else is logged while this lasts, maybe for minutes
+            self._log_at_s = now + _LOG_EVERY_S
+            log.log(level, "%s in group %s yet; retrying: %s", what, self._settings.group_id, problem)
         await self._connection.sleep(self._settings.retry_backoff_ms / 1000)
 
     def _raise_final(self, errors: Mapping[TopicPartition, int], what: str) -> None:
