@@ -200,9 +200,8 @@ class BackfillController:
 
         A log that has lost the reports it had, because it was rotated, is one that cannot be read.
         """
-        text = ""
         if driver is None or not _has_started(driver):
-            return text, ""
+            return "", ""
         name = driver["metadata"]["name"]
         try:
             for lines in _TAIL_LINES:
