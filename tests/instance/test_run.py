@@ -35,7 +35,7 @@ def shout(line):
 
 
 def listen(streams):
-    streams.set_state_listener(lambda new, old: print("now", new.name, flush=True))
+    streams.set_state_listener(lambda new, old: print(f"now {new.name}\\n", end="", flush=True))
 
 
 if __name__ == "__main__":
