@@ -3,7 +3,7 @@
 import pytest
 from tests.backfill.broker_app import App
 from tests.backfill.programs import CountPerKey
-from tests.backfill.test_ends import KEYS, go_on
+from tests.backfill.test_ends import DEADLINE_S, KEYS, go_on, spec
 from tests.backfill.test_unknown_outcome import END_TRANSACTION, settings
 from tests.proxy import HOST, BrokerProxy, api_key, read_request
 from tests.waiting import wait_until
@@ -58,6 +58,30 @@ def test_one_that_still_writes_when_the_application_goes_on(kafka, tmp_path):
     with pytest.raises(TaskMigratedError, match="writes nothing more"):
         list(ExecutorWrite(changes)(rows()))
     assert len(app.read(app.changelog, "read_uncommitted")) > len(app.read(app.changelog)), "it had written them"
+    assert app.table(app.changelog) == dict(app.counts)
+
+
+def test_one_of_a_backfill_that_has_read_another_topic_too(spark, kafka):
+    """It finds its mark nowhere: the later backfill takes it from where the application no longer reads, too."""
+    app = App(kafka)
+    app.produce(KEYS)
+    other, target = f"{app.id}.other", TopicPartition(app.changelog, 0)
+    kafka.create_topics(other)
+    mark = f"{UNFINISHED_BACKFILL} of this test"
+    marked = [TopicPartition(other, 0), *(TopicPartition(app.source, number) for number in range(app.partitions))]
+    writer = Writer(backfill_clients(app.clients.config), f"{app.id}-backfill")
+    with GroupAdmin(app.clients) as group:
+        with writer.transaction():
+            writer.commit(app.id, {at: OffsetAndMetadata(0, mark) for at in marked})
+        wait_until(lambda: is_marked(group.positions(), mark), "the mark", DEADLINE_S)
+        writer.close()
+        run_backfill(spark, spec(app))
+        wait_until(lambda: sum(app.committed().values()) == len(KEYS), "the offsets", DEADLINE_S)
+        changes = Changes(app.settings, {}, versioned=frozenset(), mark=mark)
+        row = Row(*target, 0, "0_0", 1, 1, b"k1", VALUE, NO_HEADERS)
+        with pytest.raises(TaskMigratedError, match="writes nothing more"):
+            list(ExecutorWrite(changes)(iter([to_arrow([row])])))
+        assert not is_marked(group.positions(), UNFINISHED_BACKFILL)
     assert app.table(app.changelog) == dict(app.counts)
 
 
