@@ -85,6 +85,28 @@ def test_one_of_a_backfill_that_has_read_another_topic_too(spark, kafka):
     assert app.table(app.changelog) == dict(app.counts)
 
 
+def test_one_that_begins_while_a_later_backfill_writes(kafka):
+    """It does not fence the executor that writes its partition now."""
+    app = App(kafka)
+    target, clients = TopicPartition(app.sink, 0), backfill_clients(app.clients.config)
+    driver = Writer(clients, f"{app.id}-backfill")
+    with driver.transaction():
+        driver.commit(app.id, {TopicPartition(app.source, 0): OffsetAndMetadata(0, f"{UNFINISHED_BACKFILL} later")})
+    driver.close()
+    with GroupAdmin(app.clients) as group:
+        wait_until(lambda: is_marked(group.positions(), UNFINISHED_BACKFILL), "the mark", DEADLINE_S)
+    writer = Writer(clients, transactional_id(app.id, target))
+    earlier = Changes(app.settings, {}, versioned=frozenset(), mark=f"{UNFINISHED_BACKFILL} earlier")
+    marker = to_arrow([Row(*target, -1, "", 0, 0, None, None, NO_HEADERS, packed=-1)])
+    with writer.transaction():
+        writer.send(target, [(b"k1", VALUE, 1, NO_HEADERS)])
+        with pytest.raises(TaskMigratedError, match="writes nothing more"):
+            list(ExecutorWrite(earlier)(iter([marker])))
+        writer.commit(app.id, {})
+    writer.close()
+    assert [record.key() for record in app.read(app.sink)] == [b"k1"]
+
+
 class BeforeTheLastCommit(BrokerProxy):
     """Has something done when it gets one of an application's requests to commit, and passes everything on.
 

@@ -230,16 +230,17 @@ class ExecutorWrite:
         target, records = _records_of(batches)
         config = StreamsConfig.of(self._changes.settings)
         clients = backfill_clients(config)
-        writer = Writer(clients, transactional_id(config.application_id, target))
-        try:
-            with GroupAdmin(clients) as group:
-                confirm = partial(self._check_mark, group)
+        with GroupAdmin(clients) as group:
+            confirm = partial(self._check_mark, group)
+            confirm()  # whose mark is gone must not fence the executors of a later backfill
+            writer = Writer(clients, transactional_id(config.application_id, target))
+            try:
                 confirm()
                 with rarely_collected(*MANY_RECORDS), writer.transaction():
                     written = self._changes.write(writer, clients, target, records)
                     writer.commit(config.application_id, {}, confirm)
-        finally:
-            writer.close()
+            finally:
+                writer.close()
         yield pa.RecordBatch.from_pylist([written._asdict()])
 
     def _check_mark(self, group: GroupAdmin) -> None:

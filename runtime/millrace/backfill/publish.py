@@ -13,13 +13,13 @@ again, as that would fence the later one.
 
 Between several transactions the application must not start. So the first one commits the group's offsets as they are, with a mark
 in their metadata that the runtime refuses; the last one, or a reset, replaces it. The mark also names the backfill. An executor
-writes only if, after its producer was started, the mark is that of its own backfill. Otherwise tasks of a backfill that was
-frozen would fence nobody, and write after a later one has ended. And a backfill that finds the mark of another sets its own
-wherever that is, even where its application no longer reads, before it fences all executors of that one. An executor commits only
-if the mark is still there once all its records have offsets: Spark may run a task twice, and one that it no longer waits for may
-outlive the last transaction. Then whoever starts later waits for the end of the executor's transaction, as its records are below
-the end of the changelog. Once the mark is gone, the driver fences all executors, since the transaction of one that was killed
-would stay open.
+starts its producer only if the mark is that of its own backfill, as it would fence one of a later backfill, and writes only if it
+is so afterwards too. Otherwise tasks of a backfill that was frozen would fence nobody, and write after a later one has ended. And
+a backfill that finds the mark of another sets its own wherever that is, even where its application no longer reads, before it
+fences all executors of that one. An executor commits only if the mark is still there once all its records have offsets: Spark may
+run a task twice, and one that it no longer waits for may outlive the last transaction. Then whoever starts later waits for the
+end of the executor's transaction, as its records are below the end of the changelog. Once the mark is gone, the driver fences all
+executors, since the transaction of one that was killed would stay open.
 
 A driver that dies after its last transaction does not know that it has ended, and whoever starts it again even less. So attempts
 of the same backfill have a name in common: the last transaction also commits an offset of a group with this name, and an attempt
