@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -205,16 +206,20 @@ class ExecutorTombstones:
         self._changes = changes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Return the tombstones for the rows of one Spark partition."""
+        """Return the tombstones for the rows of one Spark partition.
+
+        Their numbers depend on nothing but their keys: Spark may run this again, and use some of its rows of both runs, and what
+        Kafka compacts or deletes in between changes the order of keys.
+        """
         target, records = _records_of(batches)
         clients = backfill_clients(StreamsConfig.of(self._changes.settings))
         with rarely_collected(*MANY_RECORDS):
-            left = enumerate(self._changes.left(clients, target, records).items())
+            left = iter(self._changes.left(clients, target, records).items())
         while some := list(islice(left, _BATCH)):
             yield to_arrow(
                 [
-                    Row(*target, UNKNOWN_TIMESTAMP, "", number, timestamp, key, None, NO_HEADERS)
-                    for number, (key, timestamp) in some
+                    Row(*target, UNKNOWN_TIMESTAMP, "", crc32(key), timestamp, key, None, NO_HEADERS)
+                    for key, timestamp in some
                 ]
             )
 
