@@ -1,5 +1,7 @@
 """Tasks of Spark that outlive the last transaction: the driver does not wait for them, as it has lost them or they ran twice."""
 
+from dataclasses import replace
+
 import pytest
 from tests.backfill.broker_app import App
 from tests.backfill.programs import CountPerKey
@@ -21,6 +23,7 @@ from millrace.errors import TaskMigratedError
 from millrace.kafka.clients import open_admin
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import latest_offsets
+from millrace.kafka.resetter import Resetter
 from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -61,28 +64,51 @@ def test_one_that_still_writes_when_the_application_goes_on(kafka, tmp_path):
     assert app.table(app.changelog) == dict(app.counts)
 
 
-def test_one_of_a_backfill_that_has_read_another_topic_too(spark, kafka):
-    """It finds its mark nowhere: the later backfill takes it from where the application no longer reads, too."""
-    app = App(kafka)
-    app.produce(KEYS)
-    other, target = f"{app.id}.other", TopicPartition(app.changelog, 0)
-    kafka.create_topics(other)
-    mark = f"{UNFINISHED_BACKFILL} of this test"
-    marked = [TopicPartition(other, 0), *(TopicPartition(app.source, number) for number in range(app.partitions))]
+def mark_with_another_topic(app):
+    """Mark the group's offsets as a backfill does whose application has read another topic too; return what it gave executors."""
+    other, mark = f"{app.id}.other", f"{UNFINISHED_BACKFILL} of this test"
+    app.kafka.create_topics(other)
+    marked = {TopicPartition(other, 0), *(TopicPartition(app.source, number) for number in range(app.partitions))}
     writer = Writer(backfill_clients(app.clients.config), f"{app.id}-backfill")
     with GroupAdmin(app.clients) as group:
         with writer.transaction():
             writer.commit(app.id, {at: OffsetAndMetadata(0, mark) for at in marked})
         wait_until(lambda: is_marked(group.positions(), mark), "the mark", DEADLINE_S)
-        writer.close()
-        run_backfill(spark, spec(app))
-        wait_until(lambda: sum(app.committed().values()) == len(KEYS), "the offsets", DEADLINE_S)
-        changes = Changes(app.settings, {}, versioned=frozenset(), mark=mark)
-        row = Row(*target, 0, "0_0", 1, 1, b"k1", VALUE, NO_HEADERS)
-        with pytest.raises(TaskMigratedError, match="writes nothing more"):
-            list(ExecutorWrite(changes)(iter([to_arrow([row])])))
+    writer.close()
+    return Changes(app.settings, {}, frozenset(), mark, marked)
+
+
+def write_one(changes, target):
+    """Write a record to a partition, as one of these executors."""
+    rows = [Row(*target, 0, "0_0", 1, 1, b"k1", VALUE, NO_HEADERS)]
+    return list(ExecutorWrite(changes)(iter([to_arrow(rows)])))
+
+
+def test_one_of_a_backfill_that_has_read_another_topic_too(spark, kafka):
+    """It finds its mark nowhere: the later backfill takes it from where the application no longer reads, too."""
+    app = App(kafka)
+    app.produce(KEYS)
+    earlier = mark_with_another_topic(app)
+    run_backfill(spark, spec(app))
+    wait_until(lambda: sum(app.committed().values()) == len(KEYS), "the offsets", DEADLINE_S)
+    with GroupAdmin(app.clients) as group:
         assert not is_marked(group.positions(), UNFINISHED_BACKFILL)
+    with pytest.raises(TaskMigratedError, match="writes nothing more"):
+        write_one(replace(earlier, marked=frozenset()), TopicPartition(app.changelog, 0))
     assert app.table(app.changelog) == dict(app.counts)
+
+
+def test_one_of_an_application_that_was_reset(kafka):
+    """It writes nothing, although the reset leaves the mark in a topic that the application no longer reads."""
+    app = App(kafka)
+    app.produce(KEYS)
+    changes, target = mark_with_another_topic(app), TopicPartition(app.sink, 0)
+    assert len(write_one(changes, target)) == 1
+    with Resetter(app.clients.config) as resetter:
+        resetter.execute(resetter.plan(app.topology().build(app.clients.config).plan()))
+    with pytest.raises(TaskMigratedError, match="writes nothing more"):
+        write_one(changes, target)
+    assert len(app.read(app.sink)) == 1
 
 
 def test_one_that_begins_while_a_later_backfill_writes(kafka):

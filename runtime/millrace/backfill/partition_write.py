@@ -6,7 +6,7 @@ The driver does so for all partitions in its transaction. If there are several, 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -100,6 +100,8 @@ class Changes:
     versioned: frozenset[str]
     mark: str
     """What the group's offsets are marked with while executors write."""
+    marked: Collection[TopicPartition] = frozenset()
+    """Which of them: a reset of an application that reads less now takes the mark from some only."""
 
     def write(
         self, writer: Writer, clients: ClientSettings, target: TopicPartition, batches: Iterator[pa.RecordBatch]
@@ -249,7 +251,9 @@ class ExecutorWrite:
         yield pa.RecordBatch.from_pylist([written._asdict()])
 
     def _check_mark(self, group: GroupAdmin) -> None:
-        if not is_marked(group.positions(), self._changes.mark):
+        found, mark = group.positions(), self._changes.mark
+        marked = all(at in found and found[at].metadata.startswith(mark) for at in self._changes.marked)
+        if not (marked and is_marked(found, mark)):
             raise TaskMigratedError(FENCED)
 
 

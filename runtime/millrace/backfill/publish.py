@@ -13,11 +13,11 @@ again, as that would fence the later one.
 
 Between several transactions the application must not start. So the first one commits the group's offsets as they are, with a mark
 in their metadata that the runtime refuses; the last one, or a reset, replaces it. The mark also names the backfill. An executor
-starts its producer only if the mark is that of its own backfill, as it would fence one of a later backfill, and writes only if it
-is so afterwards too. Otherwise tasks of a backfill that was frozen would fence nobody, and write after a later one has ended. And
-a backfill that finds the mark of another sets its own wherever that is, even where its application no longer reads, before it
-fences all executors of that one. An executor commits only if the mark is still there once all its records have offsets: Spark may
-run a task twice, and one that it no longer waits for may outlive the last transaction. Then whoever starts later waits for the
+starts its producer only if all marks are those of its own backfill, as it would fence one of a later backfill, and writes only if
+that is so afterwards too. Otherwise tasks of a backfill that was frozen would fence nobody, and write after a later one has ended.
+And a backfill that finds the mark of another sets its own wherever that is, even where its application no longer reads, before it
+fences all executors of that one. An executor commits only if the marks are still there once all its records have offsets: Spark
+may run a task twice, and one that it no longer waits for may outlive the last transaction. Then whoever starts later waits for the
 end of the executor's transaction, as its records are below the end of the changelog. Once the mark is gone, the driver fences all
 executors, since the transaction of one that was killed would stay open.
 
@@ -172,7 +172,8 @@ class Publisher:
         offsets |= _left_marked(positions, offsets.keys(), history.partition_counts())
         published = Published(offsets=offsets)
         targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
-        changes = Changes(self._settings, old_records(admin, targets), versioned_changelogs(self._plan), self._mark)
+        old, versioned = old_records(admin, targets), versioned_changelogs(self._plan)
+        changes = Changes(self._settings, old, versioned, self._mark, frozenset(published.offsets))
         rows, records = computed.rows.where(F.col("topic") != REPORT), sum(size.records for size in sizes.values())
         content = _Content(rows, records, changes)
         unfinished = is_marked(positions, UNFINISHED_BACKFILL)
