@@ -16,6 +16,7 @@ from millrace.backfill.collector import BackfillCollector, Outputs, Topics
 from millrace.backfill.history import Backfill
 from millrace.backfill.packing import PackedTopic, merged, packed_changes
 from millrace.backfill.rows import REPORT, Row, to_arrow
+from millrace.dsl import BufferConfig, StreamsBuilder, Suppressed
 from millrace.engine.partitioner import partition_for_key
 from millrace.records import NO_HEADERS, Headers, TaskId, TopicPartition
 
@@ -123,6 +124,27 @@ def test_a_task_that_runs_again_packs_the_same_rows(monkeypatch):
         found.append([(row.partition, row.number, row.packed) for row in packed_rows(runs) if row.topic == "out"])
     assert found[0] == found[1]
     assert len(found[0]) >= 10
+
+
+def waiting():
+    """Count records per key, and let no count through."""
+    builder = StreamsBuilder()
+    wait = Suppressed.until_time_limit(3_600_000, BufferConfig.unbounded())
+    builder.stream("in").group_by_key().count().suppress(wait).to_stream().to("out")
+    return builder.build()
+
+
+def test_a_task_that_runs_again_has_its_changelogs_in_the_same_order(monkeypatch):
+    """However its records come in batches, also those of suppressed tables, which are written when the task commits."""
+    monkeypatch.setattr(task_run, "_TURN_RECORDS", 10)
+    history = Partitions.of([("in", b"k%d" % (n % 70), b"v", n, ()) for n in range(200)], {"in": 1, "out": 1})
+    found = []
+    for batch in (7, 50):
+        runs = Backfill(waiting, {**SETTINGS, "uncommitted.max.bytes": "1000"}, replace(history, batch=batch))
+        rows = [row for row in single_rows(packed_rows(runs)) if row.topic.endswith("-changelog")]
+        found.append([(row.topic, row.number, row.key, row.value) for row in rows])
+    assert found[0] == found[1]
+    assert len(found[0]) == 2 * 70
 
 
 def test_large_values_are_packed_soon(monkeypatch):

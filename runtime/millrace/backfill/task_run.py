@@ -135,10 +135,11 @@ class TaskRun:
         task.initialize()
         self._refuse_wall_clock()
         for _ in self._process_everything():
-            if task.uncommitted_bytes() > self._limit:
+            turn_over = self._is_turn_over()
+            if turn_over and task.uncommitted_bytes() > self._limit:  # suppressed tables log what has changed
                 self._commit()
             self._refuse_wall_clock()
-            yield self._collector.take() if self._is_turn_over() else []
+            yield self._collector.take() if turn_over else []
         self.stream_time = task.stream_time
         task.suspend()
         self._commit()
