@@ -303,6 +303,14 @@ def run_without_spark(backfill: Backfill) -> Result:
     return result_of(plan, single_rows([row for row in done if row.topic not in shuffled]))
 
 
+def packed_rows(backfill: Backfill) -> list[Row]:
+    """Return what the tasks of a backfill's first stage send, as Spark gets it."""
+    plan = backfill.topology().build(StreamsConfig.of(backfill.config)).plan()
+    counts = resolve_partition_counts(plan, backfill.history.partition_counts())
+    stage = plan_stages(plan, counts)[0]
+    return _run_stage(TaskFunction(uuid.uuid4().hex, backfill, stage, counts, shuffled_topics(plan, counts)), [])
+
+
 def check_sizes(rows: Sequence[Row]) -> None:
     """Check that tasks report as much as they have sent."""
     sent: dict[tuple[str, str], list[int]] = {}

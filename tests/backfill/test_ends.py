@@ -11,13 +11,14 @@ import pytest
 from confluent_kafka import Producer
 from tests.backfill.broker_app import App, run_command
 from tests.backfill.programs import CountAndVersions, CountPerKey, Killed
+from tests.backfill.support import rows_of
 from tests.cli.test_bad_input import in_own_namespace
 from tests.instance.test_producer import set_largest_batch
 from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import backfill_clients, check_unchanged, freeze
-from millrace.backfill.partition_write import Changes, OldRecords
+from millrace.backfill.partition_write import Changes, ExecutorTombstones, OldRecords
 from millrace.backfill.preconditions import NOTHING_WRITTEN
 from millrace.backfill.publish import Publisher
 from millrace.backfill.rows import Row, to_arrow
@@ -190,6 +191,25 @@ def test_what_retention_deletes_from_a_changelog_meanwhile_needs_no_tombstone(ap
         writer.commit(app.id, {})
     writer.close()
     assert [(record.key(), record.value()) for record in app.read(app.sink)] == left
+
+
+def test_tombstones_have_the_same_place_whenever_they_are_looked_for(app):
+    """Spark may do so again when it has lost some, and the changelog may have been compacted since: none may be left out."""
+    target = TopicPartition(app.sink, 0)
+    producer = Producer({"bootstrap.servers": app.kafka.bootstrap_servers})
+    for number in range(9):
+        producer.produce(app.sink, b"v", b"k%d" % number, partition=0)
+    assert producer.flush(60) == 0
+    find = ExecutorTombstones(Changes(app.settings, {target: OldRecords(0, 9, 9)}, versioned=frozenset(), mark=""))
+    marker = to_arrow([Row(*target, -1, "", 0, 0, None, None, NO_HEADERS, packed=-1)])
+
+    def places():
+        return {row.key: row.number for batch in find(iter([marker])) for row in rows_of(batch)}
+
+    before = places()
+    assert before.keys() == {b"k%d" % number for number in range(9)}
+    delete_records(open_admin(app.clients.admin()), {target: 3})
+    assert places() == {key: place for key, place in before.items() if key not in {b"k0", b"k1", b"k2"}}
 
 
 @pytest.mark.parametrize("option", [{"dry_run": True}, {"tables": True}])

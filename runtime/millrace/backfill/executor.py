@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -193,17 +194,18 @@ def _numbered_changelogs(built: BuiltTopology) -> Iterator[str]:
 def _global_directory() -> Path:
     """Return a new directory for the global stores of this process.
 
-    Those of processes that have ended are deleted: Spark ends processes without work, which cannot do it themselves then.
+    Those of processes that have ended are deleted: Spark ends processes without work, which cannot do it themselves then. Each
+    executor looks only for its own: as containers on the same disk, others have other processes under the same numbers.
     """
-    folder = local_directory()
-    for left in Path(folder).glob(f"{_GLOBAL}*") if folder else ():  # made by processes of this executor only
+    folder, own = local_directory(), f"@{socket.gethostname()}"
+    for left in Path(folder).glob(f"{_GLOBAL}*{own}") if folder else ():
         try:
             os.kill(int(left.name.removeprefix(_GLOBAL).split("-")[0]), 0)
         except ProcessLookupError:
             shutil.rmtree(left, ignore_errors=True)
         except PermissionError:  # another user's process has the number now
             continue
-    return Path(tempfile.mkdtemp(prefix=f"{_GLOBAL}{os.getpid()}-", dir=folder))
+    return Path(tempfile.mkdtemp(own, f"{_GLOBAL}{os.getpid()}-", folder))
 
 
 def local_directory() -> str | None:

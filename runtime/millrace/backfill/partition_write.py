@@ -6,12 +6,13 @@ The driver does so for all partitions in its transaction. If there are several, 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -99,6 +100,8 @@ class Changes:
     versioned: frozenset[str]
     mark: str
     """What the group's offsets are marked with while executors write."""
+    marked: Collection[TopicPartition] = frozenset()
+    """Which of them: a reset of an application that reads less now takes the mark from some only."""
 
     def write(
         self, writer: Writer, clients: ClientSettings, target: TopicPartition, batches: Iterator[pa.RecordBatch]
@@ -205,16 +208,20 @@ class ExecutorTombstones:
         self._changes = changes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Return the tombstones for the rows of one Spark partition."""
+        """Return the tombstones for the rows of one Spark partition.
+
+        Their numbers depend on nothing but their keys: Spark may run this again, and use some of its rows of both runs, and what
+        Kafka compacts or deletes in between changes the order of keys.
+        """
         target, records = _records_of(batches)
         clients = backfill_clients(StreamsConfig.of(self._changes.settings))
         with rarely_collected(*MANY_RECORDS):
-            left = enumerate(self._changes.left(clients, target, records).items())
+            left = iter(self._changes.left(clients, target, records).items())
         while some := list(islice(left, _BATCH)):
             yield to_arrow(
                 [
-                    Row(*target, UNKNOWN_TIMESTAMP, "", number, timestamp, key, None, NO_HEADERS)
-                    for number, (key, timestamp) in some
+                    Row(*target, UNKNOWN_TIMESTAMP, "", crc32(key), timestamp, key, None, NO_HEADERS)
+                    for key, timestamp in some
                 ]
             )
 
@@ -230,20 +237,23 @@ class ExecutorWrite:
         target, records = _records_of(batches)
         config = StreamsConfig.of(self._changes.settings)
         clients = backfill_clients(config)
-        writer = Writer(clients, transactional_id(config.application_id, target))
-        try:
-            with GroupAdmin(clients) as group:
-                confirm = partial(self._check_mark, group)
+        with GroupAdmin(clients) as group:
+            confirm = partial(self._check_mark, group)
+            confirm()  # whose mark is gone must not fence the executors of a later backfill
+            writer = Writer(clients, transactional_id(config.application_id, target))
+            try:
                 confirm()
                 with rarely_collected(*MANY_RECORDS), writer.transaction():
                     written = self._changes.write(writer, clients, target, records)
                     writer.commit(config.application_id, {}, confirm)
-        finally:
-            writer.close()
+            finally:
+                writer.close()
         yield pa.RecordBatch.from_pylist([written._asdict()])
 
     def _check_mark(self, group: GroupAdmin) -> None:
-        if not is_marked(group.positions(), self._changes.mark):
+        found, mark = group.positions(), self._changes.mark
+        marked = all(at in found and found[at].metadata.startswith(mark) for at in self._changes.marked)
+        if not (marked and is_marked(found, mark)):
             raise TaskMigratedError(FENCED)
 
 

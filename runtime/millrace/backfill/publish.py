@@ -13,12 +13,13 @@ again, as that would fence the later one.
 
 Between several transactions the application must not start. So the first one commits the group's offsets as they are, with a mark
 in their metadata that the runtime refuses; the last one, or a reset, replaces it. The mark also names the backfill. An executor
-writes only if, after its producer was started, the mark is that of its own backfill. Otherwise tasks of a backfill that was
-frozen would fence nobody, and write after a later one has ended. And a backfill that finds the mark of another sets its own
-before it fences all executors of that one. An executor commits only if the mark is still there once all its records have offsets:
-Spark may run a task twice, and one that it no longer waits for may outlive the last transaction. Then whoever starts later waits
-for the end of the executor's transaction, as its records are below the end of the changelog. Once the mark is gone, the driver
-fences all executors, since the transaction of one that was killed would stay open.
+starts its producer only if all marks are those of its own backfill, as it would fence one of a later backfill, and writes only if
+that is so afterwards too. Otherwise tasks of a backfill that was frozen would fence nobody, and write after a later one has ended.
+And a backfill that finds the mark of another sets its own wherever that is, even where its application no longer reads, before it
+fences all executors of that one. An executor commits only if the marks are still there once all its records have offsets: Spark
+may run a task twice, and one that it no longer waits for may outlive the last transaction. Then whoever starts later waits for the
+end of the executor's transaction, as its records are below the end of the changelog. Once the mark is gone, the driver fences all
+executors, since the transaction of one that was killed would stay open.
 
 A driver that dies after its last transaction does not know that it has ended, and whoever starts it again even less. So attempts
 of the same backfill have a name in common: the last transaction also commits an offset of a group with this name, and an attempt
@@ -167,12 +168,15 @@ class Publisher:
             if topic in computed.counts.changelogs
         }
         _check_outputs(sum(size.records for topic, size in sizes.items() if topic not in logs), transaction_records)
-        published = Published(offsets=_offsets(computed, history, admin))
+        positions, offsets = group.positions(), _offsets(computed, history, admin)
+        offsets |= _left_marked(positions, offsets.keys(), history.partition_counts())
+        published = Published(offsets=offsets)
         targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
-        changes = Changes(self._settings, old_records(admin, targets), versioned_changelogs(self._plan), self._mark)
+        old, versioned = old_records(admin, targets), versioned_changelogs(self._plan)
+        changes = Changes(self._settings, old, versioned, self._mark, frozenset(published.offsets))
         rows, records = computed.rows.where(F.col("topic") != REPORT), sum(size.records for size in sizes.values())
         content = _Content(rows, records, changes)
-        unfinished = is_marked(group.positions(), UNFINISHED_BACKFILL)
+        unfinished = is_marked(positions, UNFINISHED_BACKFILL)
         if content.most_records > transaction_records and not unfinished:
             content = _with_tombstones(spark, content, transaction_records)
         several = content.most_records > transaction_records
@@ -408,6 +412,23 @@ def _offsets(computed: Computed, history: KafkaHistory, admin: AdminClient) -> d
     return {
         partition: OffsetAndMetadata(ends[partition], known.get(partition, unknown))
         for partition in dict.fromkeys(read)
+    }
+
+
+def _left_marked(
+    positions: Mapping[TopicPartition, OffsetAndMetadata], read: Collection[TopicPartition], counts: Mapping[str, int]
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return where the group is in partitions that are no longer read, but that an earlier backfill has marked.
+
+    As long as any of them has that mark, executors of that backfill may commit.
+    """
+    unknown = encode_metadata(UNKNOWN_TIMESTAMP)
+    return {
+        partition: OffsetAndMetadata(found.offset, unknown)
+        for partition, found in positions.items()
+        if partition not in read
+        and found.metadata.startswith(UNFINISHED_BACKFILL)
+        and partition.partition < counts.get(partition.topic, 0)
     }
 
 

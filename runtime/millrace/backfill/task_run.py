@@ -108,6 +108,8 @@ class TaskRun:
         """The largest timestamp processed; known in the end."""
         self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         """What to commit for each partition of which a record was processed; known in the end."""
+        self._taken = 0
+        """How many records had been processed when the last turn ended."""
         self.task = StreamTask(
             task_id,
             subtopology,
@@ -133,10 +135,11 @@ class TaskRun:
         task.initialize()
         self._refuse_wall_clock()
         for _ in self._process_everything():
-            if task.uncommitted_bytes() > self._limit:
+            turn_over = self._is_turn_over()
+            if turn_over and task.uncommitted_bytes() > self._limit:  # suppressed tables log what has changed
                 self._commit()
             self._refuse_wall_clock()
-            yield self._collector.take()
+            yield self._collector.take() if turn_over else []
         self.stream_time = task.stream_time
         task.suspend()
         self._commit()
@@ -144,6 +147,21 @@ class TaskRun:
         yield self._collector.take(everything=True)
         for row in self._collector.final_rows(self.stream_time):
             yield [row]
+
+    @property
+    def _punctuates(self) -> bool:
+        return self.task.schedules.stream_time.next_ms < NEVER
+
+    def _is_turn_over(self) -> bool:
+        """Return whether to hand on what was sent: after as many records whenever the task runs, however these come in batches.
+
+        Spark may run it again, and use some of its packed rows of both runs: they must not overlap.
+        """
+        processed = self.task.counters.records_processed
+        if processed == self._taken or (processed % _TURN_RECORDS and not self._punctuates):
+            return False
+        self._taken = processed
+        return True
 
     def _process_everything(self) -> Iterator[None]:
         """Process all records, pausing after some."""
@@ -161,7 +179,7 @@ class TaskRun:
             while self._precedes_next() and self._process(1):
                 yield
             if not self._must_read():
-                self._take_next()
+                yield from self._take_next()
                 yield
             self._wait_for_arrivals(wait=True)
 
@@ -195,7 +213,8 @@ class TaskRun:
         before = task.buffered()
         if not before or not task.ready(now):
             return False
-        task.process(now, 1 if task.schedules.stream_time.next_ms < NEVER else most)
+        left = _TURN_RECORDS - task.counters.records_processed % _TURN_RECORDS
+        task.process(now, 1 if self._punctuates else min(most, left))
         task.punctuate_stream_time()
         return task.buffered() < before
 
@@ -209,8 +228,8 @@ class TaskRun:
             return timestamp < following.reached
         return max(timestamp, self.task.stream_time, self._collector.reached) <= following.reached
 
-    def _take_next(self) -> None:
-        """Hand what has arrived to the engine."""
+    def _take_next(self) -> Iterator[None]:
+        """Hand what has arrived to the engine, pausing after each record that is processed."""
         arrival = self._next
         assert arrival is not None
         self._next = next(self._arrivals, None)
@@ -219,7 +238,7 @@ class TaskRun:
         if arrival.circular:
             self._collector.reached = max(arrival.reached, self._collector.reached)
             while any(self.task.buffered(partition) for partition, _ in arrival.records) and self._process(1):
-                pass
+                yield
 
     def _commit(self) -> None:
         self.offsets.update(self.task.prepare_commit())

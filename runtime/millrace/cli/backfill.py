@@ -318,6 +318,8 @@ def start_session(master: str | None, name: str, *, only_kafka: bool = False) ->
     builder: Any = SparkSession.builder
     # Whoever reads rows back from disk has all those in memory that were written since the last reset: 100 batches of 4 MB.
     builder = builder.appName(name).config("spark.serializer.objectStreamReset", "1")
+    # A copy of a task that writes a changelog partition fences the first one, as the next copy does with it: none would ever end.
+    builder = builder.config("spark.speculation", "false")
     if not submitted:
         builder = builder.master(master or "local[*]").config("spark.ui.showConsoleProgress", "false")
         if (master or "local").startswith("local"):
