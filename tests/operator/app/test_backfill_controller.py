@@ -230,6 +230,19 @@ def test_long_error_is_cut_to_what_a_status_may_hold(world):
     StreamsBackfillStatus.model_validate(world.status)
 
 
+def test_stage_of_many_sub_topologies_has_a_name_that_a_status_may_hold(world):
+    """Otherwise none of the job's reports could be read, and a deletion would cancel it while it publishes."""
+    application = world.submit()
+    stages = [{"name": f"sub-topologies {', '.join(map(str, range(200)))}", "tasks": 200, "done": 200}]
+    report = {"backfill": {"state": "Publishing", "hasPublished": True, "stages": stages}}
+    world.driver(application, json.dumps(report) + "\n")
+    world.spark_state(application, "RUNNING")
+    world.run()
+    assert (world.status["phase"], world.status["progress"]) == ("Publishing", "1/1")
+    assert world.status["stages"][0]["name"].startswith("sub-topologies 0, 1, 2, ")
+    StreamsBackfillStatus.model_validate(world.status)
+
+
 def test_failed_drivers_last_words_are_the_reason(world):
     """A program that cannot be imported reports nothing; its traceback says why."""
     application = world.submit()
