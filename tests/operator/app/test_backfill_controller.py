@@ -547,3 +547,14 @@ def test_of_two_that_began_at_the_same_time_the_newer_goes_first(world):
     world.watch(BACKFILLS, world.serve(BACKFILLS, "a-twin", SPEC, metadata=metadata, status=ended))
     world.run()
     assert world.status["phase"] == "Submitted"
+
+
+def test_half_a_state_of_a_newer_one_does_not_keep_a_backfill_from_beginning(world):
+    """Both were applied together, and the newer one was known first. The other waits until the app is stopped for it."""
+    world.run()
+    status = {"phase": "Failed", "holdsApp": True, "completionTime": "2026-01-01T00:00:00Z"}
+    metadata = {"creationTimestamp": "2026-01-01T00:00:00Z"}
+    world.watch(BACKFILLS, world.serve(BACKFILLS, "newer", SPEC, metadata=metadata, status=status))
+    world.app_status(currentRevision=world.revision, backfill=holding_backfill(world.cluster.resources, APP))
+    world.run()
+    assert world.status["phase"] == "Submitted"
