@@ -138,6 +138,8 @@ class BackfillController:
             return replace(observed, members=self._members(of, observed))
         except StreamsError as error:
             return replace(observed, problem=str(error))
+        except ApiError as error:
+            return replace(observed, problem=f"The credentials could not be read: {error}")
 
     def _served(self) -> str | None:
         """Return the kind of SparkApplication that the cluster serves, the more common one if both."""

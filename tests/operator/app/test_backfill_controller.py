@@ -25,6 +25,7 @@ from millrace_operator.cluster.kinds import (
     NAMESPACES,
     PODS,
     RESETS,
+    SECRETS,
     SPARK_APPLICATIONS,
 )
 from millrace_operator.kafka.state_cache import KafkaStateCache
@@ -430,6 +431,21 @@ def test_missing_rights_do_not_mean_that_no_spark_pod_is_left(world):
     assert (world.status["phase"], world.status["holdsApp"]) == ("Stopping", True)
     world.serve(NAMESPACES, "default", {}, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
     world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", None)
+
+
+def test_credentials_that_cannot_be_read_do_not_keep_the_application_stopped(world):
+    """The operator has lost the right to read the Secret: a backfill that waits for the group is cancelled all the same."""
+    world.run()
+    assert (world.status["phase"], world.status["holdsApp"]) == ("Suspending", True)
+    world.server.forbidden.add(SECRETS.path("default", "credentials"))
+    world.kafka.observe_for_reset = lambda *_: world.requests.get(SECRETS, "default", "credentials")
+    world.app_status(currentRevision=world.revision, backfill="history")
+    world.run()
+    assert world.status["message"].startswith("The credentials could not be read: ")
+    world.delete()
+    for _ in range(2):
+        world.run()
     assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", None)
 
 
