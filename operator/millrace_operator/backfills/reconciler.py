@@ -12,8 +12,9 @@ and it is released only when no Spark pod is left that could still write.
 
 A job publishes to Kafka only after everything is computed. Until then a backfill that is deleted or fails leaves nothing behind.
 From its report `Publishing` on it is finished, by further attempts if need be and even if it is deleted, because changelogs and
-offsets belong together. If all attempts fail in that phase, the application stays stopped, as it would restore half a state. It
-continues if everything was to be published in one transaction, of which there is all or nothing.
+offsets belong together. If all attempts fail in that phase, the application stays stopped, as it would restore half a state, and
+a backfill that was deleted before stays too. The application continues if everything was to be published in one transaction, of
+which there is all or nothing.
 
 What the job reports is read from its driver's log, which the API server gets from the driver's node. If it cannot be read, that
 says nothing; only a log that is gone, with its pod or for minutes after its driver has ended, may have said `Publishing`.
@@ -147,6 +148,8 @@ class _Pass(Situation):
     def after_the_end(self) -> BackfillDecision:
         """Return what to do about a backfill that has ended: let it go, now or when its time to live is over."""
         if FINALIZER in self.desired.finalizers:
+            if self.is_kept:
+                return BackfillDecision(again_after=_LATER_S)
             attempted = self.desired.spec is not None and self.spec.changes_kafka and self.status.attempt
             group = [DeleteAttemptsGroup(self.desired.uid)] if attempted else []
             return BackfillDecision([*group, SetFinalizer(present=False)], again_after=_SOON_S)

@@ -139,6 +139,16 @@ class Situation:
             return False
         return known.reason == IN_ONE if known is not None else progress is not None and progress.in_one_transaction
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the backfill stays although it was deleted: its application would start on the half state that it has left.
+
+        It would not if it is suspended or gone, or if another backfill has repaired its state.
+        """
+        app = self.observed.app
+        starts = app is not None and not app.deleting and (app.spec is None or app.spec.state == "running")
+        return self.desired.deleting and bool(self.status.holds_app) and starts and not self.observed.repaired
+
     def seconds_since(self, time: str | None) -> float:
         """Return how long ago a time of the status was; 0 if it has none."""
         return 0.0 if time is None else self.observed.now - datetime.fromisoformat(time).timestamp()

@@ -17,7 +17,7 @@ from millrace_operator.app.backoff import STALE_SECONDS, FailedError, TransientE
 from millrace_operator.app.operations import unfinished_before
 from millrace_operator.backfills.spark_application import BACKFILL_LABEL, BACKFILL_UID_LABEL
 from millrace_operator.children.config_maps import plan_config_map
-from millrace_operator.children.naming import MANAGER
+from millrace_operator.children.naming import FINALIZER, MANAGER
 from millrace_operator.cluster.kinds import (
     APPS,
     BACKFILLS,
@@ -340,6 +340,32 @@ def test_namespace_that_is_deleted_ends_a_backfill_that_publishes(world):
     assert world.status["phase"] == "Failed"
     assert "is being terminated" in world.status["message"]
     assert not world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"]
+
+
+def test_half_a_state_keeps_a_deleted_backfill_until_another_one_has_succeeded(world):
+    """The application would be started on it as soon as the resource is gone."""
+    world.spec["state"] = "running"
+    world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
+    world.watch(BACKFILLS, world.server.objects[BACKFILLS.path("default", "history")])
+    application = world.submit()
+    log = '{"backfill": {"state": "Publishing"}}\n'
+    world.driver(application, log)
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    pod = world.driver(application, log, "terminated")
+    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
+    world.spark_state(application, "FAILED")
+    for _ in range(4):
+        world.run()
+    assert (world.status["phase"], world.status["holdsApp"]) == ("Failed", True)
+    assert world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"] == [FINALIZER]
+    assert holding_backfill(world.cluster.resources, APP) == "history"
+    succeeded = {"phase": "Succeeded", "completionTime": "2100-01-01T00:00:00Z"}
+    world.watch(BACKFILLS, world.serve(BACKFILLS, "again", SPEC, status=succeeded))
+    world.run()
+    assert not world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"]
+    assert holding_backfill(world.cluster.resources, APP) is None
 
 
 @pytest.mark.parametrize(("state", "held"), [("waiting", None), ("running", True)])

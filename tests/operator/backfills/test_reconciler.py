@@ -322,6 +322,26 @@ def test_half_published_state_keeps_the_application_stopped():
     assert world.pods == 2
 
 
+@pytest.mark.parametrize(
+    "change", [{"repaired": True}, {"state": "suspended"}, {"app_deleting": True}, {"exists": False}]
+)
+def test_half_published_state_keeps_a_backfill_that_was_deleted_before_it_ended(change):
+    """Nobody has read why it failed. It goes when its application would not start on half a state any more."""
+    world = running(spec=spec(attempts=1))
+    world.spark("publish")
+    world.pass_over()
+    world.deleted = True
+    world.spark("fail")
+    world.settle()
+    world.pass_over()
+    assert (phases(world), world.gone, world.pods) == (("Failed", True), False, 0)
+    assert "If it was deleted before it ended, it goes by itself" in world.status.message
+    for name, value in change.items():
+        setattr(world, name, value)
+    world.pass_over()
+    assert world.gone
+
+
 @pytest.mark.parametrize("then", ["fail", "die", "vanish"])
 def test_failure_in_the_only_transaction_lets_the_application_continue(then):
     """There is all or nothing of it, so changelogs and offsets belong together whatever became of it."""
@@ -812,6 +832,8 @@ def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts, i
     if world.half or (world.held and {"vanish", "unreadable"}.intersection(events)):  # without a log nobody can tell
         assert phases(world) == ("Failed", True)
         assert world.pods == 0
+        world.state = "suspended"
+        world.settle()
     else:
         assert world.gone or world.pods == 2
     assert world.gone or FINALIZER not in world.finalizers
