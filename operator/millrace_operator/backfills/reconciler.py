@@ -76,7 +76,7 @@ ENDED: Final = frozenset({"Succeeded", "Failed", "Refused"})
 _BEGUN: Final = frozenset({"Suspending", "Submitted", "Computing", "Publishing", "Stopping"})
 PATIENCE_S: Final = 600.0
 """How long a backfill waits for what is in its way, for the application to stop, for the API server to let a SparkApplication
-in, and for a Spark operator to begin."""
+in, and for a Spark operator to begin, or to notice that a driver has ended."""
 _ORPHANS_PATIENCE_S: Final = 60.0
 """How long executors may outlive their driver, and a driver its success, before they are deleted with the SparkApplication."""
 _LATER_S: Final = 5.0
@@ -248,7 +248,7 @@ class _Pass(Situation):
             by = "with the backfill" if self.desired.deleting else "by somebody"
             why = f"SparkApplication {name} was deleted {by}."
             return self._stopping("Retry" if self.publishes and may_retry else "Failed", why)
-        if state == "Failed":
+        if state == "Failed" or self.driver_ended_s >= PATIENCE_S:  # its Spark operator may be away
             why = (progress.message if progress else "") or self.observed.last_words or error_of(application)
             why = why or "its driver says nothing"
             if progress is not None and progress.state == "Refused":

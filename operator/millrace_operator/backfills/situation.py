@@ -98,6 +98,16 @@ class Situation:
         return reported or (self.application is not None and state_of(self.application) == "Succeeded")
 
     @property
+    def driver_ended_s(self) -> float:
+        """How long ago the latest attempt's driver ended, or since when it has been gone; 0 if it may still run."""
+        driver = next((pod for pod in self.pods if pod.is_driver), None)
+        if driver is not None:
+            return 0.0 if driver.lives else self.waited_s(driver.ended_at)
+        was_there = self.status.spark is not None and self.status.spark.driver_pod is not None
+        # Without its reports the phase is `Submitted` again.
+        return self.waited_s(self.status.phase_time) if was_there and self.status.phase == "Submitted" else 0.0
+
+    @property
     def log_is_late(self) -> bool:
         """Whether the driver's log cannot be read now, but may be later: nobody can tell yet what the job has done."""
         if not self.observed.log_problem:

@@ -383,6 +383,32 @@ def test_driver_that_was_never_started_has_published_nothing(world, state, held)
     assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", held)
 
 
+def test_driver_that_ends_while_the_spark_operator_is_away_has_failed(world):
+    """The SparkApplication says for ever that it runs, and the application would stay stopped for as long."""
+    world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
+    world.watch(BACKFILLS, world.server.objects[BACKFILLS.path("default", "history")])
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Computing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    path, log = PODS.path("default", "history-1-driver"), '{"backfill": {"state": "Failed", "message": "it is full"}}\n'
+
+    def ended(at):
+        world.ended_at = at
+        pod = world.driver(application, log, "terminated")
+        world.server.put(path, {**pod, "status": {**pod["status"], "phase": "Failed"}})
+        world.run()
+        return world.status["phase"]
+
+    assert ended(timestamp(time.time())) == "Computing"
+    assert ended("2026-01-01T00:00:00Z") == "Stopping"
+    world.run()
+    assert SPARK.path("default", "history-1") not in world.server.objects
+    world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", None)
+    assert world.status["message"] == "Attempt 1 failed: it is full"
+
+
 def test_log_that_cannot_be_read_once_says_nothing(world):
     """The kubelet may be away for a moment: the job has not published for that, and can still be cancelled."""
     application = world.submit()

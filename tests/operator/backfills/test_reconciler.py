@@ -669,6 +669,19 @@ def test_job_that_runs_is_not_given_up_while_the_spark_operator_is_away(events, 
     assert list(world.applications) == ["history-1"]
 
 
+def test_driver_that_is_gone_while_the_spark_operator_is_away_has_failed():
+    """The SparkApplication says for ever that it runs; the Spark operator has ten minutes to notice."""
+    world = running()
+    world.spark_pods.clear()
+    world.progress = None
+    for seconds, phase in ((0, "Submitted"), (PATIENCE_S - 1, "Submitted"), (1, "Stopping")):
+        world.now += seconds
+        world.pass_over()
+        assert phases(world) == (phase, True)
+    world.settle()
+    assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
+
+
 def test_executors_that_do_not_start_are_named():
     """The driver waits for them without an end, and says nothing in its reports."""
     world = running()
