@@ -112,6 +112,18 @@ def first_spec_lost(app: str, config_map: str, attempt: int) -> str:
     )
 
 
+def still_there(applications: Sequence[str], pods: Sequence[str]) -> str:
+    """Return what a backfill waits for that stops, and what to do if that does not end.
+
+    Args:
+        applications: The SparkApplications that have not ended.
+        pods: The pods that may still write.
+    """
+    if pods:
+        return f"Still there: {', '.join(pods)}. If the node of a pod is gone for good, delete the pod by force."
+    return f"SparkApplication {', '.join(applications)} has not ended: check that its Spark operator runs."
+
+
 def strangers(app: str, members: Sequence[ActiveMember]) -> str:
     """Return what to do about members of the group that are not the application's pods."""
     return (

@@ -42,6 +42,7 @@ from millrace_operator.backfills.explanations import (
     not_started,
     obstacle_of,
     spec_changed,
+    still_there,
     strangers,
 )
 from millrace_operator.backfills.model import (
@@ -295,7 +296,7 @@ class _Pass(Situation):
         running = [item for item in self.observed.applications if state_of(item) not in {"Succeeded", "Failed"}]
         living = sorted(pod.name for pod in self.observed.pods if pod.lives)
         if running or living:
-            what = f"Still there: {', '.join(living) or 'a SparkApplication'}."
+            what = still_there([item["metadata"]["name"] for item in running], living)
             condition = self.condition(_STOPPED, "False", "Stopping", what)
             actions = self._deletions([] if outcome == "Succeeded" else running)
             return BackfillDecision(actions, self._status("Stopping", message, condition), (), _SOON_S)

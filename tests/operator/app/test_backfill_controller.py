@@ -409,6 +409,22 @@ def test_driver_that_ends_while_the_spark_operator_is_away_has_failed(world):
     assert world.status["message"] == "Attempt 1 failed: it is full"
 
 
+def test_spark_application_that_does_not_go_says_who_has_to_end_it(world):
+    """Apache's Spark operator has a finalizer on it: if it is away, the application stays stopped."""
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Computing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    world.run()
+    del world.server.objects[PODS.path("default", "history-1-driver")]
+    application["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.spark_state(application, "RUNNING")
+    world.run()
+    stopped = next(item for item in world.status["conditions"] if item["type"] == "SparkPodsStopped")
+    assert stopped["message"] == "SparkApplication history-1 has not ended: check that its Spark operator runs."
+
+
 def test_log_that_cannot_be_read_once_says_nothing(world):
     """The kubelet may be away for a moment: the job has not published for that, and can still be cancelled."""
     application = world.submit()
