@@ -62,8 +62,11 @@ from millrace_operator.resets.reconciler import ResetQuestion
 
 log = logging.getLogger(__name__)
 
-_TAIL_LINES: Final = ("50", "5000")
-"""How much of a log is read: what nearly always suffices, and more if that has no report."""
+_TAIL_LINES: Final = ("50", "500", "5000")
+"""How much of a log is read: what nearly always suffices, and more if that has no report.
+
+Kubernetes leaves out the end of what is more than `_TAIL_BYTES`. 500 lines never are: container runtimes split lines at 16 KiB.
+"""
 _TAIL_BYTES: Final = str(8 << 20)
 _REFUSED: Final = {400, 403, 422}
 """How the API server answers if a webhook, a policy or a quota does not let an object in."""

@@ -197,6 +197,18 @@ def test_report_before_much_else_is_found(world, after):
     assert (world.status["outcome"], world.status["message"]) == ("Refused", "Record 5 of in cannot be read")
 
 
+def test_last_report_of_a_long_log_is_read_and_not_an_older_one(world):
+    """Kubernetes leaves out the end of what is longer than asked for."""
+    application = world.submit()
+    computing = json.dumps({"backfill": {"state": "Computing", "notes": ["x" * 8_000]}})
+    refused = json.dumps({"backfill": {"state": "Refused", "message": "Record 5 of in cannot be read"}})
+    lines = [*[computing] * 2_000, refused, *["\tat org.apache.spark"] * 100]
+    world.driver(application, "\n".join(lines) + "\n", "terminated")
+    world.spark_state(application, "FAILED")
+    world.run()
+    assert (world.status["outcome"], world.status["message"]) == ("Refused", "Record 5 of in cannot be read")
+
+
 def test_log_that_has_lost_its_reports_says_nothing(world):
     """It was rotated: the job may have begun to publish, so it is not cancelled, and its end is judged as without a log."""
     application = world.submit()
