@@ -9,7 +9,7 @@ from typing import Final, Literal
 from millrace.manifest import Condition, StreamsBackfillSpec, StreamsBackfillStatus
 from millrace.plan.model import TopologyPlan
 from millrace_operator.backfills.model import DesiredBackfill, ObservedBackfill, SparkPod
-from millrace_operator.backfills.spark_application import application_name, state_of
+from millrace_operator.backfills.spark_application import application_name, has_run, state_of
 from millrace_operator.model import DesiredApp, Object, ObservedApp
 from millrace_operator.reconcile.children_view import ChildrenView, view_of
 from millrace_operator.reconcile.revisions import revision_of
@@ -132,8 +132,9 @@ class Situation:
     @property
     def went_unheard(self) -> bool:
         """Whether the latest attempt may have begun to publish without being heard: its driver did run, and its log is gone."""
-        has_run = self.status.spark is not None and self.status.spark.driver_pod is not None
-        return has_run and self.log_is_gone and self.status.phase not in {"Publishing", "Stopping"}
+        was_there = self.status.spark is not None and self.status.spark.driver_pod is not None
+        ran = was_there or (self.application is not None and has_run(self.application))  # if the operator was away
+        return ran and self.log_is_gone and self.status.phase not in {"Publishing", "Stopping"}
 
     @property
     def publishes(self) -> bool:

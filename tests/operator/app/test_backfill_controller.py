@@ -395,6 +395,19 @@ def test_driver_that_was_never_started_has_published_nothing(world, state, held)
     assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", held)
 
 
+@pytest.mark.parametrize(("executors", "held"), [({}, None), ({"history-1-exec-1": "FAILED"}, True)])
+def test_driver_that_came_and_went_without_an_operator_may_have_published(world, executors, held):
+    """Only the Spark operator has seen it. Without executors it has published nothing in parts."""
+    world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
+    world.watch(BACKFILLS, world.server.objects[BACKFILLS.path("default", "history")])
+    application = world.submit()
+    status = {"applicationState": {"state": "FAILED"}, "executorState": executors}
+    world.serve(SPARK, "history-1", application["spec"], metadata=application["metadata"], status=status)
+    for _ in range(3):
+        world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", held)
+
+
 def test_driver_that_ends_while_the_spark_operator_is_away_has_failed(world):
     """The SparkApplication says for ever that it runs, and the application would stay stopped for as long."""
     world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
