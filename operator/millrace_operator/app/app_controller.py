@@ -377,20 +377,26 @@ class AppController:
 def holding_backfill(resources: Cache, ref: ResourceRef, *, ended: bool = True) -> str | None:
     """Return the name of the newest backfill that keeps an application stopped; None if none does.
 
+    One that has ended counts only if no other does: the others wait until the application knows that it is stopped for them.
+
     Args:
         resources: All that are known.
         ref: The application.
         ended: Whether those count that have ended and left half a state. They write nothing: a deletion does not wait for them.
     """
     found = [
-        (str(obj["metadata"].get("creationTimestamp", "")), str(obj["metadata"]["name"]))
+        (
+            not obj["status"].get("completionTime"),
+            str(obj["metadata"].get("creationTimestamp", "")),
+            str(obj["metadata"]["name"]),
+        )
         for obj in resources.of_kind(BACKFILLS)
         if obj["metadata"]["namespace"] == ref.namespace
         and ((obj.get("spec") or {}).get("appRef") or {}).get("name") == ref.name
         and (obj.get("status") or {}).get("holdsApp")
         and (ended or not obj["status"].get("completionTime"))
     ]
-    return max(found)[1] if found else None
+    return max(found)[-1] if found else None
 
 
 def loses_its_namespace(context: ControllerContext, namespace: str, error: ApiError) -> bool:

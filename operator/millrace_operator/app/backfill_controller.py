@@ -22,6 +22,7 @@ from millrace_operator.app.operations import (
     confirm,
     current,
     find_app,
+    is_repaired,
     run_pass,
     unfinished_before,
     write_operation_status,
@@ -61,8 +62,11 @@ from millrace_operator.resets.reconciler import ResetQuestion
 
 log = logging.getLogger(__name__)
 
-_TAIL_LINES: Final = ("50", "5000")
-"""How much of a log is read: what nearly always suffices, and more if that has no report."""
+_TAIL_LINES: Final = ("50", "500", "5000")
+"""How much of a log is read: what nearly always suffices, and more if that has no report.
+
+Kubernetes leaves out the end of what is more than `_TAIL_BYTES`. 500 lines never are: container runtimes split lines at 16 KiB.
+"""
 _TAIL_BYTES: Final = str(8 << 20)
 _REFUSED: Final = {400, 403, 422}
 """How the API server answers if a webhook, a policy or a quota does not let an object in."""
@@ -91,7 +95,7 @@ class BackfillController:
 
     def _pass(self, ref: ResourceRef, resource: Object, desired: DesiredBackfill) -> float | None:
         name = desired.spec.app_ref.name if desired.spec else ""
-        app = None if has_ended(desired.status) else find_app(self.context, desired.namespace, name)
+        app = find_app(self.context, desired.namespace, name) if _needs_app(desired) else None
         observed = self._observe(resource, desired, name, app)
         decision = reconcile_backfill(desired, observed)
         # Nothing is created for a backfill or an application that has been deleted or changed meanwhile.
@@ -117,9 +121,9 @@ class BackfillController:
 
     def _observe(self, resource: Object, desired: DesiredBackfill, name: str, app: Object | None) -> ObservedBackfill:
         context, now = self.context, time.time()
-        if has_ended(desired.status):
-            return ObservedBackfill(now)
         of = desired_from(app) if app else None
+        if has_ended(desired.status):
+            return ObservedBackfill(now, app=of, repaired=of is not None and is_repaired(context, resource, name))
         near = neighbours_of(of, context.resources, context.children, self.kafka_states.cluster_id) if of else ()
         observed = ObservedBackfill(
             now=now,
@@ -138,6 +142,8 @@ class BackfillController:
             return replace(observed, members=self._members(of, observed))
         except StreamsError as error:
             return replace(observed, problem=str(error))
+        except ApiError as error:
+            return replace(observed, problem=f"The credentials could not be read: {error}")
 
     def _served(self) -> str | None:
         """Return the kind of SparkApplication that the cluster serves, the more common one if both."""
@@ -303,6 +309,12 @@ class BackfillController:
             write_status(self.context.requests, self.context.resources, BACKFILLS, resource, status)
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
+
+
+def _needs_app(desired: DesiredBackfill) -> bool:
+    """Return whether it depends on the application what to do: after the end only if that would start on half a state."""
+    status = desired.status
+    return not has_ended(status) or (desired.deleting and status is not None and bool(status.holds_app))
 
 
 def _spark_pod(pod: Object) -> SparkPod:

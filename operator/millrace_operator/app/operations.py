@@ -112,15 +112,41 @@ def unfinished_before(context: ControllerContext, resource: Object, app: str) ->
     found = [
         obj
         for kind in (RESETS, BACKFILLS)
+        for obj in _others(context, kind, resource, app)
+        if not _HAS_ENDED[kind.kind](obj) and _comes_before(obj, resource)
+    ]
+    found.sort(key=lambda obj: (_turn(obj), _age(obj)))
+    return tuple(f"{obj['kind']} {obj['metadata']['name']}" for obj in found)
+
+
+def is_repaired(context: ControllerContext, resource: Object, app: str) -> bool:
+    """Return whether another backfill of an application has succeeded since one ended, so that no half state is left of it.
+
+    Args:
+        context: Has all that are known.
+        resource: The backfill that has ended.
+        app: The name of the application.
+    """
+    ended = str(resource["status"].get("completionTime") or "")
+    return any(
+        found.status is not None
+        and found.status.phase == "Succeeded"
+        and (found.status.completion_time or "") > ended
+        and found.spec is not None
+        and found.spec.changes_kafka
+        for found in map(desired_backfill_from, _others(context, BACKFILLS, resource, app))
+    )
+
+
+def _others(context: ControllerContext, kind: ResourceKind, resource: Object, app: str) -> list[Object]:
+    """Return all other operations of a kind on an application."""
+    return [
+        obj
         for obj in context.resources.of_kind(kind)
         if obj["metadata"]["namespace"] == resource["metadata"]["namespace"]
         and obj["metadata"]["uid"] != resource["metadata"]["uid"]
         and ((obj.get("spec") or {}).get("appRef") or {}).get("name") == app
-        and not _HAS_ENDED[kind.kind](obj)
-        and _comes_before(obj, resource)
     ]
-    found.sort(key=lambda obj: (_turn(obj), _age(obj)))
-    return tuple(f"{obj['kind']} {obj['metadata']['name']}" for obj in found)
 
 
 _HAS_ENDED: Final[dict[str, Callable[[Object], bool]]] = {

@@ -101,6 +101,8 @@ class ResetController:
             return replace(observed, brokers=self.context.kafka.observe_for_reset(observed.app, question))
         except StreamsError as error:
             return replace(observed, problem=str(error))
+        except ApiError as error:
+            return replace(observed, problem=f"The credentials could not be read: {error}")
 
     def _do(self, resource: Object, observed: ObservedReset, action: ResetAction) -> None:
         if isinstance(action, SetFinalizer):

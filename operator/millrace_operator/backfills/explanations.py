@@ -16,9 +16,9 @@ from millrace_operator.reconcile.consumer_group import is_member_of, known_uids,
 HALF_PUBLISHED: Final = (
     "Results were being published, so changelogs and offsets do not fit each other. The application stays stopped until this "
     "StreamsBackfill is deleted. Before that, create another one that succeeds; or suspend the application (spec.state), delete "
-    "this one, and create a StreamsReset. Once its group has had no members for offsets.retention.minutes (7 days by default), "
-    "brokers forget the mark in its offsets: then nothing but this StreamsBackfill keeps the application from restoring half a "
-    "state."
+    "this one, and create a StreamsReset. If it was deleted before it ended, it goes by itself when another one has succeeded or "
+    "the application is suspended. Once the group has had no members for offsets.retention.minutes (7 days by default), brokers "
+    "forget the mark in its offsets: then nothing but this StreamsBackfill keeps the application from restoring half a state."
 )
 PARTS: Final = "Results may be published in part, so it is finished now."
 WHOLE: Final = "Results are published in one transaction, so there is all or nothing in the end."
@@ -110,6 +110,18 @@ def first_spec_lost(app: str, config_map: str, attempt: int) -> str:
         f"Attempt {attempt} runs StreamsApp {app} as it is now: its spec has changed, and ConfigMap {config_map} with that of "
         "the first attempt is gone. If the topology has changed too, the attempt is refused."
     )
+
+
+def still_there(applications: Sequence[str], pods: Sequence[str]) -> str:
+    """Return what a backfill waits for that stops, and what to do if that does not end.
+
+    Args:
+        applications: The SparkApplications that have not ended.
+        pods: The pods that may still write.
+    """
+    if pods:
+        return f"Still there: {', '.join(pods)}. If the node of a pod is gone for good, delete the pod by force."
+    return f"SparkApplication {', '.join(applications)} has not ended: check that its Spark operator runs."
 
 
 def strangers(app: str, members: Sequence[ActiveMember]) -> str:

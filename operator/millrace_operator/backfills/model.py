@@ -84,6 +84,8 @@ class ObservedBackfill:
     """Why the log could not be read although it is there; empty if it was read."""
     last_words: str = ""
     """The end of its driver's log, once it has failed."""
+    repaired: bool = False
+    """Whether another backfill has succeeded since this one has ended, so that no half state is left of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ _BEGINS: Final = '{"backfill":'
 _PUBLISHES: Final = re.compile(r'\{"backfill": *\{"state": *"(Publishing|Succeeded)"')
 _MOST: Final = 1000
 _LONGEST_MESSAGE: Final = 4000
+_LONGEST_NAME: Final = 512
 
 
 class Progress(StatusModel):
@@ -70,6 +71,9 @@ def parse_progress(text: str) -> Progress | None:
                     report[name] = tuple(report[name][:_MOST])
             if isinstance(report.get("message"), str):
                 report["message"] = report["message"][:_LONGEST_MESSAGE]
+            for stage in report.get("stages") or ():
+                if isinstance(stage.get("name"), str):
+                    stage["name"] = stage["name"][:_LONGEST_NAME]
             earlier = any(_PUBLISHES.match(other) for other in lines)
             report["hasPublished"] = bool(report.get("hasPublished")) or earlier
             return Progress.model_validate(report)

@@ -12,8 +12,9 @@ and it is released only when no Spark pod is left that could still write.
 
 A job publishes to Kafka only after everything is computed. Until then a backfill that is deleted or fails leaves nothing behind.
 From its report `Publishing` on it is finished, by further attempts if need be and even if it is deleted, because changelogs and
-offsets belong together. If all attempts fail in that phase, the application stays stopped, as it would restore half a state. It
-continues if everything was to be published in one transaction, of which there is all or nothing.
+offsets belong together. If all attempts fail in that phase, the application stays stopped, as it would restore half a state, and
+a backfill that was deleted before stays too. The application continues if everything was to be published in one transaction, of
+which there is all or nothing.
 
 What the job reports is read from its driver's log, which the API server gets from the driver's node. If it cannot be read, that
 says nothing; only a log that is gone, with its pod or for minutes after its driver has ended, may have said `Publishing`.
@@ -41,6 +42,7 @@ from millrace_operator.backfills.explanations import (
     not_started,
     obstacle_of,
     spec_changed,
+    still_there,
     strangers,
 )
 from millrace_operator.backfills.model import (
@@ -75,7 +77,7 @@ ENDED: Final = frozenset({"Succeeded", "Failed", "Refused"})
 _BEGUN: Final = frozenset({"Suspending", "Submitted", "Computing", "Publishing", "Stopping"})
 PATIENCE_S: Final = 600.0
 """How long a backfill waits for what is in its way, for the application to stop, for the API server to let a SparkApplication
-in, and for a Spark operator to begin."""
+in, and for a Spark operator to begin, or to notice that a driver has ended."""
 _ORPHANS_PATIENCE_S: Final = 60.0
 """How long executors may outlive their driver, and a driver its success, before they are deleted with the SparkApplication."""
 _LATER_S: Final = 5.0
@@ -147,6 +149,8 @@ class _Pass(Situation):
     def after_the_end(self) -> BackfillDecision:
         """Return what to do about a backfill that has ended: let it go, now or when its time to live is over."""
         if FINALIZER in self.desired.finalizers:
+            if self.is_kept:
+                return BackfillDecision(again_after=_LATER_S)
             attempted = self.desired.spec is not None and self.spec.changes_kafka and self.status.attempt
             group = [DeleteAttemptsGroup(self.desired.uid)] if attempted else []
             return BackfillDecision([*group, SetFinalizer(present=False)], again_after=_SOON_S)
@@ -245,7 +249,7 @@ class _Pass(Situation):
             by = "with the backfill" if self.desired.deleting else "by somebody"
             why = f"SparkApplication {name} was deleted {by}."
             return self._stopping("Retry" if self.publishes and may_retry else "Failed", why)
-        if state == "Failed":
+        if state == "Failed" or self.driver_ended_s >= PATIENCE_S:  # its Spark operator may be away
             why = (progress.message if progress else "") or self.observed.last_words or error_of(application)
             why = why or "its driver says nothing"
             if progress is not None and progress.state == "Refused":
@@ -292,7 +296,7 @@ class _Pass(Situation):
         running = [item for item in self.observed.applications if state_of(item) not in {"Succeeded", "Failed"}]
         living = sorted(pod.name for pod in self.observed.pods if pod.lives)
         if running or living:
-            what = f"Still there: {', '.join(living) or 'a SparkApplication'}."
+            what = still_there([item["metadata"]["name"] for item in running], living)
             condition = self.condition(_STOPPED, "False", "Stopping", what)
             actions = self._deletions([] if outcome == "Succeeded" else running)
             return BackfillDecision(actions, self._status("Stopping", message, condition), (), _SOON_S)

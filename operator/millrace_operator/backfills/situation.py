@@ -9,7 +9,7 @@ from typing import Final, Literal
 from millrace.manifest import Condition, StreamsBackfillSpec, StreamsBackfillStatus
 from millrace.plan.model import TopologyPlan
 from millrace_operator.backfills.model import DesiredBackfill, ObservedBackfill, SparkPod
-from millrace_operator.backfills.spark_application import application_name, state_of
+from millrace_operator.backfills.spark_application import application_name, has_run, state_of
 from millrace_operator.model import DesiredApp, Object, ObservedApp
 from millrace_operator.reconcile.children_view import ChildrenView, view_of
 from millrace_operator.reconcile.revisions import revision_of
@@ -98,6 +98,16 @@ class Situation:
         return reported or (self.application is not None and state_of(self.application) == "Succeeded")
 
     @property
+    def driver_ended_s(self) -> float:
+        """How long ago the latest attempt's driver ended, or since when it has been gone; 0 if it may still run."""
+        driver = next((pod for pod in self.pods if pod.is_driver), None)
+        if driver is not None:
+            return 0.0 if driver.lives else self.waited_s(driver.ended_at)
+        was_there = self.status.spark is not None and self.status.spark.driver_pod is not None
+        # Without its reports the phase is `Submitted` again.
+        return self.waited_s(self.status.phase_time) if was_there and self.status.phase == "Submitted" else 0.0
+
+    @property
     def log_is_late(self) -> bool:
         """Whether the driver's log cannot be read now, but may be later: nobody can tell yet what the job has done."""
         if not self.observed.log_problem:
@@ -122,8 +132,9 @@ class Situation:
     @property
     def went_unheard(self) -> bool:
         """Whether the latest attempt may have begun to publish without being heard: its driver did run, and its log is gone."""
-        has_run = self.status.spark is not None and self.status.spark.driver_pod is not None
-        return has_run and self.log_is_gone and self.status.phase not in {"Publishing", "Stopping"}
+        was_there = self.status.spark is not None and self.status.spark.driver_pod is not None
+        ran = was_there or (self.application is not None and has_run(self.application))  # if the operator was away
+        return ran and self.log_is_gone and self.status.phase not in {"Publishing", "Stopping"}
 
     @property
     def publishes(self) -> bool:
@@ -138,6 +149,16 @@ class Situation:
         if self.went_unheard or (self.reports_publishing and progress and not progress.in_one_transaction):
             return False
         return known.reason == IN_ONE if known is not None else progress is not None and progress.in_one_transaction
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the backfill stays although it was deleted: its application would start on the half state that it has left.
+
+        It would not if it is suspended or gone, or if another backfill has repaired its state.
+        """
+        app = self.observed.app
+        starts = app is not None and not app.deleting and (app.spec is None or app.spec.state == "running")
+        return self.desired.deleting and bool(self.status.holds_app) and starts and not self.observed.repaired
 
     def seconds_since(self, time: str | None) -> float:
         """Return how long ago a time of the status was; 0 if it has none."""

@@ -17,7 +17,7 @@ from millrace_operator.app.backoff import STALE_SECONDS, FailedError, TransientE
 from millrace_operator.app.operations import unfinished_before
 from millrace_operator.backfills.spark_application import BACKFILL_LABEL, BACKFILL_UID_LABEL
 from millrace_operator.children.config_maps import plan_config_map
-from millrace_operator.children.naming import MANAGER
+from millrace_operator.children.naming import FINALIZER, MANAGER
 from millrace_operator.cluster.kinds import (
     APPS,
     BACKFILLS,
@@ -25,6 +25,7 @@ from millrace_operator.cluster.kinds import (
     NAMESPACES,
     PODS,
     RESETS,
+    SECRETS,
     SPARK_APPLICATIONS,
 )
 from millrace_operator.kafka.state_cache import KafkaStateCache
@@ -196,6 +197,18 @@ def test_report_before_much_else_is_found(world, after):
     assert (world.status["outcome"], world.status["message"]) == ("Refused", "Record 5 of in cannot be read")
 
 
+def test_last_report_of_a_long_log_is_read_and_not_an_older_one(world):
+    """Kubernetes leaves out the end of what is longer than asked for."""
+    application = world.submit()
+    computing = json.dumps({"backfill": {"state": "Computing", "notes": ["x" * 8_000]}})
+    refused = json.dumps({"backfill": {"state": "Refused", "message": "Record 5 of in cannot be read"}})
+    lines = [*[computing] * 2_000, refused, *["\tat org.apache.spark"] * 100]
+    world.driver(application, "\n".join(lines) + "\n", "terminated")
+    world.spark_state(application, "FAILED")
+    world.run()
+    assert (world.status["outcome"], world.status["message"]) == ("Refused", "Record 5 of in cannot be read")
+
+
 def test_log_that_has_lost_its_reports_says_nothing(world):
     """It was rotated: the job may have begun to publish, so it is not cancelled, and its end is judged as without a log."""
     application = world.submit()
@@ -227,6 +240,19 @@ def test_long_error_is_cut_to_what_a_status_may_hold(world):
     world.spark_state(application, "FAILED")
     world.run()
     assert world.status["message"].startswith("Record 5 of in cannot be read: xxx")
+    StreamsBackfillStatus.model_validate(world.status)
+
+
+def test_stage_of_many_sub_topologies_has_a_name_that_a_status_may_hold(world):
+    """Otherwise none of the job's reports could be read, and a deletion would cancel it while it publishes."""
+    application = world.submit()
+    stages = [{"name": f"sub-topologies {', '.join(map(str, range(200)))}", "tasks": 200, "done": 200}]
+    report = {"backfill": {"state": "Publishing", "hasPublished": True, "stages": stages}}
+    world.driver(application, json.dumps(report) + "\n")
+    world.spark_state(application, "RUNNING")
+    world.run()
+    assert (world.status["phase"], world.status["progress"]) == ("Publishing", "1/1")
+    assert world.status["stages"][0]["name"].startswith("sub-topologies 0, 1, 2, ")
     StreamsBackfillStatus.model_validate(world.status)
 
 
@@ -328,6 +354,32 @@ def test_namespace_that_is_deleted_ends_a_backfill_that_publishes(world):
     assert not world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"]
 
 
+def test_half_a_state_keeps_a_deleted_backfill_until_another_one_has_succeeded(world):
+    """The application would be started on it as soon as the resource is gone."""
+    world.spec["state"] = "running"
+    world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
+    world.watch(BACKFILLS, world.server.objects[BACKFILLS.path("default", "history")])
+    application = world.submit()
+    log = '{"backfill": {"state": "Publishing"}}\n'
+    world.driver(application, log)
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    pod = world.driver(application, log, "terminated")
+    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
+    world.spark_state(application, "FAILED")
+    for _ in range(4):
+        world.run()
+    assert (world.status["phase"], world.status["holdsApp"]) == ("Failed", True)
+    assert world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"] == [FINALIZER]
+    assert holding_backfill(world.cluster.resources, APP) == "history"
+    succeeded = {"phase": "Succeeded", "completionTime": "2100-01-01T00:00:00Z"}
+    world.watch(BACKFILLS, world.serve(BACKFILLS, "again", SPEC, status=succeeded))
+    world.run()
+    assert not world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"]
+    assert holding_backfill(world.cluster.resources, APP) is None
+
+
 @pytest.mark.parametrize(("state", "held"), [("waiting", None), ("running", True)])
 def test_driver_that_was_never_started_has_published_nothing(world, state, held):
     """`spark-submit` removes the pod if the submission fails: only if its program was started may there be half a result."""
@@ -341,6 +393,61 @@ def test_driver_that_was_never_started_has_published_nothing(world, state, held)
     for _ in range(3):
         world.run()
     assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", held)
+
+
+@pytest.mark.parametrize(("executors", "held"), [({}, None), ({"history-1-exec-1": "FAILED"}, True)])
+def test_driver_that_came_and_went_without_an_operator_may_have_published(world, executors, held):
+    """Only the Spark operator has seen it. Without executors it has published nothing in parts."""
+    world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
+    world.watch(BACKFILLS, world.server.objects[BACKFILLS.path("default", "history")])
+    application = world.submit()
+    status = {"applicationState": {"state": "FAILED"}, "executorState": executors}
+    world.serve(SPARK, "history-1", application["spec"], metadata=application["metadata"], status=status)
+    for _ in range(3):
+        world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", held)
+
+
+def test_driver_that_ends_while_the_spark_operator_is_away_has_failed(world):
+    """The SparkApplication says for ever that it runs, and the application would stay stopped for as long."""
+    world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
+    world.watch(BACKFILLS, world.server.objects[BACKFILLS.path("default", "history")])
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Computing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    path, log = PODS.path("default", "history-1-driver"), '{"backfill": {"state": "Failed", "message": "it is full"}}\n'
+
+    def ended(at):
+        world.ended_at = at
+        pod = world.driver(application, log, "terminated")
+        world.server.put(path, {**pod, "status": {**pod["status"], "phase": "Failed"}})
+        world.run()
+        return world.status["phase"]
+
+    assert ended(timestamp(time.time())) == "Computing"
+    assert ended("2026-01-01T00:00:00Z") == "Stopping"
+    world.run()
+    assert SPARK.path("default", "history-1") not in world.server.objects
+    world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", None)
+    assert world.status["message"] == "Attempt 1 failed: it is full"
+
+
+def test_spark_application_that_does_not_go_says_who_has_to_end_it(world):
+    """Apache's Spark operator has a finalizer on it: if it is away, the application stays stopped."""
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Computing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    world.run()
+    del world.server.objects[PODS.path("default", "history-1-driver")]
+    application["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.spark_state(application, "RUNNING")
+    world.run()
+    stopped = next(item for item in world.status["conditions"] if item["type"] == "SparkPodsStopped")
+    assert stopped["message"] == "SparkApplication history-1 has not ended: check that its Spark operator runs."
 
 
 def test_log_that_cannot_be_read_once_says_nothing(world):
@@ -417,6 +524,21 @@ def test_missing_rights_do_not_mean_that_no_spark_pod_is_left(world):
     assert (world.status["phase"], world.status["holdsApp"]) == ("Stopping", True)
     world.serve(NAMESPACES, "default", {}, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
     world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", None)
+
+
+def test_credentials_that_cannot_be_read_do_not_keep_the_application_stopped(world):
+    """The operator has lost the right to read the Secret: a backfill that waits for the group is cancelled all the same."""
+    world.run()
+    assert (world.status["phase"], world.status["holdsApp"]) == ("Suspending", True)
+    world.server.forbidden.add(SECRETS.path("default", "credentials"))
+    world.kafka.observe_for_reset = lambda *_: world.requests.get(SECRETS, "default", "credentials")
+    world.app_status(currentRevision=world.revision, backfill="history")
+    world.run()
+    assert world.status["message"].startswith("The credentials could not be read: ")
+    world.delete()
+    for _ in range(2):
+        world.run()
     assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", None)
 
 
@@ -532,5 +654,16 @@ def test_of_two_that_began_at_the_same_time_the_newer_goes_first(world):
     metadata = {"creationTimestamp": ages["a-twin"], "uid": "a-twin"}
     ended = {**status, "phase": "Succeeded", "holdsApp": None}
     world.watch(BACKFILLS, world.serve(BACKFILLS, "a-twin", SPEC, metadata=metadata, status=ended))
+    world.run()
+    assert world.status["phase"] == "Submitted"
+
+
+def test_half_a_state_of_a_newer_one_does_not_keep_a_backfill_from_beginning(world):
+    """Both were applied together, and the newer one was known first. The other waits until the app is stopped for it."""
+    world.run()
+    status = {"phase": "Failed", "holdsApp": True, "completionTime": "2026-01-01T00:00:00Z"}
+    metadata = {"creationTimestamp": "2026-01-01T00:00:00Z"}
+    world.watch(BACKFILLS, world.serve(BACKFILLS, "newer", SPEC, metadata=metadata, status=status))
+    world.app_status(currentRevision=world.revision, backfill=holding_backfill(world.cluster.resources, APP))
     world.run()
     assert world.status["phase"] == "Submitted"

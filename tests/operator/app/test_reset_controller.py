@@ -13,7 +13,7 @@ from millrace_operator.app.backoff import STALE_SECONDS
 from millrace_operator.app.reset_controller import ResetController
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER
-from millrace_operator.cluster.kinds import APPS, BACKFILLS, CONFIG_MAPS, RESETS
+from millrace_operator.cluster.kinds import APPS, BACKFILLS, CONFIG_MAPS, RESETS, SECRETS
 from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
 from millrace_operator.model import AppRevision, DeleteTopics, KafkaState, ResourceRef
 
@@ -204,3 +204,19 @@ def test_status_is_not_written_to_another_reset_of_the_name(world):
     world.kafka.act = create_again
     assert world.run() == STALE_SECONDS
     assert world.phase is None
+
+
+def test_reset_that_is_deleted_is_given_up_if_credentials_cannot_be_read(world):
+    """The operator has lost the right to read the Secret: its finalizer keeps neither the reset nor its namespace."""
+    world.run()
+    path = RESETS.path("default", "again")
+    found = world.server.objects[path]
+    deleted = {**found["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    world.watch(RESETS, world.server.put(path, {**found, "metadata": deleted}))
+    world.server.forbidden.add(SECRETS.path("default", "credentials"))
+    world.kafka.observe_for_reset = lambda *_: world.requests.get(SECRETS, "default", "credentials")
+    world.run()
+    assert world.phase == "Failed"
+    assert "The credentials could not be read: " in world.server.objects[path]["status"]["message"]
+    world.run()
+    assert not world.server.objects[path]["metadata"]["finalizers"]

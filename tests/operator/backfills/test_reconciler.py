@@ -322,6 +322,26 @@ def test_half_published_state_keeps_the_application_stopped():
     assert world.pods == 2
 
 
+@pytest.mark.parametrize(
+    "change", [{"repaired": True}, {"state": "suspended"}, {"app_deleting": True}, {"exists": False}]
+)
+def test_half_published_state_keeps_a_backfill_that_was_deleted_before_it_ended(change):
+    """Nobody has read why it failed. It goes when its application would not start on half a state any more."""
+    world = running(spec=spec(attempts=1))
+    world.spark("publish")
+    world.pass_over()
+    world.deleted = True
+    world.spark("fail")
+    world.settle()
+    world.pass_over()
+    assert (phases(world), world.gone, world.pods) == (("Failed", True), False, 0)
+    assert "If it was deleted before it ended, it goes by itself" in world.status.message
+    for name, value in change.items():
+        setattr(world, name, value)
+    world.pass_over()
+    assert world.gone
+
+
 @pytest.mark.parametrize("then", ["fail", "die", "vanish"])
 def test_failure_in_the_only_transaction_lets_the_application_continue(then):
     """There is all or nothing of it, so changelogs and offsets belong together whatever became of it."""
@@ -649,6 +669,19 @@ def test_job_that_runs_is_not_given_up_while_the_spark_operator_is_away(events, 
     assert list(world.applications) == ["history-1"]
 
 
+def test_driver_that_is_gone_while_the_spark_operator_is_away_has_failed():
+    """The SparkApplication says for ever that it runs; the Spark operator has ten minutes to notice."""
+    world = running()
+    world.spark_pods.clear()
+    world.progress = None
+    for seconds, phase in ((0, "Submitted"), (PATIENCE_S - 1, "Submitted"), (1, "Stopping")):
+        world.now += seconds
+        world.pass_over()
+        assert phases(world) == (phase, True)
+    world.settle()
+    assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
+
+
 def test_executors_that_do_not_start_are_named():
     """The driver waits for them without an end, and says nothing in its reports."""
     world = running()
@@ -812,6 +845,8 @@ def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts, i
     if world.half or (world.held and {"vanish", "unreadable"}.intersection(events)):  # without a log nobody can tell
         assert phases(world) == ("Failed", True)
         assert world.pods == 0
+        world.state = "suspended"
+        world.settle()
     else:
         assert world.gone or world.pods == 2
     assert world.gone or FINALIZER not in world.finalizers

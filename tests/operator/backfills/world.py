@@ -92,6 +92,8 @@ class World:
     """Whether the group is there by which the next attempt knows that one has handed over."""
     half: bool = False
     """Whether one has published something, and none has finished since."""
+    repaired: bool = False
+    """Whether another backfill has succeeded since this one has ended."""
     status: object = None
     finalizers: tuple = ()
     deleted: bool = False
@@ -103,6 +105,11 @@ class World:
     def held(self):
         """Whether the backfill keeps the application stopped; a resource that is gone does not."""
         return bool(self.status is not None and self.status.holds_app and not self.gone)
+
+    @property
+    def is_kept(self):
+        """Whether it has ended and was deleted, and stays until its user has done something about the half state it has left."""
+        return self.deleted and self.held and has_ended(self.status) and self.state == "running"
 
     def app(self):
         """Return the application as the operator sees it."""
@@ -171,6 +178,7 @@ class World:
             log_is_there=log_is_there,
             log_problem="The node of the driver does not answer" if log_is_there and self.unreadable else "",
             first_spec=self._first_spec(),
+            repaired=self.repaired,
         )
         if needs_members(desired) and self.exists:
             observed = (
@@ -331,6 +339,8 @@ class World:
                 self.app_pass()
                 return
             self.app_pass()
+            if self.is_kept:
+                return
             for event in ("start", "compute", "publish", "succeed"):
                 self.spark(event)
             self.executors_end()

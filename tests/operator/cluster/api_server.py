@@ -92,7 +92,8 @@ class ApiServer:
             log = self.logs[path]
             if not isinstance(log, str):
                 return log, {"reason": "Unavailable"}
-            return 200, "".join(log.splitlines(keepends=True)[-int(query.get("tailLines", 0)) :]).encode()
+            tail = "".join(log.splitlines(keepends=True)[-int(query.get("tailLines", 0)) :]).encode()
+            return 200, tail[: int(query.get("limitBytes", len(tail)))]
         status_of = path.removesuffix("/status")
         match method:
             case "GET" if path in self.forbidden:
