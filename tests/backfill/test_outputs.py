@@ -4,6 +4,7 @@ import random
 from itertools import groupby
 from operator import itemgetter
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from tests.backfill.broker_app import FIRST_TIMESTAMP, App
@@ -57,3 +58,11 @@ def test_rows_of_several_tasks_come_to_the_driver_in_order(spark, monkeypatch):
         assert target not in found
         found[target] = seen_of(merged((batch for _, batch in batches), frozenset()))
     assert found == {target: [seen(row) for row in in_order(expected, target[1])] for target in targets}
+
+
+def test_messages_to_the_driver_are_small_however_much_comes_at_once():
+    """Java has each several times, and a gigabyte by default."""
+    rows = pa.RecordBatch.from_pydict({"number": range(40), "value": [bytes([n]) * (1 << 20) for n in range(40)]})
+    messages = [message for batch in publish._pack(iter([rows])) for message in batch.column("batch").to_pylist()]
+    assert max(map(len, messages)) < 6 << 20
+    assert pa.Table.from_batches(batch for one in messages for batch in pa.ipc.open_stream(one)) == pa.table(rows)

@@ -11,15 +11,15 @@ Every transactional id is fixed. So whoever starts later fences those who wrote 
 started last can end: the driver's producer is started before anything is computed. One that is fenced never starts its producer
 again, as that would fence the later one.
 
-Between several transactions the application must not start. So the first one commits the group's offsets as they are, with a mark
-in their metadata that the runtime refuses; the last one, or a reset, replaces it. The mark also names the backfill. An executor
-starts its producer only if all marks are those of its own backfill, as it would fence one of a later backfill, and writes only if
-that is so afterwards too. Otherwise tasks of a backfill that was frozen would fence nobody, and write after a later one has ended.
-And a backfill that finds the mark of another sets its own wherever that is, even where its application no longer reads, before it
-fences all executors of that one. An executor commits only if the marks are still there once all its records have offsets: Spark
-may run a task twice, and one that it no longer waits for may outlive the last transaction. Then whoever starts later waits for the
-end of the executor's transaction, as its records are below the end of the changelog. Once the mark is gone, the driver fences all
-executors, since the transaction of one that was killed would stay open.
+Between several transactions the application must not start. So the first one commits the group's offsets as they are, with a
+mark in their metadata that the runtime refuses; the last one, or a reset, replaces it. The mark also names the backfill. An
+executor starts its producer only if all marks are those of its own backfill, as it would fence one of a later backfill, and
+writes only if that is so afterwards too. Otherwise tasks of a backfill that was frozen would fence nobody, and write after a
+later one has ended. And a backfill that finds the mark of another sets its own wherever that is, even where its application no
+longer reads, before it fences all executors of that one. An executor commits only if the marks are still there once all its
+records have offsets: Spark may run a task twice, and one that it no longer waits for may outlive the last transaction. Then
+whoever starts later waits for the end of the executor's transaction, as its records are below the end of the changelog. Once the
+mark is gone, the driver fences all executors, since the transaction of one that was killed would stay open.
 
 A driver that dies after its last transaction does not know that it has ended, and whoever starts it again even less. So attempts
 of the same backfill have a name in common: the last transaction also commits an offset of a group with this name, and an attempt
@@ -85,6 +85,8 @@ _PART_BYTES: Final = 16 * 1024 * 1024
 """How much the driver gets at once."""
 _ROW_BYTES: Final = 50
 """What a row has besides key and value, about."""
+_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+"""How large a message to the driver is, and one row more: Java has each several times."""
 _BATCH_DDL: Final = "batch binary"
 
 
@@ -385,10 +387,12 @@ def _by_target(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.Recor
 
 def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["batch"])
+        step = max(1, len(batch) * _MESSAGE_BYTES // max(1, batch.nbytes))
+        for start in range(0, len(batch), step):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch.slice(start, step))
+            yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["batch"])
 
 
 def _offsets(computed: Computed, history: KafkaHistory, admin: AdminClient) -> dict[TopicPartition, OffsetAndMetadata]:
