@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import pyspark
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from millrace import errors
@@ -25,12 +25,15 @@ _LOST: Final = re.compile(
     r"ExecutorLostFailure|OutOfMemoryError|MemoryError|No space left on device|exit code 137|OOMKilled|"
     r"Python worker exited unexpectedly"
 )
-
-
 _LINKAGE: Final = re.compile(
     r"\b(NoSuchMethodError|NoSuchFieldError|NoClassDefFoundError|AbstractMethodError|IncompatibleClassChangeError): (.*)"
 )
 """What Java says of classes that were compiled for others than those that are there."""
+
+_GONE: Final = (
+    "Spark's Java process no longer answers, and says above why. If it had too little memory, SPARK_DRIVER_MEMORY=4g in the "
+    "environment gives it more than 1 GB"
+)
 
 
 @contextmanager
@@ -42,14 +45,19 @@ def spark_failures() -> Iterator[None]:
     """
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise _translated(str(error)) from error
+    except (Py4JError, ConnectionError, EOFError) as error:  # which say no more than that
+        raise errors.StreamsError(_GONE) from error
 
 
 def _translated(text: str) -> errors.StreamsError:
+    if "SparkContext was shut down" in text:
+        return errors.StreamsError(_GONE)
     if lost := _LOST.search(text):
         return errors.StreamsError(
-            f"An executor did not survive ({lost[0]}): give executors more memory or local disk, or use more of them"
+            f"An executor did not survive ({lost[0]}): give executors more memory or local disk, or use more of them. "
+            "With --master local, SPARK_DRIVER_MEMORY=4g in the environment gives more than 1 GB"
         )
     if (linkage := _LINKAGE.search(text)) and "org.apache.spark" in linkage[2]:
         return errors.ConfigError(
