@@ -28,7 +28,8 @@ from millrace.kafka.internal_topics import provision
 from millrace.kafka.resetter import set_offsets
 from millrace.manifest import StreamsApp, to_group_settings
 from millrace.plan import reset
-from millrace.plan.model import TopologyPlan, attempts_group
+from millrace.plan.backfill_marks import attempts_group
+from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import OffsetTarget
 from millrace_operator.kafka.client_config import (
     AllowedAccess,

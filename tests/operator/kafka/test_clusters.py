@@ -25,7 +25,7 @@ from millrace.kafka.admin import delete_topics, topic_configs
 from millrace.kafka.admin_requests import give_up_when
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
-from millrace.plan.model import attempts_group
+from millrace.plan.backfill_marks import attempts_group
 from millrace.records import TopicPartition
 from millrace_operator.children import naming
 from millrace_operator.kafka.client_config import Credentials, client_config
