@@ -185,6 +185,7 @@ class World:
         if needs_members(desired) and self.exists:
             answer = {"members": own + self.members}
         elif has_begun(desired.status) and Situation(desired, observed).asks_brokers and self.exists:
+            assert self.current() is None, "a Spark operator may still start a driver"
             assert not any(self.spark_pods.values()), "a job may still publish"
             answer = {"published": "Everything" if self.attempts_group else "Parts" if self.half else "Nothing"}
         if answer and not self.brokers_answer:
