@@ -12,11 +12,13 @@ import pytest
 from tests.backfill.broker_app import App
 from tests.backfill.programs import CountPerKey
 from tests.backfill.test_ends import DEADLINE_S, KEYS, command, go_on, spec, wait_for_publishing
+from tests.operator.app.test_kafka_service import Requests, desired
+from tests.operator.kafka.support import patient_clusters
 from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import backfill_clients
-from millrace.backfill.publish import DEFAULT_TRANSACTION_RECORDS
+from millrace.backfill.publish import DEFAULT_TRANSACTION_RECORDS, Publisher
 from millrace.backfill.run import Phase, run_backfill
 from millrace.backfill.writer import Writer
 from millrace.config import StreamsConfig
@@ -34,6 +36,7 @@ from millrace.kafka.admin import delete_topics
 from millrace.kafka.clients import open_admin
 from millrace.kafka.offsets import latest_offsets
 from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
+from millrace_operator.app.kafka_service import KafkaService
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -258,6 +261,25 @@ def test_a_driver_that_dies_after_its_last_transaction(spark, app):
     run_backfill(spark, spec(app, attempt_of="again"))
     wait_until(lambda: sum(app.committed().values()) == len(KEYS) + 1, "the offsets of the other backfill", DEADLINE_S)
     assert app.table(app.changelog) == dict(app.counts)
+
+
+def test_brokers_tell_the_operator_what_attempts_have_published(spark, kafka, app, monkeypatch):
+    """Whose half result there is, and who has handed over: of a driver that is gone nobody else can tell."""
+    service = KafkaService(Requests(), patient_clusters(monkeypatch))
+
+    def published(*backfills):
+        return [service.published(desired(kafka.bootstrap_servers, app.id), backfill) for backfill in backfills]
+
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Publisher, "_fence_executors", die)
+        run_backfill(spark, spec(app, transaction_records=1, attempt_of="b-1"))
+    assert published("b-1", "b-2") == ["Parts", "Nothing"]
+    run_backfill(spark, spec(app, attempt_of="b-2"))
+    assert published("b-1", "b-2") == ["Nothing", "Everything"]
+    service.close()
 
 
 def test_a_transaction_that_brokers_do_not_allow(app):

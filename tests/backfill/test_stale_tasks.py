@@ -12,18 +12,17 @@ from tests.waiting import wait_until
 
 from millrace.backfill.kafka_history import backfill_clients
 from millrace.backfill.partition_write import Changes, ExecutorWrite, OldRecords, transactional_id
-from millrace.backfill.preconditions import is_marked
 from millrace.backfill.rows import Row, to_arrow
 from millrace.backfill.run import BackfillSpec, run_backfill
 from millrace.backfill.writer import Writer
 from millrace.dev._ports import free_ports
 from millrace.dev.kafka import EmbeddedKafka
-from millrace.engine.offset_metadata import UNFINISHED_BACKFILL
 from millrace.errors import TaskMigratedError
 from millrace.kafka.clients import open_admin
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import latest_offsets
 from millrace.kafka.resetter import Resetter
+from millrace.plan.backfill_marks import UNFINISHED_BACKFILL, is_marked
 from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]

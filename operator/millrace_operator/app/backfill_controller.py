@@ -39,6 +39,7 @@ from millrace_operator.backfills.model import (
 )
 from millrace_operator.backfills.progress import last_words, parse_progress
 from millrace_operator.backfills.reconciler import has_begun, has_ended, needs_members, reconcile_backfill, with_problem
+from millrace_operator.backfills.situation import Situation
 from millrace_operator.backfills.spark_application import (
     ATTEMPT_LABEL,
     BACKFILL_UID_LABEL,
@@ -136,14 +137,18 @@ class BackfillController:
         )
         if has_begun(desired.status):
             observed = self._with_spark(desired, observed)
-        if of is None or not needs_members(desired):
+        if of is None:
             return observed
         try:
-            return replace(observed, members=self._members(of, observed))
+            if needs_members(desired):
+                return replace(observed, members=self._members(of, observed))
+            if Situation(desired, observed).asks_brokers:
+                return replace(observed, published=context.kafka.published(of, desired.uid))
         except StreamsError as error:
             return replace(observed, problem=str(error))
         except ApiError as error:
             return replace(observed, problem=f"The credentials could not be read: {error}")
+        return observed
 
     def _served(self) -> str | None:
         """Return the kind of SparkApplication that the cluster serves, the more common one if both."""

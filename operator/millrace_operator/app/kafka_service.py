@@ -20,6 +20,7 @@ from millrace.manifest import StreamsApp, check
 from millrace.manifest.secrets import NamedSecret, secrets_of_brokers
 from millrace.plan import reset
 from millrace.plan.model import TopologyPlan
+from millrace_operator.backfills.model import Published
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import PLAN_KEY
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, SECRETS
@@ -98,11 +99,23 @@ class KafkaService:
             StreamsError: They do not answer.
             ApiError: The credentials could not be read.
         """
-        app = manifest_of(desired)
-        if app is None:
-            raise ConfigError("the manifest of the StreamsApp has problems")
+        app = _valid_manifest_of(desired)
         credentials = self._credentials(desired.ref, app)
         return self._clusters.observe_for_reset(app, credentials, question.plan, question.target, question.inputs)
+
+    def published(self, desired: DesiredApp, backfill: str) -> Published:
+        """Return what the attempts of a backfill, which have ended, have published.
+
+        Args:
+            desired: The application.
+            backfill: The uid of the backfill.
+
+        Raises:
+            StreamsError: The brokers do not answer.
+            ApiError: The credentials could not be read.
+        """
+        app = _valid_manifest_of(desired)
+        return self._clusters.published(app, self._credentials(desired.ref, app, deleting=desired.deleting), backfill)
 
     def act(self, desired: DesiredApp, action: KafkaAction) -> None:
         """Carry out an action on an application's topics or group.
@@ -176,6 +189,13 @@ def manifest_of(desired: DesiredApp) -> StreamsApp | None:
     metadata = {"name": desired.name, "namespace": desired.namespace, "uid": desired.uid}
     manifest = {"apiVersion": APPS.api_version, "kind": APPS.kind, "metadata": metadata, "spec": desired.manifest}
     return check(manifest, StreamsApp)[0]
+
+
+def _valid_manifest_of(desired: DesiredApp) -> StreamsApp:
+    app = manifest_of(desired)
+    if app is None:
+        raise ConfigError("the manifest of the StreamsApp has problems")
+    return app
 
 
 def plans_of(desired: DesiredApp, objects: Mapping[Key, Object]) -> list[TopologyPlan]:

@@ -21,6 +21,10 @@ HALF_PUBLISHED: Final = (
     "forget the mark in its offsets: then nothing but this StreamsBackfill keeps the application from restoring half a state."
 )
 PARTS: Final = "Results may be published in part, so it is finished now."
+MAYBE_PARTS: Final = (
+    "Results may be published in part: the driver's log is gone. The brokers are asked once all pods have ended."
+)
+NOTHING: Final = "The brokers have no results of this backfill."
 WHOLE: Final = "Results are published in one transaction, so there is all or nothing in the end."
 WHOLE_OR_NOTHING: Final = (
     "All results were to be published in one transaction, so changelogs and offsets still belong together. The application "
@@ -98,10 +102,7 @@ def members_of(app: DesiredApp, view: ChildrenView, observed: ObservedBackfill, 
 
 def spec_changed(app: str) -> str:
     """Return why a backfill ends that has not published yet."""
-    return (
-        f"The spec of StreamsApp {app} has changed, so the result would not fit it. Nothing was published. Create another "
-        "StreamsBackfill."
-    )
+    return f"The spec of StreamsApp {app} has changed, so the result would not fit it. Create another StreamsBackfill."
 
 
 def first_spec_lost(app: str, config_map: str, attempt: int) -> str:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from millrace.manifest import StreamsAppSpec, StreamsBackfillSpec, StreamsBackfillStatus
 from millrace.plan.reset import ActiveMember
 from millrace_operator.backfills.progress import Progress
 from millrace_operator.model import DesiredApp, Event, Key, Object, SetFinalizer
+
+Published = Literal["Nothing", "Parts", "Everything"]
+"""What the attempts of a backfill have published, as the brokers know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class ObservedBackfill:
     """The application's children."""
     members: tuple[ActiveMember, ...] | None = None
     """The members of its consumer group; None if the brokers were not asked or do not answer."""
+    published: Published | None = None
+    """What its attempts have published; None if the brokers were not asked or do not answer."""
     problem: str | None = None
     """Why they do not answer."""
     claimants: tuple[str, ...] = ()

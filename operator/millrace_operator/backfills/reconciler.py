@@ -17,7 +17,9 @@ a backfill that was deleted before stays too. The application continues if every
 which there is all or nothing.
 
 What the job reports is read from its driver's log, which the API server gets from the driver's node. If it cannot be read, that
-says nothing; only a log that is gone, with its pod or for minutes after its driver has ended, may have said `Publishing`.
+says nothing; only a log that is gone, with its pod or for minutes after its driver has ended, may have said `Publishing`. In this
+case the brokers are asked what was published: before the application is let go or the job is done again, and once nothing is left
+that may still write. Only if they do not answer, what may have been published counts as published in parts.
 
 Each attempt is a SparkApplication with a name of its own. One that has disappeared is never created again under its name.
 """
@@ -32,8 +34,6 @@ from millrace.manifest import Condition, StreamsAppSpec, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
 from millrace_operator.backfills.explanations import (
     HALF_PUBLISHED,
-    PARTS,
-    WHOLE,
     WHOLE_OR_NOTHING,
     activity_of,
     first_spec_lost,
@@ -55,7 +55,7 @@ from millrace_operator.backfills.model import (
     ObservedBackfill,
 )
 from millrace_operator.backfills.progress import summary
-from millrace_operator.backfills.situation import IN_ONE, PUBLISHING, UNREADABLE, Situation
+from millrace_operator.backfills.situation import IN_ONE, UNHEARD, UNREADABLE, Situation
 from millrace_operator.backfills.spark_application import (
     Attempt,
     SparkState,
@@ -244,11 +244,11 @@ class _Pass(Situation):
         if self.log_is_late:
             return self._wait_for_the_log(self.status.phase or "Submitted")
         number, name = self.status.attempt or 1, (self.status.spark or SparkStatus()).name
-        may_retry = number < self.spec.attempts or self._is_taken_along
+        may_retry = number < self.spec.attempts or self.is_taken_along
         if application is None:
             by = "with the backfill" if self.desired.deleting else "by somebody"
             why = f"SparkApplication {name} was deleted {by}."
-            return self._stopping("Retry" if self.publishes and may_retry else "Failed", why)
+            return self._stopping("Cancelled" if may_retry else "Failed", why)
         if state == "Failed" or self.driver_ended_s >= PATIENCE_S:  # its Spark operator may be away
             why = (progress.message if progress else "") or self.observed.last_words or error_of(application)
             why = why or "its driver says nothing"
@@ -259,16 +259,6 @@ class _Pass(Situation):
             driver = next((pod for pod in self.pods if pod.is_driver), None)
             return self._stopping("Failed", not_started(self.desired.namespace, name or "", driver, PATIENCE_S / 60))
         return BackfillDecision((), self._status(*self._progress(state)), (), _LATER_S)
-
-    @property
-    def _is_taken_along(self) -> bool:
-        """Whether a job that may have published ends because its backfill was deleted in the foreground, with all that it owns.
-
-        Then there is another attempt whatever the limit, because nothing says that it would fail. In a namespace that is being
-        deleted, the API server refuses it.
-        """
-        ends = self.application is None or "deletionTimestamp" in self.application["metadata"]
-        return self.desired.deleting and self.publishes and ends
 
     def _progress(self, state: SparkState | None) -> tuple[Phase, str]:
         """Return how far the job has come."""
@@ -286,25 +276,29 @@ class _Pass(Situation):
         return phase, message
 
     def stop(self) -> BackfillDecision:
-        """Return what to do until no Spark pod is left, and then end as decided, or try again."""
+        """Return what to do until no Spark pod is left, and then."""
         outcome, message = self.status.outcome or "Failed", self.status.message or ""
         if outcome != "Succeeded" and self.has_succeeded:
             return self._stopping("Succeeded", summary(self.spec, self.observed.progress))  # it was faster
         exists = self.application is not None and "deletionTimestamp" not in self.application["metadata"]
         if outcome == "Cancelled" and exists and self._may_publish_unheard:  # decided again when its log can be read
             return self._wait_for_the_log("Computing")
-        running = [item for item in self.observed.applications if state_of(item) not in {"Succeeded", "Failed"}]
-        living = sorted(pod.name for pod in self.observed.pods if pod.lives)
-        if running or living:
-            what = still_there([item["metadata"]["name"] for item in running], living)
+        if self.running or self.living:
+            what = still_there([item["metadata"]["name"] for item in self.running], self.living)
             condition = self.condition(_STOPPED, "False", "Stopping", what)
-            actions = self._deletions([] if outcome == "Succeeded" else running)
+            actions = self._deletions([] if outcome == "Succeeded" else self.running)
             return BackfillDecision(actions, self._status("Stopping", message, condition), (), _SOON_S)
-        if outcome == "Cancelled" and self.publishes:  # it had just begun, so it is finished
+        if self.waits_for_brokers:
+            return BackfillDecision((), self._status("Stopping", message), (), _LATER_S)
+        return self._stopped(outcome, message)
+
+    def _stopped(self, outcome: str, message: str) -> BackfillDecision:
+        """Return what to do once no Spark pod is left: end as decided, or try again."""
+        if outcome == "Cancelled" and self.publishes:  # it had begun, so it is finished
             outcome = "Retry"
         may_submit = self.observed.app is not None and self._spec_of_attempts is not None
         if self.publishes and (outcome in {"Failed", "Refused"} or (outcome == "Retry" and not may_submit)):
-            if self.in_one_transaction:
+            if self.publication == IN_ONE:
                 return self._end("Failed", f"{message}\n{WHOLE_OR_NOTHING}")
             return self._end("Failed", f"{message}\n{HALF_PUBLISHED}", holds=bool(self.status.holds_app))
         match outcome:
@@ -314,6 +308,8 @@ class _Pass(Situation):
                 return self._submit()
             case "Succeeded" | "Refused":
                 return self._end(outcome, message)
+            case "Cancelled":
+                message = f"{message} Nothing was published."
         return self._end("Failed", message)
 
     def _deletions(self, running: Sequence[Object]) -> tuple[DeleteSparkApplication, ...]:
@@ -328,15 +324,15 @@ class _Pass(Situation):
     def _overtaken(self) -> BackfillDecision | None:
         """Return what to do if the backfill is pointless now: deleted, or its application is gone or another one.
 
-        A job that has begun to publish is finished regardless.
+        A job that has begun to publish is finished regardless. One that went unheard is stopped, and then the brokers are asked.
         """
-        if self.publishes:
+        if self.publication not in {None, UNHEARD}:
             return None
         if self.desired.deleting:
-            return self._stopping("Cancelled", "The backfill was deleted. Nothing was published.")
+            return self._stopping("Cancelled", "The backfill was deleted.")
         name = self.spec.app_ref.name
         if self.observed.app is None or self.app.deleting:
-            return self._stopping("Cancelled", f"StreamsApp {name} was deleted. Nothing was published.")
+            return self._stopping("Cancelled", f"StreamsApp {name} was deleted.")
         if self.app.spec is not None and revision_of(self.app.spec) != self.status.revision:
             return self._stopping("Cancelled", spec_changed(name))
         return None
@@ -459,9 +455,7 @@ class _Pass(Situation):
 
     def _status(self, phase: Phase, message: str, *conditions: Condition) -> StreamsBackfillStatus:
         old, now = self.status, timestamp(self.observed.now)
-        if self.desired.spec is not None and self.publishes:
-            reason, what = (IN_ONE, WHOLE) if self.in_one_transaction else ("Publishing", PARTS)
-            conditions = (*conditions, self.condition(PUBLISHING, "True", reason, what))
+        conditions = (*conditions, *self.conditions_of_publication)
         if self.known(UNREADABLE) is not None and not self.observed.log_problem:
             conditions = (*conditions, self.condition(UNREADABLE, "False", "Read", "Nothing keeps it from being read."))
         replaced = {item.type for item in conditions}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
 from millrace.manifest import Condition, StreamsBackfillSpec, StreamsBackfillStatus
 from millrace.plan.model import TopologyPlan
+from millrace_operator.backfills.explanations import MAYBE_PARTS, NOTHING, PARTS, WHOLE
 from millrace_operator.backfills.model import DesiredBackfill, ObservedBackfill, SparkPod
-from millrace_operator.backfills.spark_application import application_name, has_run, state_of
+from millrace_operator.backfills.spark_application import application_name, state_of
 from millrace_operator.model import DesiredApp, Object, ObservedApp
 from millrace_operator.reconcile.children_view import ChildrenView, view_of
 from millrace_operator.reconcile.revisions import revision_of
@@ -17,9 +19,19 @@ from millrace_operator.reconcile.status import timestamp
 
 PUBLISHING: Final = "PublicationBegun"
 IN_ONE: Final = "InOneTransaction"
+_IN_PARTS: Final = "Publishing"
+UNHEARD: Final = "NotHeard"
+_PUBLICATIONS: Final[Mapping[str, tuple[Literal["True", "Unknown"], str]]] = {
+    IN_ONE: ("True", WHOLE),
+    _IN_PARTS: ("True", PARTS),
+    UNHEARD: ("Unknown", MAYBE_PARTS),
+}
+"""How attempts may have begun to publish: reasons of that condition, with its status and message."""
 UNREADABLE: Final = "DriverLogUnreadable"
 LOG_PATIENCE_S: Final = 300.0
 """How long the log of a driver that has ended is waited for, if it cannot be read."""
+_ANSWER_PATIENCE_S: Final = 60.0
+"""Until how long after its job has ended a backfill waits for brokers that do not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +99,26 @@ class Situation:
         return [pod for pod in self.observed.pods if pod.attempt == self.status.attempt]
 
     @property
+    def running(self) -> list[Object]:
+        """The SparkApplications that have not ended."""
+        return [item for item in self.observed.applications if state_of(item) not in {"Succeeded", "Failed"}]
+
+    @property
+    def living(self) -> list[str]:
+        """The names of the pods that may still write."""
+        return sorted(pod.name for pod in self.observed.pods if pod.lives)
+
+    @property
     def has_started(self) -> bool:
         """Whether the latest attempt's job is seen to have started, which its Spark operator may not have noticed yet."""
         return self.observed.progress is not None or any(pod.is_driver and pod.has_started for pod in self.pods)
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether the latest attempt has; its last report counts, whatever becomes of its driver after that."""
+        """Whether an attempt has; its last report counts, whatever becomes of its driver after that."""
         reported = self.observed.progress is not None and self.observed.progress.state == "Succeeded"
-        return reported or (self.application is not None and state_of(self.application) == "Succeeded")
+        handed_over = self.observed.published == "Everything"
+        return reported or handed_over or (self.application is not None and state_of(self.application) == "Succeeded")
 
     @property
     def driver_ended_s(self) -> float:
@@ -131,24 +154,66 @@ class Situation:
 
     @property
     def went_unheard(self) -> bool:
-        """Whether the latest attempt may have begun to publish without being heard: its driver did run, and its log is gone."""
+        """Whether the latest attempt may have begun to publish without being heard: it may have run, and its log is gone."""
         was_there = self.status.spark is not None and self.status.spark.driver_pod is not None
-        ran = was_there or (self.application is not None and has_run(self.application))  # if the operator was away
-        return ran and self.log_is_gone and self.status.phase not in {"Publishing", "Stopping"}
+        ended = self.application is not None and state_of(self.application) == "Failed"  # perhaps the operator was away
+        return (was_there or ended) and self.log_is_gone and self.status.phase not in {"Publishing", "Stopping"}
+
+    @property
+    def publication(self) -> str | None:
+        """How attempts have begun to publish, as the reason of a condition; None if none has.
+
+        That the brokers know of nothing tells about what nobody has heard. What was reported stays: brokers forget offsets.
+        """
+        if self.desired.spec is None or not self.spec.changes_kafka:
+            return None
+        known, progress, answer = self.known(PUBLISHING), self.observed.progress, self.observed.published
+        before = known.reason if known is not None and known.status != "False" else None
+        in_parts = progress is not None and progress.has_published and not progress.in_one_transaction
+        if in_parts or before == _IN_PARTS or answer in {"Parts", "Everything"}:
+            return _IN_PARTS
+        if answer is None and (self.went_unheard or before == UNHEARD):
+            return UNHEARD
+        return IN_ONE if self.reports_publishing or before == IN_ONE else None
 
     @property
     def publishes(self) -> bool:
         """Whether any attempt has begun to publish, or may have."""
-        known = self.known(PUBLISHING) is not None
-        return self.spec.changes_kafka and (self.reports_publishing or known or self.went_unheard)
+        return self.publication is not None
 
     @property
-    def in_one_transaction(self) -> bool:
-        """Whether all that was published by any attempt was so in one transaction; False if that is not known of one."""
-        known, progress = self.known(PUBLISHING), self.observed.progress
-        if self.went_unheard or (self.reports_publishing and progress and not progress.in_one_transaction):
+    def is_taken_along(self) -> bool:
+        """Whether a job that publishes ends because its backfill was deleted in the foreground, with all that it owns.
+
+        Then there is another attempt whatever the limit, because nothing says that it would fail. In a namespace that is being
+        deleted, the API server refuses it.
+        """
+        ends = self.application is None or "deletionTimestamp" in self.application["metadata"]
+        return self.desired.deleting and self.publishes and ends
+
+    @property
+    def asks_brokers(self) -> bool:
+        """Whether the brokers are to be asked what was published: no log says so, and nothing is left that may still write."""
+        if self.status.phase != "Stopping" or self.status.outcome == "Succeeded" or not self.status.attempt:
             return False
-        return known.reason == IN_ONE if known is not None else progress is not None and progress.in_one_transaction
+        was_read = self.observed.log_is_there and not self.observed.log_problem
+        unknown = self.publishes or (self.spec.changes_kafka and not was_read)
+        return unknown and not self.running and not self.living
+
+    @property
+    def waits_for_brokers(self) -> bool:
+        """Whether they were asked in vain, and may still answer in a moment."""
+        asked = self.status.phase == "Stopping" and self.observed.problem is not None
+        return asked and self.waited_s(self.status.phase_time) < _ANSWER_PATIENCE_S
+
+    @property
+    def conditions_of_publication(self) -> tuple[Condition, ...]:
+        """The condition that says how attempts have begun to publish; it is taken back if none has."""
+        if (reason := self.publication) is not None:
+            value, what = _PUBLICATIONS[reason]
+            return (self.condition(PUBLISHING, value, reason, what),)
+        known = self.known(PUBLISHING)
+        return () if known is None else (self.condition(PUBLISHING, "False", "NothingPublished", NOTHING),)
 
     @property
     def is_kept(self) -> bool:
@@ -177,7 +242,7 @@ class Situation:
         """Return the condition of a type in the status; None if it has none."""
         return next((item for item in self.status.conditions if item.type == kind), None)
 
-    def condition(self, kind: str, value: Literal["True", "False"], reason: str, message: str) -> Condition:
+    def condition(self, kind: str, value: Literal["True", "False", "Unknown"], reason: str, message: str) -> Condition:
         """Return a condition, which keeps the time of its last change if it is in the status with the same value."""
         known = self.known(kind)
         same = known is not None and known.status == value

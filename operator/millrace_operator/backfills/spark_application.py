@@ -358,32 +358,6 @@ _ENDED_BADLY: Final = frozenset(
 """States of Apache's kind, without its success, after which nothing is tried again."""
 
 
-_RAN: Final = frozenset(
-    {
-        "driverready",
-        "driverstarted",
-        "executorsstarttimedout",
-        "failing",
-        "initializedbelowthresholdexecutors",
-        "running",
-        "runninghealthy",
-        "runningwithbelowthresholdexecutors",
-        "succeeding",
-    }
-)
-"""States of either kind in which the driver has run."""
-
-
-def has_run(application: Object) -> bool:
-    """Return whether a SparkApplication's driver is known to have run. Kubeflow's keeps only its last state, and the executors'.
-
-    >>> has_run({"apiVersion": SPARK_GROUPS["SparkOperator"], "status": {"executorState": {"a-exec-1": "FAILED"}}})
-    True
-    """
-    seen = (application.get("status") or {}).get("executorState")
-    return bool(seen) or any(_plain(state) in _RAN for state in _states(application))
-
-
 def shown_state(application: Object) -> str:
     """Return the state as the Spark operator names it; empty if it has none yet."""
     states = _states(application)

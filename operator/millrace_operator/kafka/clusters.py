@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from millrace.config import StreamsConfig
@@ -25,11 +26,14 @@ from millrace.kafka.admin import delete_group, delete_topics
 from millrace.kafka.admin_requests import given_up
 from millrace.kafka.group_settings import set_group_settings
 from millrace.kafka.internal_topics import provision
+from millrace.kafka.offsets import group_offsets
 from millrace.kafka.resetter import set_offsets
 from millrace.manifest import StreamsApp, to_group_settings
 from millrace.plan import reset
-from millrace.plan.model import TopologyPlan, attempts_group
+from millrace.plan.backfill_marks import attempts_group, is_marked, mark_of
+from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import OffsetTarget
+from millrace_operator.backfills.model import Published
 from millrace_operator.kafka.client_config import (
     AllowedAccess,
     Credentials,
@@ -130,16 +134,29 @@ class KafkaClusters:
         Raises:
             StreamsError: The brokers do not answer; says why and what to do.
         """
-        if credentials.problem is not None:
-            raise ConfigError(credentials.problem)
-        config = client_config(app, credentials, self._allowed)
-        with self._connections.lease(_uid(app), config) as connection:
+        with self._connected(app, credentials) as (connection, config):
             group = connection.groups.of_group(config.application_id, LOOK_TIMEOUT_S)
-            try:
-                return resetter.observe(connection.admin, group, plan, target, inputs, LOOK_TIMEOUT_S)
-            except StreamsTimeoutError:
-                self._connections.drop(connection)
-                raise
+            return resetter.observe(connection.admin, group, plan, target, inputs, LOOK_TIMEOUT_S)
+
+    def published(self, app: StreamsApp, credentials: Credentials, backfill: str) -> Published:
+        """Return what the attempts of a backfill have published. None of them may write any more.
+
+        Args:
+            app: The application.
+            credentials: To be used for it.
+            backfill: The uid of the backfill.
+
+        Raises:
+            StreamsError: The brokers do not answer; says why and what to do.
+        """
+        with self._connected(app, credentials, patient=True) as (connection, config):
+            of, admin = config.application_id, connection.admin
+            # These wait for transactions that were committed, but whose offsets the groups do not have yet.
+            known = group_offsets(admin, of, timeout_s=LOOK_TIMEOUT_S)
+            if group_offsets(admin, attempts_group(of, backfill), known or None, LOOK_TIMEOUT_S):
+                return "Everything"
+            positions = connection.groups.of_group(of, LOOK_TIMEOUT_S).positions()
+            return "Parts" if is_marked(positions, mark_of(backfill)) else "Nothing"
 
     def act(self, app: StreamsApp, credentials: Credentials, action: KafkaAction) -> None:
         """Change an application's topics or group. Idempotent.
@@ -147,15 +164,8 @@ class KafkaClusters:
         Raises:
             StreamsError: It could not be done; says why and what to do.
         """
-        if credentials.problem is not None:
-            raise ConfigError(credentials.problem)
-        config = client_config(app, credentials, self._allowed)
-        with self._connections.lease(_uid(app), config, patient=True) as connection:
-            try:
-                perform(connection, config, action)
-            except StreamsTimeoutError:
-                self._connections.drop(connection)
-                raise
+        with self._connected(app, credentials, patient=True) as (connection, config):
+            perform(connection, config, action)
 
     def forget(self, uid: str) -> None:
         """Close the connections that only this application used, which is gone."""
@@ -164,6 +174,21 @@ class KafkaClusters:
     def close(self) -> None:
         """Close all connections."""
         self._connections.close()
+
+    @contextmanager
+    def _connected(
+        self, app: StreamsApp, credentials: Credentials, *, patient: bool = False
+    ) -> Iterator[tuple[AdminConnection, StreamsConfig]]:
+        """Give an application's connection, which is dropped if it times out, and settings; raises what `lease` raises."""
+        if credentials.problem is not None:
+            raise ConfigError(credentials.problem)
+        config = client_config(app, credentials, self._allowed)
+        with self._connections.lease(_uid(app), config, patient=patient) as connection:
+            try:
+                yield connection, config
+            except StreamsTimeoutError:
+                self._connections.drop(connection)
+                raise
 
     def _look(
         self, app: StreamsApp, config: StreamsConfig, plans: Sequence[TopologyPlan], internal_topics: Collection[str]

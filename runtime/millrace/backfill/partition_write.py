@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from millrace.backfill.kafka_history import backfill_clients, read_records
 from millrace.backfill.packing import Size, merged, size_of
-from millrace.backfill.preconditions import NOTHING_WRITTEN, is_marked
+from millrace.backfill.preconditions import NOTHING_WRITTEN
 from millrace.backfill.rows import Row, headers_of, to_arrow, values_of
 from millrace.backfill.writer import FENCED, Writer
 from millrace.config import StreamsConfig
@@ -26,6 +26,7 @@ from millrace.errors import ConfigError, TaskMigratedError
 from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
+from millrace.plan.backfill_marks import is_marked
 from millrace.plan.model import TopologyPlan
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, RawRecord, TopicPartition
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Final
 from millrace.backfill.kafka_history import KafkaHistory, check_unchanged
 from millrace.errors import ActiveGroupError, StreamsError
 from millrace.kafka.group_admin import GroupAdmin
-from millrace.records import OffsetAndMetadata, TopicPartition
+from millrace.plan.backfill_marks import is_marked
+from millrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["HALF_WRITTEN", "NOTHING_WRITTEN", "Preconditions", "check_group_is_empty", "is_marked"]
+__all__ = ["HALF_WRITTEN", "NOTHING_WRITTEN", "Preconditions", "check_group_is_empty"]
 
 NOTHING_WRITTEN: Final = "nothing has been written"
 HALF_WRITTEN: Final = "it has not ended, and the application refuses to start until it has"
@@ -76,8 +77,3 @@ def check_group_is_empty(group: GroupAdmin, written: str = NOTHING_WRITTEN) -> N
             f"Application {group.group_id} runs: its group has {len(members)} members ({', '.join(map(str, members[:3]))}). Stop "
             f"it, then start the backfill again; {written}"
         )
-
-
-def is_marked(positions: Mapping[TopicPartition, OffsetAndMetadata], mark: str) -> bool:
-    """Return whether the metadata of any offset begins with a mark."""
-    return any(known.metadata.startswith(mark) for known in positions.values())

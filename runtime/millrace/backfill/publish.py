@@ -12,14 +12,15 @@ started last can end: the driver's producer is started before anything is comput
 again, as that would fence the later one.
 
 Between several transactions the application must not start. So the first one commits the group's offsets as they are, with a
-mark in their metadata that the runtime refuses; the last one, or a reset, replaces it. The mark also names the backfill. An
-executor starts its producer only if all marks are those of its own backfill, as it would fence one of a later backfill, and
-writes only if that is so afterwards too. Otherwise tasks of a backfill that was frozen would fence nobody, and write after a
-later one has ended. And a backfill that finds the mark of another sets its own wherever that is, even where its application no
-longer reads, before it fences all executors of that one. An executor commits only if the marks are still there once all its
-records have offsets: Spark may run a task twice, and one that it no longer waits for may outlive the last transaction. Then
-whoever starts later waits for the end of the executor's transaction, as its records are below the end of the changelog. Once the
-mark is gone, the driver fences all executors, since the transaction of one that was killed would stay open.
+mark in their metadata that the runtime refuses; the last one, or a reset, replaces it. The mark also names the attempt, and the
+backfill that it belongs to, so that the operator can tell whose half result there is. An executor starts its producer only if
+all marks are those of its own backfill, as it would fence one of a later backfill, and writes only if that is so afterwards too.
+Otherwise tasks of a backfill that was frozen would fence nobody, and write after a later one has ended. And a backfill that
+finds the mark of another sets its own wherever that is, even where its application no longer reads, before it fences all
+executors of that one. An executor commits only if the marks are still there once all its records have offsets: Spark may run a
+task twice, and one that it no longer waits for may outlive the last transaction. Then whoever starts later waits for the end of
+the executor's transaction, as its records are below the end of the changelog. Once the mark is gone, the driver fences all
+executors, since the transaction of one that was killed would stay open.
 
 A driver that dies after its last transaction does not know that it has ended, and whoever starts it again even less. So attempts
 of the same backfill have a name in common: the last transaction also commits an offset of a group with this name, and an attempt
@@ -56,18 +57,19 @@ from millrace.backfill.partition_write import (
     transactional_id,
     versioned_changelogs,
 )
-from millrace.backfill.preconditions import HALF_WRITTEN, NOTHING_WRITTEN, Preconditions, is_marked
+from millrace.backfill.preconditions import HALF_WRITTEN, NOTHING_WRITTEN, Preconditions
 from millrace.backfill.rows import PACKED_DDL, REPORT, values_of
 from millrace.backfill.writer import Writer
 from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
-from millrace.engine.offset_metadata import UNFINISHED_BACKFILL, encode_metadata
+from millrace.engine.offset_metadata import encode_metadata
 from millrace.errors import ConfigError, StreamsError
 from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.kafka.admin_requests import pause
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import latest_offsets
-from millrace.plan.model import TopologyPlan, attempts_group, changelog_topics
+from millrace.plan.backfill_marks import UNFINISHED_BACKFILL, attempts_group, is_marked, mark_of
+from millrace.plan.model import TopologyPlan, changelog_topics
 from millrace.records import UNKNOWN_TIMESTAMP, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ class Publisher:
         self._clients = backfill_clients(StreamsConfig.of(settings))
         self._writer = Writer(self._clients, f"{plan.application_id}-backfill")
         self._attempts_group = None if attempt_of is None else attempts_group(plan.application_id, attempt_of)
-        self._mark = f"{UNFINISHED_BACKFILL} {uuid.uuid4().hex}"
+        self._mark = f"{mark_of(attempt_of)}{uuid.uuid4().hex}"
 
     def __enter__(self) -> Self:
         """Return itself."""

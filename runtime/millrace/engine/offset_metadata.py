@@ -13,13 +13,9 @@ import logging
 import struct
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from millrace.records import UNKNOWN_TIMESTAMP
-
-UNFINISHED_BACKFILL: Final = "millrace: unfinished backfill"
-"""How the metadata begins that a backfill which needs several transactions commits with every offset before the first of them;
-the last replaces it. What follows identifies the backfill."""
 
 _log = logging.getLogger(__name__)
 _HEAD = struct.Struct(">bq")

@@ -28,7 +28,6 @@ from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 
 from millrace.assignment import LATEST_OFFSET, AssignedTasks
-from millrace.engine.offset_metadata import UNFINISHED_BACKFILL
 from millrace.engine.task import StreamTask
 from millrace.engine.task_state import TaskState
 from millrace.errors import RebalanceInProgressError, StreamsError, TaskCorruptedError, UnfinishedBackfillError
@@ -40,6 +39,7 @@ from millrace.instance.restoration import SuspendReason
 from millrace.instance.standby_limits import StandbyLimits
 from millrace.instance.task_opening import WantedTask, open_task, source_changelogs
 from millrace.kafka.membership.offsets import CommittedOffsets
+from millrace.plan.backfill_marks import UNFINISHED_BACKFILL
 from millrace.records import OffsetAndMetadata, RawRecord, TaskId, TopicPartition
 
 __all__ = ["TaskManager"]

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, IsolationLevel
+from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, IsolationLevel, KafkaError
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, DeletedRecords, ListOffsetsResultInfo, OffsetSpec  # type: ignore[attr-defined]
 
@@ -119,20 +119,24 @@ def group_offsets(
 
     Raises:
         AuthorizationError: The group may not be described.
-        StreamsTimeoutError: The coordinator did not answer in time.
+        StreamsTimeoutError: The coordinator did not answer in time, or a transaction stays pending.
     """
-    deadline = Deadline(timeout_s)
+    deadline, what = Deadline(timeout_s), "read the offsets of group"
+    wanted = None if partitions is None else [ClientTopicPartition(*partition) for partition in partitions]
 
     def request(groups: Collection[str]) -> Mapping[str, Future[ConsumerGroupTopicPartitions]]:
-        wanted = None if partitions is None else [ClientTopicPartition(*partition) for partition in partitions]
         requests = [ConsumerGroupTopicPartitions(group, wanted) for group in groups]
         return admin.list_consumer_group_offsets(
             requests, require_stable=True, request_timeout=request_timeout(deadline)
         )
 
-    answer = ask("read the offsets of group", request, [group_id], timeout_s)[group_id]
-    return {
-        TopicPartition(tp.topic, tp.partition): tp.offset
-        for tp in answer.topic_partitions or ()
-        if tp.error is None and tp.offset >= 0
-    }
+    found: dict[TopicPartition, int] = {}
+    while True:
+        answer = ask(what, request, [group_id], deadline.left_s(at_least=0.1))[group_id].topic_partitions or ()
+        found |= {TopicPartition(tp.topic, tp.partition): tp.offset for tp in answer if not tp.error and tp.offset >= 0}
+        # Such an error is that of a partition, not of the whole answer.
+        pending = [tp for tp in answer if tp.error and tp.error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT]
+        if not pending:
+            return found
+        pause(deadline, f"{what} {group_id}", pending[0].error)
+        wanted = [ClientTopicPartition(tp.topic, tp.partition) for tp in pending]

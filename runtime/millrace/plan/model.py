@@ -191,11 +191,6 @@ def changelog_topics(plan: TopologyPlan) -> dict[str, PlannedChangelogTopic]:
     return {topic.name: topic for item in plan.subtopologies for topic in item.changelog_topics}
 
 
-def attempts_group(application_id: str, backfill: str) -> str:
-    """Return the group whose offsets tell the attempts of a backfill that one of them has handed over."""
-    return f"{application_id}-backfill-{backfill}"
-
-
 def external_source_topics(plan: TopologyPlan) -> frozenset[str]:
     """Return the topics that the plan reads by name and the user owns, including those of global stores."""
     named = {topic for item in plan.subtopologies for topic in item.source_topics}

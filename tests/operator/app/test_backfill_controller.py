@@ -39,10 +39,17 @@ SPEC = {"appRef": {"name": "app"}, "driver": {"serviceAccountName": "spark"}}
 
 
 class Kafka:
-    """Brokers with an empty group."""
+    """Brokers with an empty group, which know what a backfill has published."""
 
     def __init__(self):
         self.acted, self.failure = [], None
+        self.asked, self.answer = [], "Nothing"
+
+    def published(self, desired, backfill):
+        self.asked.append((desired.name, backfill))
+        if self.answer is None:
+            raise StreamsTimeoutError("no broker answered")
+        return self.answer
 
     def act(self, desired, action):
         self.acted.append((desired.name, action))
@@ -108,6 +115,12 @@ class World(PassWorld):
             if condition["type"] == kind:
                 condition["lastTransitionTime"] = at
         self.watch(BACKFILLS, self.server.put(path, backfill))
+
+    def phase_since(self, at):
+        """Let the backfill have its phase since then."""
+        path = BACKFILLS.path("default", "history")
+        backfill = self.server.objects[path]
+        self.watch(BACKFILLS, self.server.put(path, {**backfill, "status": {**backfill["status"], "phaseTime": at}}))
 
     def submit(self):
         """Make passes until the SparkApplication exists."""
@@ -229,7 +242,7 @@ def test_log_that_has_lost_its_reports_says_nothing(world):
     world.driver(application, "hello\n", "terminated")
     world.run()
     conditions = {item["type"]: item["status"] for item in world.status["conditions"]}
-    assert (world.status["phase"], conditions["PublicationBegun"]) == ("Stopping", "True")
+    assert (world.status["phase"], conditions["PublicationBegun"]) == ("Stopping", "Unknown")
 
 
 def test_long_error_is_cut_to_what_a_status_may_hold(world):
@@ -380,32 +393,91 @@ def test_half_a_state_keeps_a_deleted_backfill_until_another_one_has_succeeded(w
     assert holding_backfill(world.cluster.resources, APP) is None
 
 
-@pytest.mark.parametrize(("state", "held"), [("waiting", None), ("running", True)])
-def test_driver_that_was_never_started_has_published_nothing(world, state, held):
-    """`spark-submit` removes the pod if the submission fails: only if its program was started may there be half a result."""
+OUTCOMES = [
+    ("Nothing", "Failed", None),
+    ("Parts", "Failed", True),
+    ("Everything", "Succeeded", None),
+    (None, "Failed", True),
+]
+
+
+@pytest.mark.parametrize(("answer", "phase", "held"), OUTCOMES)
+@pytest.mark.parametrize("seen", [True, False])
+def test_brokers_are_asked_what_a_driver_without_a_log_has_published(world, seen, answer, phase, held):
+    """It has gone with its pod, before which it may have published: only if brokers do not answer, it counts as half a result."""
     world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
     world.watch(BACKFILLS, world.server.objects[BACKFILLS.path("default", "history")])
     application = world.submit()
-    pod = world.driver(application, "", state)
+    if seen:
+        pod = world.driver(application, "")
+        world.run()
+        del world.server.objects[PODS.path("default", pod["metadata"]["name"])]
+    world.spark_state(application, "FAILED")
     world.run()
+    world.kafka.answer = answer
+    world.phase_since("2026-01-01T00:00:00Z")
+    for _ in range(2):
+        world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == (phase, held)
+    uid = world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["uid"]
+    assert world.kafka.asked == [("app", uid)]
+
+
+def cancelled(world):
+    """Make passes until a job that computes is being stopped, and return its driver's pod."""
+    application = world.submit()
+    pod = world.driver(application, '{"backfill": {"state": "Computing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    world.run()
+    assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
+    return pod
+
+
+def test_job_that_begins_to_publish_while_it_is_cancelled_is_finished(world):
+    """Its pod goes before its log can be read again. The brokers are asked once nothing can be published any more."""
+    pod = cancelled(world)
+    world.run()
+    assert SPARK.path("default", "history-1") not in world.server.objects
+    world.run()
+    assert world.kafka.asked == []
+    world.kafka.answer = "Parts"
     del world.server.objects[PODS.path("default", pod["metadata"]["name"])]
+    world.run()
+    assert (world.status["phase"], world.status["attempt"], world.status["holdsApp"]) == ("Submitted", 2, True)
+    assert len(world.kafka.asked) == 1
+    published = next(item for item in world.status["conditions"] if item["type"] == "PublicationBegun")
+    assert (published["status"], published["reason"]) == ("True", "Publishing")
+
+
+def test_job_that_was_deleted_with_its_backfill_while_no_operator_ran_is_not_done_again(world):
+    """The garbage collector has deleted all that it owned. Its driver was seen before that, so it may have published."""
+    application = world.submit()
+    pod = world.driver(application, '{"backfill": {"state": "Computing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    gone = (SPARK.path("default", "history-1"), CONFIG_MAPS.path("default", "history.backfill"))
+    for path in (*gone, PODS.path("default", pod["metadata"]["name"])):
+        del world.server.objects[path]
+    for _ in range(3):
+        world.run()
+    assert (world.status["phase"], world.status["attempt"], world.status.get("holdsApp")) == ("Failed", 1, None)
+    assert world.status["message"] == "The backfill was deleted. Nothing was published."
+    assert SPARK.path("default", "history-2") not in world.server.objects
+    assert not world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"]
+
+
+def test_brokers_are_not_asked_what_the_log_of_a_driver_says(world):
+    """It was read to its end, so nobody has to guess."""
+    application = world.submit()
+    pod = world.driver(application, '{"backfill": {"state": "Failed", "message": "it is full"}}\n', "terminated")
+    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
     world.spark_state(application, "FAILED")
     for _ in range(3):
         world.run()
-    assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", held)
-
-
-@pytest.mark.parametrize(("executors", "held"), [({}, None), ({"history-1-exec-1": "FAILED"}, True)])
-def test_driver_that_came_and_went_without_an_operator_may_have_published(world, executors, held):
-    """Only the Spark operator has seen it. Without executors it has published nothing in parts."""
-    world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
-    world.watch(BACKFILLS, world.server.objects[BACKFILLS.path("default", "history")])
-    application = world.submit()
-    status = {"applicationState": {"state": "FAILED"}, "executorState": executors}
-    world.serve(SPARK, "history-1", application["spec"], metadata=application["metadata"], status=status)
-    for _ in range(3):
-        world.run()
-    assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", held)
+    assert (world.status["phase"], world.status["attempt"], world.kafka.asked) == ("Submitted", 2, [])
 
 
 def test_driver_that_ends_while_the_spark_operator_is_away_has_failed(world):

@@ -468,6 +468,75 @@ def test_vanished_driver_may_have_published():
     assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
 
 
+def test_job_that_publishes_unheard_while_it_is_cancelled_is_finished():
+    """Its pod was gone before its log could be read again: the brokers know."""
+    world = running()
+    world.deleted = True
+    world.pass_over()
+    world.spark("publish")
+    world.spark("vanish")
+    world.settle()
+    assert world.gone
+    assert (world.published, world.half, world.status.attempt) == (1, False, 2)
+
+
+def test_job_that_has_gone_with_its_backfill_is_not_done_again():
+    """Everything was deleted in the foreground while no operator ran. The brokers know that nothing was published."""
+    world = running()
+    world.deleted = True
+    world.config_maps.clear()
+    world.spark("vanish")
+    world.settle()
+    assert world.gone
+    assert (world.published, world.status.attempt) == (0, 1)
+    assert world.status.message == "The backfill was deleted. Nothing was published."
+    assert condition(world, PUBLISHING) == "False"
+
+
+@pytest.mark.parametrize("then", ["vanish", "die"])
+def test_job_that_has_handed_over_unheard_has_succeeded(then):
+    """Its application continues with everything, and nothing is done again. Nobody is asked while an executor lives."""
+    world = running(spec=spec(attempts=1))
+    world.spark("publish")
+    world.spark("report")
+    world.unreadable = True
+    world.spark(then)
+    for _ in range(4):
+        world.pass_over()
+        world.now += LOG_PATIENCE_S / 2
+    world.executors_end()
+    for _ in range(3):
+        world.pass_over()
+    assert phases(world) == ("Succeeded", False)
+    assert (world.published, world.status.attempt) == (1, 1)
+
+
+def test_vanished_spark_application_that_has_published_nothing_is_not_created_again():
+    """Though it did run, and another attempt is left: somebody has deleted it, who may do the same again."""
+    world = running()
+    world.spark("vanish")
+    world.settle()
+    assert (phases(world), world.status.attempt) == (("Failed", False), 1)
+    assert world.status.message == "SparkApplication history-1 was deleted by somebody. Nothing was published."
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_brokers_that_do_not_answer_are_waited_for_a_moment(answer):
+    """If that is too short, what may have been published in part counts as such."""
+    world = running(spec=spec(attempts=1))
+    world.spark("vanish")
+    world.brokers_answer = False
+    for seconds in (0, 5, 54):
+        world.now += seconds
+        world.pass_over()
+        assert (phases(world), condition(world, PUBLISHING)) == (("Stopping", True), "Unknown")
+    world.now += 1
+    world.brokers_answer = answer
+    world.pass_over()
+    assert phases(world) == ("Failed", not answer)
+    assert condition(world, PUBLISHING) == ("False" if answer else "Unknown")
+
+
 def test_log_that_cannot_be_read_for_a_while_changes_nothing():
     """A job that only computes is still cancelled when its log can be read again."""
     world = running()
@@ -842,7 +911,7 @@ def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts, i
     if not world.gone:
         world.settle(passes=400)
     world.app_pass()
-    if world.half or (world.held and {"vanish", "unreadable"}.intersection(events)):  # without a log nobody can tell
+    if world.half:
         assert phases(world) == ("Failed", True)
         assert world.pods == 0
         world.state = "suspended"

@@ -19,7 +19,8 @@ from millrace_operator.backfills.model import (
     SparkPod,
 )
 from millrace_operator.backfills.progress import Progress
-from millrace_operator.backfills.reconciler import has_ended, needs_members, reconcile_backfill
+from millrace_operator.backfills.reconciler import has_begun, has_ended, needs_members, reconcile_backfill
+from millrace_operator.backfills.situation import Situation
 from millrace_operator.backfills.spark_application import shown_state, state_of
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER, labels
@@ -180,13 +181,16 @@ class World:
             first_spec=self._first_spec(),
             repaired=self.repaired,
         )
+        answer = {}
         if needs_members(desired) and self.exists:
-            observed = (
-                replace(observed, members=own + self.members)
-                if self.brokers_answer
-                else replace(observed, problem="The brokers do not answer")
-            )
-        return desired, observed
+            answer = {"members": own + self.members}
+        elif has_begun(desired.status) and Situation(desired, observed).asks_brokers and self.exists:
+            assert self.current() is None, "a Spark operator may still start a driver"
+            assert not any(self.spark_pods.values()), "a job may still publish"
+            answer = {"published": "Everything" if self.attempts_group else "Parts" if self.half else "Nothing"}
+        if answer and not self.brokers_answer:
+            answer = {"problem": "The brokers do not answer"}
+        return desired, replace(observed, **answer)
 
     def _first_spec(self):
         """Return what the attempts' ConfigMap says of the application, if that has another spec now."""

@@ -12,6 +12,8 @@ from tests.kafka.support import Group, create_acl
 from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
 from tests.waiting import wait_until
 
+from millrace.backfill.kafka_history import backfill_clients
+from millrace.backfill.writer import Writer
 from millrace.dev.kafka import SaslPlain
 from millrace.errors import (
     ActiveGroupError,
@@ -25,8 +27,8 @@ from millrace.kafka.admin import delete_topics, topic_configs
 from millrace.kafka.admin_requests import give_up_when
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
-from millrace.plan.model import attempts_group
-from millrace.records import TopicPartition
+from millrace.plan.backfill_marks import attempts_group, mark_of
+from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace_operator.children import naming
 from millrace_operator.kafka.client_config import Credentials, client_config
 from millrace_operator.kafka.clusters import KafkaClusters
@@ -254,6 +256,59 @@ def test_the_group_of_a_backfills_attempts_is_deleted(clusters, app, plan):
         for _ in range(2):
             clusters.act(app, Credentials(), DeleteGroup("b-1"))
         assert [len(group.committed()) for group in groups] == [1, 0, 1]
+
+
+class Driver:
+    """What a backfill's driver does with the offsets of an application's group."""
+
+    def __init__(self, app, plan):
+        config = client_config(app, Credentials())
+        self.id, self.partition = config.application_id, TopicPartition(source_of(plan), 0)
+        self.writer = Writer(backfill_clients(config), f"{self.id}-backfill")
+
+    def commit(self, metadata, hands_over=None):
+        """Commit the offset with this metadata, and that of the attempts of a backfill, if one is named."""
+        with self.writer.transaction():
+            if hands_over is not None:
+                self.writer.add_offsets(attempts_group(self.id, hands_over), {self.partition: OffsetAndMetadata(7)})
+            self.writer.commit(self.id, {self.partition: OffsetAndMetadata(7, metadata)})
+
+
+@pytest.fixture
+def driver(app, plan):
+    """Give the driver of a backfill of the application."""
+    driver = Driver(app, plan)
+    yield driver
+    driver.writer.close()
+
+
+def test_what_a_backfill_has_published(clusters, app, driver):
+    """The mark in the offsets says whose half result there is; the group of its attempts says who has handed over."""
+
+    def published(*backfills):
+        return [clusters.published(app, Credentials(), backfill) for backfill in backfills]
+
+    assert published("b-1") == ["Nothing"]
+    driver.commit("")
+    assert published("b-1") == ["Nothing"]
+    driver.commit(f"{mark_of('b-1')}attempt")
+    assert published("b-1", "b-2", "b") == ["Parts", "Nothing", "Nothing"]
+    driver.commit(f"{mark_of(None)}attempt")
+    assert published("b-1", "b-2") == ["Nothing", "Nothing"]
+    driver.commit("", hands_over="b-2")
+    assert published("b-1", "b-2") == ["Nothing", "Everything"]
+    driver.commit(f"{mark_of('b-1')}again")
+    assert published("b-1", "b-2") == ["Parts", "Everything"]
+
+
+def test_nobody_knows_what_a_pending_transaction_publishes(hurried, app, driver):
+    """It may have been committed although its offsets are not in the groups yet."""
+    driver.commit(f"{mark_of('b-1')}attempt")
+    with driver.writer.transaction():
+        driver.writer.add_offsets(driver.id, {driver.partition: OffsetAndMetadata(9)})
+        with pytest.raises(StreamsTimeoutError):
+            hurried.published(app, Credentials(), "b-1")
+    wait_until(lambda: hurried.published(app, Credentials(), "b-1") == "Parts", "it was aborted")
 
 
 def test_whose_members_are(clusters, kafka, plan, app):
