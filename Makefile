@@ -26,7 +26,11 @@ $(READY): requirements-dev.lock pyproject.toml
 	@touch $(READY)
 
 .PHONY: test
-test: lint types layers ## Lint, check types and layers, run every test (real Kafka, real RocksDB)
+test: lint types layers ## Lint, check types and layers, run the tests (real Kafka, RocksDB and Spark)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not thorough' $(PYTEST_ARGS) $(TESTS)
+
+.PHONY: test-all
+test-all: lint types layers ## Also run the slow variants of tests that `make test` runs
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) $(TESTS)
 
 .PHONY: lint

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from millrace.backfill.executor import TaskFunction
 from millrace.backfill.history import Backfill
 from millrace.backfill.packing import unpacked
-from millrace.backfill.rows import REPORT, Row, to_arrow
+from millrace.backfill.rows import REPORT, Row, headers_of, to_arrow, values_of
 from millrace.backfill.stages import plan_stages, shuffled_topics
 from millrace.config import StreamsConfig
 from millrace.engine.global_task import GlobalStateTask
@@ -346,11 +347,13 @@ def single_rows(rows: Sequence[Row]) -> list[Row]:
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:
     """Return the rows of a batch of Arrow."""
-    found = []
-    for row in batch.to_pylist():
-        headers = Headers((one["name"], one["value"]) for one in row.pop("headers") or ())
-        found.append(Row(**row, headers=headers))
-    return found
+    names = [name for name in Row._fields if name in batch.schema.names]
+    return list(map(Row, *(headers_of(batch) if name == "headers" else values_of(batch, name) for name in names)))
+
+
+def collected(rows: DataFrame) -> list[Row]:
+    """Return rows of Spark, much faster than `collect` does."""
+    return [row for batch in rows.toArrow().to_batches() for row in rows_of(batch)]
 
 
 def step(task: StreamTask) -> bool:

@@ -323,6 +323,7 @@ def test_an_executor_that_runs_out_of_memory(spark, app):
     assert app.committed() == {}
 
 
+@pytest.mark.thorough
 def test_an_executor_whose_disk_is_full(kafka, tmp_path):
     """State that does not fit on an executor's disk ends the backfill with what helps; nothing is written."""
     app = App(kafka)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.backfill.support import SETTINGS, Engine, Partitions, differences, result_of, run_without_spark
+from tests.backfill.support import SETTINGS, Engine, Partitions, collected, differences, result_of, run_without_spark
 from tests.golden.support import L, longs, pair, windowed_out
 
 from millrace.backfill.collector import Outputs
@@ -108,4 +108,4 @@ def test_300_000_records_in_spark_give_what_the_engine_gives(spark):
     backfill = backfill_of(25_000)
     expected = engine_of(backfill).run()
     computed = compute(spark, backfill)
-    assert differences(expected, result_of(computed.plan, computed.records().collect()))[:3] == []
+    assert differences(expected, result_of(computed.plan, collected(computed.records())))[:3] == []

@@ -190,7 +190,7 @@ def test_progress_and_result_as_json(shop, tmp_path):
     ("serde", "function", "code", "state", "says"),
     [
         ("Serdes.long()", "str", 2, "Refused", "cannot read the value at offset 0 of "),
-        ("Serdes.string()", "int", 1, "Failed", "ValueError"),
+        pytest.param("Serdes.string()", "int", 1, "Failed", "ValueError", marks=pytest.mark.thorough),
         ("AvroSerde(NOWHERE, '\"string\"')", "str", 1, "Failed", "cannot read the value at offset 0 of "),
     ],
 )

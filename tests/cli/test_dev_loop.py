@@ -133,6 +133,7 @@ def test_application_is_run_changed_and_reset(app):
     assert "words-v1-totals-changelog" in names
 
 
+@pytest.mark.thorough
 def test_reset_asks_and_starts_where_it_is_told(app):
     """On a terminal the user is asked; with `--to-latest` the input that is there is not counted again."""
     app.millrace("dev", "up", "--detach")
@@ -156,6 +157,7 @@ def test_reset_asks_and_starts_where_it_is_told(app):
     assert app.counts() == {"old": 1, "new": 1}  # counted from one on, not two
 
 
+@pytest.mark.thorough
 def test_policy_starts_a_program_that_the_state_does_not_fit(app):
     """With `--topology-policy Warn` it runs all the same, and from then on its own plan counts."""
     app.millrace("dev", "up", "--detach")
@@ -185,6 +187,7 @@ def test_reload_runs_the_changed_program(app):
     assert "Changed: words.py" in log.read_text()
 
 
+@pytest.mark.thorough
 def test_manifest_that_is_removed_while_it_is_watched(app):
     """It is told what is missing, what runs keeps running, and with the file back the replicas are restarted."""
     app.millrace("dev", "up", "--detach", "--reload")
@@ -206,6 +209,7 @@ def test_manifest_that_is_removed_while_it_is_watched(app):
     app.wait_for({"one": 2})
 
 
+@pytest.mark.thorough
 def test_replica_that_dies_does_not_run_a_program_that_the_state_does_not_fit(app):
     """It is checked like a reload, and what is wrong is shown; with the program as it was, all goes on."""
     app.millrace("dev", "up", "--detach", "--reload")
@@ -271,6 +275,7 @@ def test_interrupt_ends_what_reads_or_writes_while_brokers_are_gone(app):
         assert follower.returncode == 130
 
 
+@pytest.mark.thorough
 def test_port_that_is_in_use(app):
     """A port that was asked for must be free; one that is only remembered is replaced, and said."""
     app.millrace("dev", "up", "--detach")

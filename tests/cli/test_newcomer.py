@@ -107,7 +107,12 @@ class Newcomer:
         wait_until(reached, lambda: f"{self.counts()} reaches {counts}", PATIENCE_S)
 
 
-@pytest.fixture(params=pythons().values(), ids=pythons().keys())
+@pytest.fixture(
+    params=[
+        pytest.param(python, id=version, marks=[] if python == sys.executable else pytest.mark.thorough)
+        for version, python in pythons().items()
+    ]
+)
 def newcomer(request, tmp_path, wheels):
     """Yield somebody without Millrace; what they have started is stopped at the end."""
     newcomer = Newcomer(request.param, tmp_path, wheels)

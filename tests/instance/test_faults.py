@@ -27,6 +27,7 @@ from tests.instance.support import (
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
+GUARANTEES = ["exactly_once_v2", pytest.param("at_least_once", marks=pytest.mark.thorough)]
 PARTITIONS = 4
 WORDS = 40
 
@@ -108,7 +109,7 @@ def replicas_for(kafka, tmp_path, guarantee, *, static=True, **others):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_kills_and_a_broker_restart(crash_kafka, tmp_path, guarantee):
     """Replicas are killed repeatedly, and once all of them and the broker: exactly-once is exact, at-least-once loses nothing.
 
@@ -178,7 +179,7 @@ def test_zombie_is_fenced(crash_kafka, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_brokers_restarted_one_after_the_other(own_kafka, tmp_path, guarantee):
     """All brokers are restarted in turn under load, as in an upgrade: exactly-once stays exact, at-least-once loses nothing."""
     kafka = own_kafka(3)

@@ -380,8 +380,8 @@ def test_both_describe_the_same_topology(class_path):
     [
         ("java", "exactly_once_v2", None),
         ("python", "exactly_once_v2", "3.3"),
-        ("java", "at_least_once", "4.2"),
-        ("python", "at_least_once", None),
+        pytest.param("java", "at_least_once", "4.2", marks=pytest.mark.thorough),
+        pytest.param("python", "at_least_once", None, marks=pytest.mark.thorough),
     ],
 )
 def test_both_share_a_classic_group(purchases, first, guarantee, upgrade_from):

@@ -371,7 +371,7 @@ def _check_history(what, before, after, expected, language, phase):
         _check_same(what, {read: after[read] for read in reads}, {read: before[read] for read in reads})
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize("guarantee", [pytest.param("at_least_once", marks=pytest.mark.thorough), "exactly_once_v2"])
 @pytest.mark.parametrize(
     "languages", [("java", "python", "java"), ("python", "java", "python")], ids=["java-first", "python-first"]
 )
