@@ -143,7 +143,7 @@ class BackfillController:
             if needs_members(desired):
                 return replace(observed, members=self._members(of, observed))
             if Situation(desired, observed).asks_brokers:
-                return replace(observed, published=context.kafka.published(of, desired.uid))
+                return replace(observed, published=context.kafka.published(_of_attempts(of, observed), desired.uid))
         except StreamsError as error:
             return replace(observed, problem=str(error))
         except ApiError as error:
@@ -314,6 +314,14 @@ class BackfillController:
             write_status(self.context.requests, self.context.resources, BACKFILLS, resource, status)
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
+
+
+def _of_attempts(app: DesiredApp, observed: ObservedBackfill) -> DesiredApp:
+    """Return the application as it was for the attempts, which write to the brokers that it had then."""
+    first = observed.first_spec
+    if first is None:
+        return app
+    return replace(app, spec=first, manifest=first.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 def _needs_app(desired: DesiredBackfill) -> bool:

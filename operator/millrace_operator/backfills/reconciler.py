@@ -55,7 +55,7 @@ from millrace_operator.backfills.model import (
     ObservedBackfill,
 )
 from millrace_operator.backfills.progress import summary
-from millrace_operator.backfills.situation import IN_ONE, UNHEARD, UNREADABLE, Situation
+from millrace_operator.backfills.situation import IN_ONE, STOPPED, UNHEARD, UNREADABLE, Situation
 from millrace_operator.backfills.spark_application import (
     Attempt,
     SparkState,
@@ -83,7 +83,6 @@ _ORPHANS_PATIENCE_S: Final = 60.0
 _LATER_S: Final = 5.0
 _SOON_S: Final = 1.0
 _TURN: Final = "OthersFinished"
-_STOPPED: Final = "SparkPodsStopped"
 _CREATED: Final = "SparkApplicationCreated"
 
 Outcome = Literal["Succeeded", "Failed", "Refused", "Cancelled", "Retry"]
@@ -137,8 +136,8 @@ def with_problem(desired: DesiredBackfill, now: float, problem: str) -> StreamsB
     this = Situation(desired, ObservedBackfill(now))
     if this.status.phase != "Stopping":
         return this.status.model_copy(update={"message": problem})
-    others = (item for item in this.status.conditions if item.type != _STOPPED)
-    stopped = this.condition(_STOPPED, "False", "NotSeen", problem)
+    others = (item for item in this.status.conditions if item.type != STOPPED)
+    stopped = this.condition(STOPPED, "False", "NotSeen", problem)
     return this.status.model_copy(update={"conditions": (*others, stopped)})
 
 
@@ -285,11 +284,11 @@ class _Pass(Situation):
             return self._wait_for_the_log("Computing")
         if self.running or self.living:
             what = still_there([item["metadata"]["name"] for item in self.running], self.living)
-            condition = self.condition(_STOPPED, "False", "Stopping", what)
+            condition = self.condition(STOPPED, "False", "Stopping", what)
             actions = self._deletions([] if outcome == "Succeeded" else self.running)
             return BackfillDecision(actions, self._status("Stopping", message, condition), (), _SOON_S)
         if self.waits_for_brokers:
-            return BackfillDecision((), self._status("Stopping", message), (), _LATER_S)
+            return BackfillDecision((), self._status("Stopping", message, self.nothing_is_left), (), _LATER_S)
         return self._stopped(outcome, message)
 
     def _stopped(self, outcome: str, message: str) -> BackfillDecision:
@@ -445,8 +444,8 @@ class _Pass(Situation):
     ) -> BackfillDecision:
         good = phase == "Succeeded"
         conditions = [self.condition("Complete" if good else "Failed", "True", phase, message)]
-        if self.known(_STOPPED) is not None:
-            conditions.append(self.condition(_STOPPED, "True", "Stopped", "No Spark pod is left that may still write."))
+        if self.known(STOPPED) is not None:
+            conditions.append(self.nothing_is_left)
         status = self._status(phase, message, *conditions).model_copy(
             update={"completion_time": timestamp(self.observed.now), "holds_app": holds or None, "outcome": None}
         )

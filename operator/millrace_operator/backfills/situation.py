@@ -27,11 +27,12 @@ _PUBLICATIONS: Final[Mapping[str, tuple[Literal["True", "Unknown"], str]]] = {
     UNHEARD: ("Unknown", MAYBE_PARTS),
 }
 """How attempts may have begun to publish: reasons of that condition, with its status and message."""
+STOPPED: Final = "SparkPodsStopped"
 UNREADABLE: Final = "DriverLogUnreadable"
 LOG_PATIENCE_S: Final = 300.0
 """How long the log of a driver that has ended is waited for, if it cannot be read."""
 _ANSWER_PATIENCE_S: Final = 60.0
-"""Until how long after its job has ended a backfill waits for brokers that do not answer."""
+"""How long a backfill of which nothing is left waits for brokers that do not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,12 @@ class Situation:
         return (was_there or ended) and self.log_is_gone and self.status.phase not in {"Publishing", "Stopping"}
 
     @property
+    def went_unanswered(self) -> bool:
+        """Whether a job that did run was stopped, its log is gone, and the brokers do not say what it has published since."""
+        ran = self.status.spark is not None and self.status.spark.driver_pod is not None
+        return ran and self.status.phase == "Stopping" and self.log_is_gone and self.observed.problem is not None
+
+    @property
     def publication(self) -> str | None:
         """How attempts have begun to publish, as the reason of a condition; None if none has.
 
@@ -172,7 +179,10 @@ class Situation:
         in_parts = progress is not None and progress.has_published and not progress.in_one_transaction
         if in_parts or before == _IN_PARTS or answer in {"Parts", "Everything"}:
             return _IN_PARTS
-        if answer is None and (self.went_unheard or before == UNHEARD):
+        unheard = (
+            before == UNHEARD and not self.reports_publishing
+        )  # else the brokers had nothing of earlier attempts in parts
+        if answer is None and (self.went_unheard or self.went_unanswered or unheard):
             return UNHEARD
         return IN_ONE if self.reports_publishing or before == IN_ONE else None
 
@@ -204,7 +214,15 @@ class Situation:
     def waits_for_brokers(self) -> bool:
         """Whether they were asked in vain, and may still answer in a moment."""
         asked = self.status.phase == "Stopping" and self.observed.problem is not None
-        return asked and self.waited_s(self.status.phase_time) < _ANSWER_PATIENCE_S
+        known = self.known(STOPPED)
+        since = known.last_transition_time if known is not None and known.status == "True" else None
+        # An earlier attempt may have stopped too.
+        return asked and min(self.waited_s(since), self.waited_s(self.status.phase_time)) < _ANSWER_PATIENCE_S
+
+    @property
+    def nothing_is_left(self) -> Condition:
+        """The condition that no Spark pod is left."""
+        return self.condition(STOPPED, "True", "Stopped", "No Spark pod is left that may still write.")
 
     @property
     def conditions_of_publication(self) -> tuple[Condition, ...]:

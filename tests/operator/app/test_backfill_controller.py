@@ -43,10 +43,11 @@ class Kafka:
 
     def __init__(self):
         self.acted, self.failure = [], None
-        self.asked, self.answer = [], "Nothing"
+        self.asked, self.answer, self.servers = [], "Nothing", []
 
     def published(self, desired, backfill):
         self.asked.append((desired.name, backfill))
+        self.servers.append(desired.manifest["kafka"]["bootstrapServers"])
         if self.answer is None:
             raise StreamsTimeoutError("no broker answered")
         return self.answer
@@ -121,6 +122,17 @@ class World(PassWorld):
         path = BACKFILLS.path("default", "history")
         backfill = self.server.objects[path]
         self.watch(BACKFILLS, self.server.put(path, {**backfill, "status": {**backfill["status"], "phaseTime": at}}))
+
+    def stopped_since(self, at):
+        """Let the backfill stop since then, and have nothing left that may still write."""
+        path = BACKFILLS.path("default", "history")
+        backfill = self.server.objects[path]
+        conditions = [
+            {**item, "lastTransitionTime": at} if item["type"] == "SparkPodsStopped" else item
+            for item in backfill["status"]["conditions"]
+        ]
+        status = {**backfill["status"], "phaseTime": at, "conditions": conditions}
+        self.watch(BACKFILLS, self.server.put(path, {**backfill, "status": status}))
 
     def submit(self):
         """Make passes until the SparkApplication exists."""
@@ -415,12 +427,14 @@ def test_brokers_are_asked_what_a_driver_without_a_log_has_published(world, seen
     world.spark_state(application, "FAILED")
     world.run()
     world.kafka.answer = answer
-    world.phase_since("2026-01-01T00:00:00Z")
-    for _ in range(2):
-        world.run()
+    world.run()
+    if answer is None:
+        assert world.status["phase"] == "Stopping"
+        world.stopped_since("2026-01-01T00:00:00Z")
+    world.run()
     assert (world.status["phase"], world.status.get("holdsApp")) == (phase, held)
     uid = world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["uid"]
-    assert world.kafka.asked == [("app", uid)]
+    assert set(world.kafka.asked) == {("app", uid)}
 
 
 def cancelled(world):
@@ -449,6 +463,26 @@ def test_job_that_begins_to_publish_while_it_is_cancelled_is_finished(world):
     assert len(world.kafka.asked) == 1
     published = next(item for item in world.status["conditions"] if item["type"] == "PublicationBegun")
     assert (published["status"], published["reason"]) == ("True", "Publishing")
+
+
+def test_brokers_that_the_attempts_had_are_asked(world):
+    """The application has others now, which know nothing of the backfill."""
+    application = world.submit()
+    pod = world.driver(application, '{"backfill": {"state": "Computing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    before = world.spec["kafka"]["bootstrapServers"]
+    world.spec["kafka"] = {**world.spec["kafka"], "bootstrapServers": ["others:9092"]}
+    world.app_status(currentRevision=world.revision, backfill="history")
+    world.run()
+    assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
+    world.run()
+    del world.server.objects[PODS.path("default", pod["metadata"]["name"])]
+    world.kafka.answer = "Everything"
+    world.run()
+    assert world.kafka.servers == [before]
+    world.run()
+    assert world.status["phase"] == "Succeeded"
 
 
 def test_job_that_was_deleted_with_its_backfill_while_no_operator_ran_is_not_done_again(world):

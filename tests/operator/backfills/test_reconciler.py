@@ -526,7 +526,7 @@ def test_brokers_that_do_not_answer_are_waited_for_a_moment(answer):
     world = running(spec=spec(attempts=1))
     world.spark("vanish")
     world.brokers_answer = False
-    for seconds in (0, 5, 54):
+    for seconds in (0, 5, 59):
         world.now += seconds
         world.pass_over()
         assert (phases(world), condition(world, PUBLISHING)) == (("Stopping", True), "Unknown")
@@ -535,6 +535,57 @@ def test_brokers_that_do_not_answer_are_waited_for_a_moment(answer):
     world.pass_over()
     assert phases(world) == ("Failed", not answer)
     assert condition(world, PUBLISHING) == ("False" if answer else "Unknown")
+
+
+def test_brokers_are_waited_for_from_when_they_can_be_asked():
+    """Not from when the job has failed: its executors may live on for longer than that."""
+    world = running(spec=spec(attempts=1))
+    world.unreadable = True
+    world.spark("die")
+    for _ in range(4):
+        world.pass_over()
+        world.now += LOG_PATIENCE_S / 2
+    assert world.status.phase == "Stopping"
+    world.executors_end()
+    world.brokers_answer = False
+    world.pass_over()
+    assert phases(world) == ("Stopping", True)
+    world.brokers_answer = True
+    world.pass_over()
+    assert phases(world) == ("Failed", False)
+
+
+def test_cancelled_job_that_is_gone_may_have_published_if_brokers_do_not_answer():
+    """It ran when it was last heard of: it is done again, so that there is no half state."""
+    world = running()
+    world.deleted = True
+    world.pass_over()
+    world.spark("publish")
+    world.spark("vanish")
+    world.brokers_answer = False
+    world.pass_over()
+    world.now += 60
+    world.pass_over()
+    assert (phases(world), world.status.attempt) == (("Submitted", True), 2)
+    assert condition(world, PUBLISHING) == "Unknown"
+
+
+def test_attempt_that_publishes_in_one_transaction_after_one_that_went_unheard_is_finished():
+    """There was no half state when it began, and its result comes as a whole."""
+    world = running(in_one_transaction=True)
+    world.brokers_answer = False
+    world.spark("vanish")
+    for _ in range(4):
+        world.pass_over()
+        world.now += 60
+    assert (phases(world), world.status.attempt) == (("Submitted", True), 2)
+    world.spark("start")
+    world.spark("compute")
+    world.spark("publish")
+    world.pass_over()
+    world.deleted = True
+    world.pass_over()
+    assert phases(world) == ("Publishing", True)
 
 
 def test_log_that_cannot_be_read_for_a_while_changes_nothing():
