@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS ?= tests runtime operator
 PYTEST_ARGS ?=
+# Tests wait for about half of their time.
+WORKERS ?= 3
 
 .PHONY: help
 help: ## Show this list
@@ -27,11 +29,11 @@ $(READY): requirements-dev.lock pyproject.toml
 
 .PHONY: test
 test: lint types layers ## Lint, check types and layers, run the tests (real Kafka, RocksDB and Spark)
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not thorough' $(PYTEST_ARGS) $(TESTS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not thorough' $(PYTEST_ARGS) $(TESTS)
 
 .PHONY: test-all
 test-all: lint types layers ## Also run the slow variants of tests that `make test` runs
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) $(TESTS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) $(TESTS)
 
 .PHONY: lint
 lint: $(READY) ## Check style and formatting
