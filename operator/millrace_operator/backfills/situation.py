@@ -122,14 +122,20 @@ class Situation:
         return reported or handed_over or (self.application is not None and state_of(self.application) == "Succeeded")
 
     @property
+    def driver_was_seen(self) -> bool:
+        """Whether the latest attempt's driver has been there."""
+        return self.status.spark is not None and self.status.spark.driver_pod is not None
+
+    @property
     def driver_ended_s(self) -> float:
         """How long ago the latest attempt's driver ended, or since when it has been gone; 0 if it may still run."""
         driver = next((pod for pod in self.pods if pod.is_driver), None)
         if driver is not None:
             return 0.0 if driver.lives else self.waited_s(driver.ended_at)
-        was_there = self.status.spark is not None and self.status.spark.driver_pod is not None
         # Without its reports the phase is `Submitted` again.
-        return self.waited_s(self.status.phase_time) if was_there and self.status.phase == "Submitted" else 0.0
+        return (
+            self.waited_s(self.status.phase_time) if self.driver_was_seen and self.status.phase == "Submitted" else 0.0
+        )
 
     @property
     def log_is_late(self) -> bool:
@@ -156,15 +162,16 @@ class Situation:
     @property
     def went_unheard(self) -> bool:
         """Whether the latest attempt may have begun to publish without being heard: it may have run, and its log is gone."""
-        was_there = self.status.spark is not None and self.status.spark.driver_pod is not None
         ended = self.application is not None and state_of(self.application) == "Failed"  # perhaps the operator was away
-        return (was_there or ended) and self.log_is_gone and self.status.phase not in {"Publishing", "Stopping"}
+        return (
+            (self.driver_was_seen or ended) and self.log_is_gone and self.status.phase not in {"Publishing", "Stopping"}
+        )
 
     @property
     def went_unanswered(self) -> bool:
         """Whether a job that did run was stopped, its log is gone, and the brokers do not say what it has published since."""
-        ran = self.status.spark is not None and self.status.spark.driver_pod is not None
-        return ran and self.status.phase == "Stopping" and self.log_is_gone and self.observed.problem is not None
+        is_stopped = self.driver_was_seen and self.status.phase == "Stopping"
+        return is_stopped and self.log_is_gone and self.observed.problem is not None
 
     @property
     def publication(self) -> str | None:
@@ -179,9 +186,8 @@ class Situation:
         in_parts = progress is not None and progress.has_published and not progress.in_one_transaction
         if in_parts or before == _IN_PARTS or answer in {"Parts", "Everything"}:
             return _IN_PARTS
-        unheard = (
-            before == UNHEARD and not self.reports_publishing
-        )  # else the brokers had nothing of earlier attempts in parts
+        # An attempt publishes in one transaction only if earlier ones have left nothing in parts.
+        unheard = before == UNHEARD and not self.reports_publishing
         if answer is None and (self.went_unheard or self.went_unanswered or unheard):
             return UNHEARD
         return IN_ONE if self.reports_publishing or before == IN_ONE else None

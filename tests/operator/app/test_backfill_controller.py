@@ -108,6 +108,10 @@ class World(PassWorld):
         metadata = {**backfill["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
         self.watch(BACKFILLS, self.server.put(path, {**backfill, "metadata": metadata}))
 
+    def allow_one_attempt(self):
+        """Let the backfill have one attempt only."""
+        self.watch(BACKFILLS, self.serve(BACKFILLS, "history", {**SPEC, "attempts": 1}))
+
     def condition_since(self, kind, at):
         """Let a condition have its status since then."""
         path = BACKFILLS.path("default", "history")
@@ -122,17 +126,6 @@ class World(PassWorld):
         path = BACKFILLS.path("default", "history")
         backfill = self.server.objects[path]
         self.watch(BACKFILLS, self.server.put(path, {**backfill, "status": {**backfill["status"], "phaseTime": at}}))
-
-    def stopped_since(self, at):
-        """Let the backfill stop since then, and have nothing left that may still write."""
-        path = BACKFILLS.path("default", "history")
-        backfill = self.server.objects[path]
-        conditions = [
-            {**item, "lastTransitionTime": at} if item["type"] == "SparkPodsStopped" else item
-            for item in backfill["status"]["conditions"]
-        ]
-        status = {**backfill["status"], "phaseTime": at, "conditions": conditions}
-        self.watch(BACKFILLS, self.server.put(path, {**backfill, "status": status}))
 
     def submit(self):
         """Make passes until the SparkApplication exists."""
@@ -360,8 +353,7 @@ def test_what_an_earlier_backfill_of_the_name_has_left_is_waited_for(world, kind
 
 def test_namespace_that_is_deleted_ends_a_backfill_that_publishes(world):
     """Nothing can be created in it any more, and the finalizer must not keep it."""
-    world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
-    world.watch(BACKFILLS, world.server.objects[BACKFILLS.path("default", "history")])
+    world.allow_one_attempt()
     application = world.submit()
     world.driver(application, '{"backfill": {"state": "Publishing"}}\n')
     world.spark_state(application, "RUNNING")
@@ -382,8 +374,7 @@ def test_namespace_that_is_deleted_ends_a_backfill_that_publishes(world):
 def test_half_a_state_keeps_a_deleted_backfill_until_another_one_has_succeeded(world):
     """The application would be started on it as soon as the resource is gone."""
     world.spec["state"] = "running"
-    world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
-    world.watch(BACKFILLS, world.server.objects[BACKFILLS.path("default", "history")])
+    world.allow_one_attempt()
     application = world.submit()
     log = '{"backfill": {"state": "Publishing"}}\n'
     world.driver(application, log)
@@ -417,8 +408,7 @@ OUTCOMES = [
 @pytest.mark.parametrize("seen", [True, False])
 def test_brokers_are_asked_what_a_driver_without_a_log_has_published(world, seen, answer, phase, held):
     """It has gone with its pod, before which it may have published: only if brokers do not answer, it counts as half a result."""
-    world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
-    world.watch(BACKFILLS, world.server.objects[BACKFILLS.path("default", "history")])
+    world.allow_one_attempt()
     application = world.submit()
     if seen:
         pod = world.driver(application, "")
@@ -430,7 +420,8 @@ def test_brokers_are_asked_what_a_driver_without_a_log_has_published(world, seen
     world.run()
     if answer is None:
         assert world.status["phase"] == "Stopping"
-        world.stopped_since("2026-01-01T00:00:00Z")
+        world.phase_since("2026-01-01T00:00:00Z")
+        world.condition_since("SparkPodsStopped", "2026-01-01T00:00:00Z")
     world.run()
     assert (world.status["phase"], world.status.get("holdsApp")) == (phase, held)
     uid = world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["uid"]
@@ -516,8 +507,7 @@ def test_brokers_are_not_asked_what_the_log_of_a_driver_says(world):
 
 def test_driver_that_ends_while_the_spark_operator_is_away_has_failed(world):
     """The SparkApplication says for ever that it runs, and the application would stay stopped for as long."""
-    world.serve(BACKFILLS, "history", {**SPEC, "attempts": 1})
-    world.watch(BACKFILLS, world.server.objects[BACKFILLS.path("default", "history")])
+    world.allow_one_attempt()
     application = world.submit()
     world.driver(application, '{"backfill": {"state": "Computing"}}\n')
     world.spark_state(application, "RUNNING")

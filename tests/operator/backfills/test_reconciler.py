@@ -468,18 +468,6 @@ def test_vanished_driver_may_have_published():
     assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
 
 
-def test_job_that_publishes_unheard_while_it_is_cancelled_is_finished():
-    """Its pod was gone before its log could be read again: the brokers know."""
-    world = running()
-    world.deleted = True
-    world.pass_over()
-    world.spark("publish")
-    world.spark("vanish")
-    world.settle()
-    assert world.gone
-    assert (world.published, world.half, world.status.attempt) == (1, False, 2)
-
-
 def test_job_that_has_gone_with_its_backfill_is_not_done_again():
     """Everything was deleted in the foreground while no operator ran. The brokers know that nothing was published."""
     world = running()
@@ -668,13 +656,14 @@ def test_dry_run_is_cancelled_without_its_log():
     assert (world.gone, world.status.attempt, world.applications) == (True, 1, {})
 
 
-def test_job_that_publishes_while_it_is_cancelled_is_finished():
-    """Its last report shows that it was faster than its deletion."""
+@pytest.mark.parametrize("then", ["fail", "vanish"])
+def test_job_that_publishes_while_it_is_cancelled_is_finished(then):
+    """Its last report shows that it was faster than its deletion; if its log is gone with its pod, the brokers know."""
     world = running()
     world.deleted = True
     world.pass_over()
     world.spark("publish")
-    world.spark("fail")
+    world.spark(then)
     world.settle()
     assert world.gone
     assert (world.published, world.half, world.status.attempt) == (1, False, 2)
