@@ -7,29 +7,66 @@ import sys
 
 import pytest
 
-PROGRAM = """\
+OUT_OF_MEMORY = """\
 from millrace.backfill.failures import spark_failures
 from millrace.cli.backfill import start_session
 
 if __name__ == "__main__":
     spark = start_session("local[1]", "test")
-    with spark_failures():
+    with spark_failures(spark):
         spark.range(1).selectExpr("id", "repeat(space(cast(1000000 + id AS int)), 1500)").collect()
+"""
+
+STOPPED_AND_KILLED = """\
+from millrace.backfill.failures import spark_failures
+from millrace.cli.backfill import start_session
+from millrace.errors import StreamsError
+
+def collect():
+    try:
+        with spark_failures(spark):
+            spark.range(1).collect()
+    except StreamsError as error:
+        print(error)
+
+if __name__ == "__main__":
+    spark = start_session("local[1]", "test")
+    collect()
+    spark.sparkContext._jsc.sc().stop()
+    collect()
+    java = spark.sparkContext._gateway.proc
+    java.kill()
+    java.wait()
+    collect()
 """
 
 
 @pytest.mark.slow
 def test_java_that_runs_out_of_memory(tmp_path):
     """It is said, with what helps, also if Java ends before it has told why."""
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    path = os.pathsep.join(path for path in sys.path if path)
-    ended = subprocess.run(
-        [sys.executable, program], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
+    ended = run(tmp_path, OUT_OF_MEMORY)
     assert ended.returncode == 1
     assert "OutOfMemoryError" in ended.stderr
     assert re.search(
         r"StreamsError: (Spark's Java process no longer answers|An executor did not survive \(OutOf)", ended.stderr
     )
     assert "SPARK_DRIVER_MEMORY=4g" in ended.stderr
+
+
+@pytest.mark.slow
+def test_java_that_has_stopped_or_is_gone(tmp_path):
+    """Whatever fails because of it, that is what is said."""
+    ended = run(tmp_path, STOPPED_AND_KILLED)
+    assert ended.returncode == 0
+    first, second = ended.stdout.splitlines()
+    assert first == second
+    assert first.startswith("Spark's Java process no longer answers")
+
+
+def run(tmp_path, text):
+    """Run a program of its own, as a process has but one Java."""
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    path = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)

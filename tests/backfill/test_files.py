@@ -57,7 +57,7 @@ def table(spark):
 
 def records(spark, *sources):
     """Return the rows of files in the order in which tasks would get them."""
-    with spark_failures():
+    with spark_failures(spark):
         return history(*sources).rows(spark).orderBy("topic", "partition", "number").collect()
 
 
@@ -128,7 +128,7 @@ def test_a_registry_that_is_down_is_not_the_fault_of_the_data(spark, table, tmp_
     path = str(tmp_path / "table")
     table.write.parquet(path)
     source = FileSource("lines", path, COLUMNS)
-    with pytest.raises(UnavailableSerdeError, match="No schema for 'v"), spark_failures():
+    with pytest.raises(UnavailableSerdeError, match="No schema for 'v"), spark_failures(spark):
         history(source, program=ReadWithUnavailableSerde("lines")).rows(spark).collect()
 
 
@@ -162,9 +162,12 @@ def test_formats_of_packages(spark, tmp_path, form):
     ],
     ids=["delta 4.4.0 for Spark 4.2", "iceberg 1.12.0 for Spark 4.1"],
 )
-def test_packages_for_another_spark(said):
+def test_packages_for_another_spark(spark, said):
     """What Java said of them in Spark 4.3 becomes an error that says why, and what to do."""
-    with pytest.raises(ConfigError, match=r"made for another version than Spark .* as Parquet files"), spark_failures():
+    with (
+        pytest.raises(ConfigError, match=r"made for another version than Spark .* as Parquet files"),
+        spark_failures(spark),
+    ):
         raise PySparkException(
             f"An error occurred while calling o63.collectToPython.\n: {said}\n\tat org.apache.spark.X"
         )

@@ -13,6 +13,7 @@ from typing import Final
 import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from millrace import errors
 
@@ -30,6 +31,9 @@ _LINKAGE: Final = re.compile(
 )
 """What Java says of classes that were compiled for others than those that are there."""
 
+_CALLING: Final = re.compile(r"^An error occurred while calling \S+\n: ")
+"""What PySpark puts before that."""
+
 _GONE: Final = (
     "Spark's Java process no longer answers, and says above why. If it had too little memory, SPARK_DRIVER_MEMORY=4g in the "
     "environment gives it more than 1 GB"
@@ -37,8 +41,11 @@ _GONE: Final = (
 
 
 @contextmanager
-def spark_failures() -> Iterator[None]:
+def spark_failures(spark: SparkSession) -> Iterator[None]:
     """Raise what Spark reports from this block as the error that it was in the executor.
+
+    Args:
+        spark: What the block uses.
 
     Raises:
         StreamsError: of its own kind if it was one of ours.
@@ -46,14 +53,20 @@ def spark_failures() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        raise _translated(str(error)) from error
+        raise _translated(_text(error), spark) from error
     except (Py4JError, ConnectionError, EOFError) as error:  # which say no more than that
         raise errors.StreamsError(_GONE) from error
 
 
-def _translated(text: str) -> errors.StreamsError:
-    if "SparkContext was shut down" in text:
-        return errors.StreamsError(_GONE)
+def _text(error: Exception) -> str:
+    """What Spark says of a failure: nothing if its Java process, which is asked for it, has ended by now."""
+    try:
+        return str(error)
+    except (Py4JError, ConnectionError, EOFError):
+        return ""
+
+
+def _translated(text: str, spark: SparkSession) -> errors.StreamsError:
     if lost := _LOST.search(text):
         return errors.StreamsError(
             f"An executor did not survive ({lost[0]}): give executors more memory or local disk, or use more of them. "
@@ -69,6 +82,17 @@ def _translated(text: str) -> errors.StreamsError:
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, errors.StreamsError):
             return kind(message.strip())
-    raised = _RAISED.findall(text)
-    last = f"{raised[-1][0]}: {raised[-1][1].strip()}" if raised else text.strip().splitlines()[0]
-    return errors.StreamsError(f"Spark could not run a task: {last}")
+    if _has_ended(spark):
+        return errors.StreamsError(_GONE)
+    if raised := _RAISED.findall(text):
+        return errors.StreamsError(f"Spark could not run a task: {raised[-1][0]}: {raised[-1][1].strip()}")
+    said = _CALLING.sub("", text).strip().splitlines()
+    return errors.StreamsError(f"Spark could not run a task: {said[0] if said else 'it does not say why'}")
+
+
+def _has_ended(spark: SparkSession) -> bool:
+    """Whether its Java has stopped, which makes calls fail with whatever was under way."""
+    try:
+        return spark.sparkContext.defaultParallelism < 1  # a stopped one does not say
+    except (PySparkException, Py4JError, ConnectionError, EOFError):
+        return True

@@ -139,7 +139,7 @@ def run_backfill(
     if spec.tables is None:
         refuse_files(plan, {source.topic for source in spec.files})
     writes = not spec.dry_run and spec.tables is None
-    with Watch(config, stages) as watch, spark_failures(), ExitStack() as stack:
+    with Watch(config, stages) as watch, spark_failures(spark), ExitStack() as stack:
         settings = ClientSettings(config, "backfill")
         check_connection(settings)
         admin = open_admin(settings.admin())
