@@ -103,9 +103,10 @@ def test_late_records_are_processed_as_the_engine_does():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_300_000_records_in_spark_give_what_the_engine_gives(spark):
+@pytest.mark.parametrize("records", [24_000, pytest.param(300_000, marks=pytest.mark.thorough)])
+def test_late_records_in_spark_give_what_the_engine_gives(spark, records):
     """Three topics with four partitions each, a tenth of the records late: all tasks and their changelogs are the same."""
-    backfill = backfill_of(25_000)
+    backfill = backfill_of(records // (len(TOPICS) * PARTITIONS))
     expected = engine_of(backfill).run()
     computed = compute(spark, backfill)
     assert differences(expected, result_of(computed.plan, collected(computed.records())))[:3] == []

@@ -231,6 +231,7 @@ def test_programs_of_quix_streams_and_millrace_write_the_same(own_kafka: Any, tm
 
 
 @pytest.mark.broker
+@pytest.mark.thorough
 def test_programs_of_faust_and_millrace_write_the_same(own_kafka: Any, tmp_path: Path) -> None:
     """Every pair of the page: counts, what is sent on, windows, what a timer flushes."""
     clicks = [

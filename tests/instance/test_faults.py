@@ -199,7 +199,7 @@ def test_brokers_restarted_one_after_the_other(own_kafka, tmp_path, guarantee):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_outage_longer_than_records_may_wait(own_kafka, tmp_path, guarantee):
     """Brokers are silent for longer than the transaction and delivery timeouts: instances wait, and then continue."""
     kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})

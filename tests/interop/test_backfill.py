@@ -31,10 +31,18 @@ class WordCountTopology:
         return topology(self.source, self.sink, self.settings)
 
 
+IN_ONE, IN_SEVERAL = 10_000_000, 10 * LINES
+
+
 @pytest.mark.parametrize(
-    "transaction_records", [10_000_000, 10 * LINES], ids=["one-transaction", "several-transactions"]
+    ("language", "transaction_records"),
+    [
+        pytest.param("java", IN_ONE, id="java-one-transaction", marks=pytest.mark.thorough),
+        pytest.param("java", IN_SEVERAL, id="java-several-transactions"),
+        pytest.param("python", IN_ONE, id="python-one-transaction"),
+        pytest.param("python", IN_SEVERAL, id="python-several-transactions", marks=pytest.mark.thorough),
+    ],
 )
-@pytest.mark.parametrize("language", ["java", "python"])
 def test_a_program_goes_on_from_a_backfill(word_count, spark, language, transaction_records):
     """The counts that follow the backfilled ones are exact, in stores, changelogs and outputs, window by window."""
     settings = {"processing.guarantee": "exactly_once_v2", "statestore.cache.max.bytes": "0"}

@@ -409,8 +409,8 @@ UNCOMMITTED = {"commit.interval.ms": "30000", "producer.transaction.timeout.ms":
 @pytest.mark.parametrize(
     ("killed", "follower", "guarantee", "wiped"),
     [
-        ("java", "python", "at_least_once", False),
-        ("python", "java", "at_least_once", False),
+        pytest.param("java", "python", "at_least_once", False, marks=pytest.mark.thorough),
+        pytest.param("python", "java", "at_least_once", False, marks=pytest.mark.thorough),
         ("java", "python", "exactly_once_v2", True),
         ("python", "java", "exactly_once_v2", True),
         ("python", "python", "exactly_once_v2", False),

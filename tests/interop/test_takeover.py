@@ -93,9 +93,15 @@ def _check_every_count_appears_once(application):
         seen[key] = value
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize("guarantee", [pytest.param("at_least_once", marks=pytest.mark.thorough), "exactly_once_v2"])
 @pytest.mark.parametrize(
-    ("first", "second"), [("java", "java"), ("java", "python"), ("python", "java"), ("python", "python")]
+    ("first", "second"),
+    [
+        pytest.param("java", "java", marks=pytest.mark.thorough),
+        ("java", "python"),
+        ("python", "java"),
+        ("python", "python"),
+    ],
 )
 def test_another_program_takes_over(word_count, first, second, guarantee):
     """The first program is stopped half-way, and the second continues with an empty disk: all counts are exact."""

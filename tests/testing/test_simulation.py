@@ -374,7 +374,7 @@ def _claim_the_next_record_of_a_standby(patch):
         (_restore_up_to_the_stable_end, counting, {}, 500),
         (_do_not_abort, stateless, {}, 300),
         (_do_not_flush, stateless, ALO, 200),
-        pytest.param(_claim_one_change_too_many, counting, ALO, 1_200, marks=pytest.mark.slow),
+        pytest.param(_claim_one_change_too_many, counting, ALO, 1_200, marks=pytest.mark.thorough),
         (_write_state_before_the_commit, counting, {}, 300),
         (_read_unstable_offsets, stateless, LONG_TRANSACTIONS, 500),
         (_keep_buffered_records_of_lost_tasks, stateless, {}, 100),
