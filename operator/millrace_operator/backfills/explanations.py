@@ -11,7 +11,7 @@ from millrace_operator.backfills.spark_application import SPARK_GROUPS
 from millrace_operator.children.naming import PAUSE_ANNOTATION
 from millrace_operator.model import DesiredApp
 from millrace_operator.reconcile.children_view import ChildrenView
-from millrace_operator.reconcile.consumer_group import is_member_of, known_uids, listed_members
+from millrace_operator.reconcile.consumer_group import is_member_of, known_uids, listed
 
 HALF_PUBLISHED: Final = (
     "Results were being published, so changelogs and offsets do not fit each other. The application stays stopped until this "
@@ -77,8 +77,8 @@ def activity_of(backfill: str, app: DesiredApp, view: ChildrenView, observed: Ob
         paused = app.annotations.get(PAUSE_ANNOTATION, "").lower() == "true"
         hint = f": remove the annotation {PAUSE_ANNOTATION}" if paused else ""
         return f"StreamsApp {app.name} is being stopped{hint}."
-    if pods := sorted(pod.name for pod in view.pods.values()):
-        return f"Pods of StreamsApp {app.name} are stopping: {', '.join(pods)}."
+    if view.pods:
+        return f"Pods of StreamsApp {app.name} are stopping: {listed([pod.name for pod in view.pods.values()])}."
     if view.may_get_pods:
         return f"StreamsApp {app.name} may still get pods: its StatefulSet is not at rest yet."
     if observed.members is None:
@@ -86,7 +86,7 @@ def activity_of(backfill: str, app: DesiredApp, view: ChildrenView, observed: Ob
     if foreign := members_of(app, view, observed, own=False):
         return strangers(app.name, foreign)
     if own := members_of(app, view, observed, own=True):
-        return f"Members are leaving the group: {listed_members(own)}."
+        return f"Members are leaving the group: {listed(own)}."
     return None
 
 
@@ -121,14 +121,14 @@ def still_there(applications: Sequence[str], pods: Sequence[str]) -> str:
         pods: The pods that may still write.
     """
     if pods:
-        return f"Still there: {', '.join(pods)}. If the node of a pod is gone for good, delete the pod by force."
-    return f"SparkApplication {', '.join(applications)} has not ended: check that its Spark operator runs."
+        return f"Still there: {listed(pods)}. If the node of a pod is gone for good, delete the pod by force."
+    return f"SparkApplication {listed(applications)} has not ended: check that its Spark operator runs."
 
 
 def strangers(app: str, members: Sequence[ActiveMember]) -> str:
     """Return what to do about members of the group that are not the application's pods."""
     return (
-        f"Members of the group are not pods of StreamsApp {app}: {listed_members(members)}. "
+        f"Members of the group are not pods of StreamsApp {app}: {listed(members)}. "
         "Stop them, then create another StreamsBackfill."
     )
 

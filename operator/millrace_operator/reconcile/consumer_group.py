@@ -99,21 +99,21 @@ def _of_the_group(context: ReconcileContext) -> _Objection | None:
     if not context.brokers_answer:
         return _after_refusal(context)
     _, foreign = members(context)
-    listed = listed_members(foreign)
+    named = listed(foreign)
     if context.spec.handover is not None and foreign:
-        return ConditionReason.HANDOVER_PENDING, f"Members that are still in the group: {listed}. Stop them."
+        return ConditionReason.HANDOVER_PENDING, f"Members that are still in the group: {named}. Stop them."
     if foreign:
         return (
             ConditionReason.GROUP_IN_USE,
             (
-                f"Members of group {context.spec.application_id} are not pods of this StreamsApp: {listed}. If it is to take "
+                f"Members of group {context.spec.application_id} are not pods of this StreamsApp: {named}. If it is to take "
                 "their place, set spec.handover.from. If it has their id by mistake, delete it. If they are gone for good, "
                 "change restartNonce."
             ),
         )
     if (objection := _after_refusal(context)) is not None:
         return objection
-    if left := listed_members(former_members(context)):
+    if left := listed(former_members(context)):
         return (
             ConditionReason.HANDOVER_PENDING,
             (
@@ -216,8 +216,8 @@ def _given(view: ChildrenView) -> str | None:
     return next((argument.removeprefix(_GIVEN) for argument in arguments if argument.startswith(_GIVEN)), "")
 
 
-def listed_members(found: Collection[object]) -> str:
-    """Return members as text for a message; of many, only the first are listed."""
+def listed(found: Collection[object]) -> str:
+    """Return names or members as text for a message; of many, only the first are listed."""
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return ", ".join(sorted(map(str, found))[:_NAMED]) + more
 

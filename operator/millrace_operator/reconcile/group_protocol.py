@@ -51,7 +51,7 @@ def has_to_stop(context: ReconcileContext, target: Target) -> bool:
     if others:
         waits = f"pods that have to end first: {', '.join(others)}"
     elif not context.view.pods and group is not None and group.members and group.protocol != protocol:
-        waits = f"members that have to leave the group first: {consumer_group.listed_members(group.members)}"
+        waits = f"members that have to leave the group first: {consumer_group.listed(group.members)}"
     else:
         return False
     context.set_condition(

@@ -62,7 +62,7 @@ def plan_actions(
     if foreign and not spec.dry_run:
         raise ActiveGroupError(
             f"Members of group {plan.application_id} are not pods of StreamsApp {app.name}: "
-            f"{consumer_group.listed_members(foreign)}. "
+            f"{consumer_group.listed(foreign)}. "
             "Stop them; force: true does not remove them."
         )
     force = spec.force or spec.dry_run
@@ -76,9 +76,7 @@ def plan_actions(
         )
     staying = foreign if spec.force else brokers.members
     if staying:  # a dry run reports what would be waited for
-        note = (
-            f"Members that a reset waits for until they have left the group: {consumer_group.listed_members(staying)}"
-        )
+        note = f"Members that a reset waits for until they have left the group: {consumer_group.listed(staying)}"
         leaving = tuple(item for item in actions.remove_members if item not in staying)
         actions = replace(actions, remove_members=leaving, notes=(*actions.notes, note))
     return actions
@@ -91,9 +89,7 @@ def result_of(spec: StreamsResetSpec, actions: ResetActions, view: ChildrenView)
     if len(actions.set_offsets) > SHOWN:
         notes.append(f"{len(actions.set_offsets)} partitions in all; the first {SHOWN} are listed")
     if actions.remove_members:
-        notes.append(
-            f"Members that are removed from the group: {consumer_group.listed_members(actions.remove_members)}"
-        )
+        notes.append(f"Members that are removed from the group: {consumer_group.listed(actions.remove_members)}")
     return ResetResult(
         offsets=tuple(PartitionOffset(topic=tp.topic, partition=tp.partition, offset=o) for tp, o in offsets),
         deleted_topics=actions.delete_topics[:SHOWN] if spec.delete_internal_topics else (),

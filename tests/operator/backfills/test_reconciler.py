@@ -266,6 +266,27 @@ def test_deleting_it_while_it_computes_cancels_it():
     assert (world.applications, world.published, world.half, world.pods) == ({}, 0, False, 2)
 
 
+def test_job_of_many_pods_can_be_cancelled():
+    """A message has room for the names of a few hundred; without it nothing would be deleted."""
+    world = running()
+    world.spark_pods |= {f"-1-exec-{number}-{'x' * 40}": True for number in range(1000)}
+    world.deleted = True
+    world.pass_over()
+    assert any(isinstance(action, DeleteSparkApplication) for action in world.pass_over().actions)
+    stopped = next(item for item in world.status.conditions if item.type == "SparkPodsStopped")
+    assert "Still there: -1-driver, " in stopped.message
+    assert " and 997 more. If the node" in stopped.message
+
+
+def test_application_of_many_pods_is_waited_for():
+    """They are more than a message has room for."""
+    world = World()
+    world.pass_over()
+    world.pods, world.app_sees = 4000, "history"
+    world.pass_over()
+    assert world.status.message.endswith(" and 3995 more.")
+
+
 def test_deleting_it_while_it_publishes_finishes_it():
     """Changelogs and offsets belong together, so even a failed attempt is followed by another."""
     world = running()
