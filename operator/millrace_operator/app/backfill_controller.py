@@ -22,6 +22,7 @@ from millrace_operator.app.operations import (
     confirm,
     current,
     find_app,
+    is_awaited,
     is_repaired,
     run_pass,
     unfinished_before,
@@ -124,7 +125,8 @@ class BackfillController:
         context, now = self.context, time.time()
         of = desired_from(app) if app else None
         if has_ended(desired.status):
-            return ObservedBackfill(now, app=of, repaired=of is not None and is_repaired(context, resource, name))
+            repaired = of is not None and is_repaired(context, resource, name)
+            return ObservedBackfill(now, app=of, repaired=repaired, awaited=is_awaited(context, resource, name))
         near = neighbours_of(of, context.resources, context.children, self.kafka_states.cluster_id) if of else ()
         observed = ObservedBackfill(
             now=now,

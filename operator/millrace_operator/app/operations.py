@@ -24,6 +24,7 @@ from millrace_operator.app.app_controller import ControllerContext
 from millrace_operator.app.backoff import STALE_SECONDS, failure_of
 from millrace_operator.backfills.reconciler import has_begun
 from millrace_operator.backfills.reconciler import has_ended as backfill_has_ended
+from millrace_operator.children.naming import FINALIZER
 from millrace_operator.cluster.executor import StaleError, write_status
 from millrace_operator.cluster.kinds import APPS, BACKFILLS, RESETS, ResourceKind
 from millrace_operator.cluster.observe import desired_backfill_from, desired_reset_from
@@ -127,14 +128,37 @@ def is_repaired(context: ControllerContext, resource: Object, app: str) -> bool:
         resource: The backfill that has ended.
         app: The name of the application.
     """
-    ended = str(resource["status"].get("completionTime") or "")
-    return any(
+    return any(_repairs(other, resource) for other in _others(context, BACKFILLS, resource, app))
+
+
+def is_awaited(context: ControllerContext, resource: Object, app: str) -> bool:
+    """Return whether another backfill of an application is kept until it has seen that this one has succeeded.
+
+    Args:
+        context: Has all that are known.
+        resource: The backfill that has ended.
+        app: The name of the application.
+    """
+    others = [other for other in _others(context, BACKFILLS, resource, app) if _HAS_ENDED[BACKFILLS.kind](other)]
+    return any(_is_kept(other) and _repairs(resource, other) for other in others)
+
+
+def _is_kept(obj: Object) -> bool:
+    """Return whether a backfill that has ended and was deleted keeps its application stopped."""
+    metadata = obj["metadata"]
+    deleting = "deletionTimestamp" in metadata and FINALIZER in (metadata.get("finalizers") or ())
+    return deleting and bool(obj["status"].get("holdsApp"))
+
+
+def _repairs(one: Object, other: Object) -> bool:
+    """Return whether a backfill has succeeded since another one ended, and what that has left is whole again."""
+    found, ended = desired_backfill_from(one), str(other["status"].get("completionTime") or "")
+    return (
         found.status is not None
         and found.status.phase == "Succeeded"
         and (found.status.completion_time or "") > ended
         and found.spec is not None
         and found.spec.changes_kafka
-        for found in map(desired_backfill_from, _others(context, BACKFILLS, resource, app))
     )
 
 

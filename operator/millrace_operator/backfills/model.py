@@ -92,6 +92,8 @@ class ObservedBackfill:
     """The end of its driver's log, once it has failed."""
     repaired: bool = False
     """Whether another backfill has succeeded since this one has ended, so that no half state is left of it."""
+    awaited: bool = False
+    """Whether another backfill has left half a state, was deleted, and is kept until it has seen that this one has succeeded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,8 @@ class _Pass(Situation):
 
     def after_the_end(self) -> BackfillDecision:
         """Return what to do about a backfill that has ended: let it go, now or when its time to live is over."""
+        if self.observed.awaited:  # nothing else says that the other one's state is whole again
+            return BackfillDecision(again_after=_LATER_S)
         if FINALIZER in self.desired.finalizers:
             if self.is_kept:
                 return BackfillDecision(again_after=_LATER_S)

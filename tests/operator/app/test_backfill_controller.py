@@ -371,8 +371,8 @@ def test_namespace_that_is_deleted_ends_a_backfill_that_publishes(world):
     assert not world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"]
 
 
-def test_half_a_state_keeps_a_deleted_backfill_until_another_one_has_succeeded(world):
-    """The application would be started on it as soon as the resource is gone."""
+def left_half(world):
+    """Make passes until the backfill was deleted, has left half a state, and is kept for that."""
     world.spec["state"] = "running"
     world.allow_one_attempt()
     application = world.submit()
@@ -388,12 +388,35 @@ def test_half_a_state_keeps_a_deleted_backfill_until_another_one_has_succeeded(w
         world.run()
     assert (world.status["phase"], world.status["holdsApp"]) == ("Failed", True)
     assert world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"] == [FINALIZER]
+
+
+def test_half_a_state_keeps_a_deleted_backfill_until_another_one_has_succeeded(world):
+    """The application would be started on it as soon as the resource is gone."""
+    left_half(world)
     assert holding_backfill(world.cluster.resources, APP) == "history"
     succeeded = {"phase": "Succeeded", "completionTime": "2100-01-01T00:00:00Z"}
     world.watch(BACKFILLS, world.serve(BACKFILLS, "again", SPEC, status=succeeded))
     world.run()
     assert not world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"]
     assert holding_backfill(world.cluster.resources, APP) is None
+
+
+@pytest.mark.parametrize("deleted", [{}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}])
+def test_success_stays_until_the_backfill_that_is_kept_has_seen_it(world, deleted):
+    """That one would keep the application stopped for ever if the other were deleted before, or had no time to live."""
+    left_half(world)
+    again, path = ResourceRef("StreamsBackfill", "default", "again"), BACKFILLS.path("default", "again")
+    status = {"phase": "Succeeded", "completionTime": "2100-01-01T00:00:00Z"}
+    metadata = {"finalizers": [FINALIZER], **deleted}
+    spec = {**SPEC, "ttlSecondsAfterFinished": 0}
+    world.watch(BACKFILLS, world.serve(BACKFILLS, "again", spec, metadata=metadata, status=status))
+    for _ in range(2):
+        assert world.passes.run(again, 0) is not None
+        assert world.server.objects[path]["metadata"]["finalizers"] == [FINALIZER]
+    world.run()
+    assert not world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"]
+    world.passes.run(again, 0)
+    assert not world.server.objects[path]["metadata"]["finalizers"]
 
 
 OUTCOMES = [
