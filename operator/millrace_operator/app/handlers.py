@@ -15,8 +15,8 @@ import kopf
 
 from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.app.queue import WorkQueue
-from millrace_operator.cluster.cache import Cache, app_of
-from millrace_operator.cluster.kinds import APPS, BACKFILLS, CHILDREN, GROUP, PODS, RESOURCES, ResourceKind
+from millrace_operator.cluster.cache import Cache, concerned_by
+from millrace_operator.cluster.kinds import CHILDREN, GROUP, PODS, RESOURCES, ResourceKind
 from millrace_operator.model import Object, ResourceRef
 
 log = logging.getLogger(__name__)
@@ -57,8 +57,8 @@ class Handlers:
     def on_resource(self, kind: ResourceKind, event_type: str | None, obj: Object) -> None:
         """Handle an event of a kind that users create."""
         ref = ResourceRef(kind.kind, obj["metadata"]["namespace"], obj["metadata"]["name"])
-        if kind is BACKFILLS and (app := app_of_backfill(obj)):  # which stops or continues because of it
-            self._queue.add(ResourceRef(APPS.kind, ref.namespace, app), _TOGETHER_SECONDS)
+        for other in concerned_by(kind, obj) - {ref}:
+            self._queue.add(other, _TOGETHER_SECONDS)
         if event_type == "DELETED":
             self._resources.remove(kind, obj)
             self._queue.add(ref)
@@ -76,7 +76,8 @@ class Handlers:
             self._children.remove(kind, obj)
         elif not self._children.put(kind, obj):
             return
-        self._queue.add(ResourceRef(APPS.kind, *app_of(obj)), _TOGETHER_SECONDS)
+        for ref in concerned_by(kind, obj):
+            self._queue.add(ref, _TOGETHER_SECONDS)
 
     def _watch(
         self,
@@ -93,11 +94,6 @@ class Handlers:
             await asyncio.sleep(0)
 
         kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=f"on-{kind.plural}")(handle)
-
-
-def app_of_backfill(obj: Object) -> str:
-    """Return the name of the application that a backfill is about; empty if it names none."""
-    return str(((obj.get("spec") or {}).get("appRef") or {}).get("name") or "")
 
 
 def _asked(obj: Object) -> tuple[object, ...]:

@@ -156,8 +156,8 @@ class Operator:
         changed, context.pod_monitors = relist(
             self._requests, context.resources, context.children, namespaces, SELECTOR
         )
-        for namespace, name in changed:
-            self._queue.add(ResourceRef(APPS.kind, namespace, name))
+        for ref in changed:
+            self._queue.add(ref)
 
     def _relist_forever(self) -> None:
         pause = _SOONEST_RELIST_SECONDS

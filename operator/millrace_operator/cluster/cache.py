@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from millrace_operator.children.naming import APP_LABEL
-from millrace_operator.cluster.kinds import CHILDREN, POD_MONITORS, RESOURCES, ResourceKind
+from millrace_operator.cluster.kinds import APPS, BACKFILLS, CHILDREN, POD_MONITORS, RESOURCES, ResourceKind
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.model import Key, Object, labels_of
+from millrace_operator.model import Key, Object, ResourceRef, labels_of
 
 _Id = tuple[str, str, str]
 
@@ -63,8 +63,8 @@ class Cache:
 
     def replace(
         self, kind: ResourceKind, objects: Iterable[Object], as_of: int, namespace: str | None = None
-    ) -> set[tuple[str, str]]:
-        """Take over a list, and return the apps (namespace, name) whose objects it changed.
+    ) -> set[ResourceRef]:
+        """Take over a list, and return what has to be looked at because of its changes.
 
         Args:
             kind: The kind that was listed.
@@ -73,15 +73,15 @@ class Cache:
             namespace: The namespace that was listed; None for all.
         """
         listed = {_id(kind, obj): _slim(kind, obj) for obj in objects}
-        changed: set[tuple[str, str]] = set()
+        changed: set[ResourceRef] = set()
         with self._lock:
             for identity, obj in listed.items():
                 if self._put(identity, obj):
-                    changed.add(app_of(obj))
+                    changed |= concerned_by(kind, obj)
             for identity, obj in list(self._objects.items()):
                 here = identity[0] == kind.kind and namespace in {None, identity[1]}
                 if here and identity not in listed and version_of(obj) <= as_of:
-                    changed.add(app_of(obj))
+                    changed |= concerned_by(kind, obj)
                     self._drop(identity, as_of)
             self._deleted = {
                 identity: version
@@ -132,6 +132,19 @@ def app_of(obj: Object) -> tuple[str, str]:
     return str(metadata.get("namespace", "")), str(labels_of(obj).get(APP_LABEL) or metadata["name"])
 
 
+def concerned_by(kind: ResourceKind, obj: Object) -> set[ResourceRef]:
+    """Return what has to be looked at when an object changes: itself or its app, and both if it is a backfill.
+
+    An app stops or continues because of a backfill.
+    """
+    metadata: Object = obj["metadata"]
+    if kind not in RESOURCES:
+        return {ResourceRef(APPS.kind, *app_of(obj))}
+    ref = ResourceRef(kind.kind, str(metadata["namespace"]), str(metadata["name"]))
+    app = ((obj.get("spec") or {}).get("appRef") or {}).get("name") if kind is BACKFILLS else None
+    return {ref, ResourceRef(APPS.kind, ref.namespace, str(app))} if app else {ref}
+
+
 def _id(kind: ResourceKind, obj: Object) -> _Id:
     metadata = obj["metadata"]
     return kind.kind, str(metadata.get("namespace", "")), str(metadata["name"])
@@ -148,7 +161,7 @@ _PAGE: Final = "500"
 
 def relist(
     requests: Requests, resources: Cache, children: Cache, namespaces: Collection[str], selector: str
-) -> tuple[set[tuple[str, str]], bool]:
+) -> tuple[set[ResourceRef], bool]:
     """List all kinds into the caches.
 
     Args:
@@ -159,12 +172,12 @@ def relist(
         selector: The label selector of children.
 
     Returns:
-        The applications (namespace, name) with changes, and whether the cluster knows `PodMonitor`.
+        What has to be looked at because of changes, and whether the cluster knows `PodMonitor`.
 
     Raises:
         ApiError: A list failed.
     """
-    changed: set[tuple[str, str]] = set()
+    changed: set[ResourceRef] = set()
     pod_monitors = True
     for namespace in namespaces or (None,):
         for kind in RESOURCES:
@@ -182,7 +195,7 @@ def relist(
 
 def _list(
     requests: Requests, cache: Cache, kind: ResourceKind, namespace: str | None, **query: str
-) -> set[tuple[str, str]]:
+) -> set[ResourceRef]:
     """List a kind page by page; all pages are of the version of the first."""
     items: list[dict[str, object]] = []
     more: dict[str, str] = {}

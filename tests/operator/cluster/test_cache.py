@@ -1,11 +1,12 @@
 """The cache that is filled by watches, lists and the operator's own writes."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.kinds import CONFIG_MAPS, PODS
-from millrace_operator.model import Key
+from millrace_operator.cluster.kinds import BACKFILLS, CONFIG_MAPS, PODS, RESETS
+from millrace_operator.model import Key, ResourceRef
 
 
 def pod(name, version, app="orders", namespace="shop", **fields):
@@ -65,9 +66,25 @@ def test_list_finds_what_the_watch_has_missed():
         cache.put(PODS, obj)
     cache.put(CONFIG_MAPS, pod("map", 1))
     changed = cache.replace(PODS, [pod("stays", 2), pod("missed", 15)], 20, "shop")
-    assert changed == {("shop", "orders")}
+    assert changed == {ResourceRef("StreamsApp", "shop", "orders")}
     assert names(cache) == ["map", "missed", "newer", "stays"]
     assert names(cache, namespace="bank") == ["elsewhere"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [
+        (RESETS, {ResourceRef("StreamsReset", "shop", "again")}),
+        (BACKFILLS, {ResourceRef("StreamsBackfill", "shop", "again"), ResourceRef("StreamsApp", "shop", "orders")}),
+    ],
+)
+def test_list_finds_operations_before_the_watch(kind, changed):
+    """They are worked on by their own names, as the watch will not tell them any more; a backfill's app stops or continues."""
+    cache, metadata = Cache(), {"name": "again", "namespace": "shop", "resourceVersion": "15", "uid": "u"}
+    operation = {"metadata": metadata, "spec": {"appRef": {"name": "orders"}}}
+    assert cache.replace(kind, [operation], 20) == changed
+    assert cache.replace(kind, [operation], 21) == set()
+    assert cache.replace(kind, [], 22) == changed
 
 
 def test_list_of_what_is_known_changes_nothing():

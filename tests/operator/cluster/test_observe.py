@@ -6,7 +6,7 @@ from millrace_operator.cluster.cache import Cache, relist
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, PODS, RESETS
 from millrace_operator.cluster.observe import PlanJobOutputs, StorageClasses, desired_from, desired_reset_from
 from millrace_operator.cluster.requests import ApiError
-from millrace_operator.model import Key
+from millrace_operator.model import Key, ResourceRef
 
 SPEC = {
     "applicationId": "orders-v1",
@@ -176,7 +176,7 @@ def test_lists_fill_the_caches_page_by_page(server, requests):
         metadata = {"name": f"m{number}", "namespace": "shop", "labels": labels}
         server.put(f"/api/v1/configmaps/m{number}", {"metadata": metadata})
     changed, pod_monitors = relist(requests, resources, children, (), "managed=yes")
-    assert changed == {("shop", f"app-{number}") for number in range(3)}
+    assert changed == {ResourceRef("StreamsApp", "shop", f"app-{number}") for number in range(3)}
     assert len(children.of_app("shop", "app-1")) == 1203
     assert pod_monitors
     asked = [query for _, path, query, _ in server.asked if path == "/api/v1/configmaps"]
