@@ -366,9 +366,15 @@ def _has_started(pod: Object) -> bool:
 
 
 def _ended_at(pod: Object) -> str | None:
-    """Return when Spark's own container ended; None if it has not, or nobody has seen it end."""
+    """Return when Spark's own container ended; None if it has not, or nobody has seen it end.
+
+    A pod that was evicted, or whose node is gone, may not say so: then its conditions have changed last when it ended.
+    """
     times = [str((state.get("terminated") or {}).get("finishedAt") or "") for state in _states(pod)]
-    return max(times, default=None) if all(times) else None
+    if times and all(times):
+        return max(times)
+    changes = () if _lives(pod) else (pod["status"].get("conditions") or ())
+    return max((str(item.get("lastTransitionTime") or "") for item in changes), default="") or None
 
 
 def _lives(pod: Object) -> bool:

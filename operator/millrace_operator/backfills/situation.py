@@ -131,7 +131,7 @@ class Situation:
         """How long ago the latest attempt's driver ended, or since when it has been gone; 0 if it may still run."""
         driver = next((pod for pod in self.pods if pod.is_driver), None)
         if driver is not None:
-            return 0.0 if driver.lives else self.waited_s(driver.ended_at)
+            return 0.0 if driver.lives else self.waited_s(driver.ended_at or self.status.phase_time)
         # Without its reports the phase is `Submitted` again.
         return (
             self.waited_s(self.status.phase_time) if self.driver_was_seen and self.status.phase == "Submitted" else 0.0

@@ -553,6 +553,29 @@ def test_driver_that_ends_while_the_spark_operator_is_away_has_failed(world):
     assert world.status["message"] == "Attempt 1 failed: it is full"
 
 
+LOST = [{}, {"containerStatuses": [{"name": "spark-kubernetes-driver", "state": {"running": {}}}]}]
+
+
+@pytest.mark.parametrize("states", LOST)
+def test_driver_that_was_evicted_or_lost_with_its_node_has_failed(world, states):
+    """Nobody has seen its container end: its conditions tell when that was."""
+    application = world.submit()
+    pod = world.driver(application, '{"backfill": {"state": "Computing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+
+    def ended(at):
+        changes = ["2026-01-01T00:00:00Z", None, at]
+        conditions = [{"type": str(number), "lastTransitionTime": at} for number, at in enumerate(changes)]
+        status = {"phase": "Failed", "conditions": conditions, **states}
+        world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": status})
+        world.run()
+        return world.status["phase"]
+
+    assert ended(timestamp(time.time())) != "Stopping"
+    assert ended("2026-01-01T00:00:01Z") == "Stopping"
+
+
 def test_spark_application_that_does_not_go_says_who_has_to_end_it(world):
     """Apache's Spark operator has a finalizer on it: if it is away, the application stays stopped."""
     application = world.submit()

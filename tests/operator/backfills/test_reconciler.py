@@ -812,6 +812,18 @@ def test_driver_that_is_gone_while_the_spark_operator_is_away_has_failed():
     assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
 
 
+def test_driver_of_which_nobody_knows_when_it_ended_has_failed():
+    """The Spark operator has ten minutes to notice, at least since the phase has changed."""
+    world = running()
+    world.spark_pods = dict.fromkeys(world.spark_pods, False)
+    for seconds, phase in ((0, "Computing"), (PATIENCE_S - 1, "Computing"), (1, "Stopping")):
+        world.now += seconds
+        world.pass_over()
+        assert phases(world) == (phase, True)
+    world.settle()
+    assert (world.status.phase, world.status.attempt) == ("Succeeded", 2)
+
+
 def test_executors_that_do_not_start_are_named():
     """The driver waits for them without an end, and says nothing in its reports."""
     world = running()
