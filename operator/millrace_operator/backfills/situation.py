@@ -212,8 +212,9 @@ class Situation:
         """Whether the brokers are to be asked what was published: no log says so, and nothing is left that may still write."""
         if self.status.phase != "Stopping" or self.status.outcome == "Succeeded" or not self.status.attempt:
             return False
-        was_read = self.observed.log_is_there and not self.observed.log_problem
-        unknown = self.publishes or (self.spec.changes_kafka and not was_read)
+        # A log without any report may have lost them all before it was first read.
+        has_reported = self.observed.log_is_there and self.observed.progress is not None
+        unknown = self.publishes or (self.spec.changes_kafka and not has_reported)
         return unknown and not self.running and not self.living
 
     @property

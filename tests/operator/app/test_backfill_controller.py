@@ -528,6 +528,20 @@ def test_brokers_are_not_asked_what_the_log_of_a_driver_says(world):
     assert (world.status["phase"], world.status["attempt"], world.kafka.asked) == ("Submitted", 2, [])
 
 
+@pytest.mark.parametrize(("answer", "phase", "held"), OUTCOMES[:3])
+def test_brokers_are_asked_what_a_driver_whose_log_has_no_report_has_published(world, answer, phase, held):
+    """No operator has run while it did, and all its reports were lost when the log was rotated."""
+    world.allow_one_attempt()
+    application = world.submit()
+    pod = world.driver(application, "hello\n", "terminated")
+    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
+    world.spark_state(application, "FAILED")
+    world.kafka.answer = answer
+    for _ in range(3):
+        world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == (phase, held)
+
+
 def test_driver_that_ends_while_the_spark_operator_is_away_has_failed(world):
     """The SparkApplication says for ever that it runs, and the application would stay stopped for as long."""
     world.allow_one_attempt()
