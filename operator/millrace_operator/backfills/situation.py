@@ -162,10 +162,10 @@ class Situation:
     @property
     def went_unheard(self) -> bool:
         """Whether the latest attempt may have begun to publish without being heard: it may have run, and its log is gone."""
-        ended = self.application is not None and state_of(self.application) == "Failed"  # perhaps the operator was away
-        return (
-            (self.driver_was_seen or ended) and self.log_is_gone and self.status.phase not in {"Publishing", "Stopping"}
-        )
+        # An attempt that has ended or vanished may have run while the operator was away.
+        ended = self.application is None or state_of(self.application) == "Failed"
+        is_followed = self.status.phase in {"Submitted", "Computing"}
+        return is_followed and (self.driver_was_seen or ended) and self.log_is_gone
 
     @property
     def went_unanswered(self) -> bool:

@@ -546,6 +546,24 @@ def test_brokers_that_do_not_answer_are_waited_for_a_moment(answer):
     assert condition(world, PUBLISHING) == ("False" if answer else "Unknown")
 
 
+@pytest.mark.parametrize("answer", [True, False])
+def test_job_that_nobody_has_seen_may_have_published_if_brokers_do_not_answer(answer):
+    """It has come and gone while no operator ran, with its SparkApplication."""
+    world = World(spec=spec(attempts=1))
+    advance(world, "Submitted")
+    for event in ("start", "compute", *(() if answer else ("publish",)), "vanish"):
+        world.spark(event)
+    world.brokers_answer = False
+    world.pass_over()
+    world.pass_over()
+    assert (phases(world), condition(world, PUBLISHING)) == (("Stopping", True), "Unknown")
+    world.now += 60
+    world.brokers_answer = answer
+    world.pass_over()
+    assert phases(world) == ("Failed", not answer)
+    assert condition(world, PUBLISHING) == ("False" if answer else "Unknown")
+
+
 def test_brokers_are_waited_for_from_when_they_can_be_asked():
     """Not from when the job has failed: its executors may live on for longer than that."""
     world = running(spec=spec(attempts=1))
