@@ -281,6 +281,8 @@ class _Pass(Situation):
         outcome, message = self.status.outcome or "Failed", self.status.message or ""
         if outcome != "Succeeded" and self.has_succeeded:
             return self._stopping("Succeeded", summary(self.spec, self.observed.progress))  # it was faster
+        if outcome == "Succeeded" and self.observed.progress is not None:
+            message = summary(self.spec, self.observed.progress)  # its log could perhaps not be read when it succeeded
         exists = self.application is not None and "deletionTimestamp" not in self.application["metadata"]
         if outcome == "Cancelled" and exists and self._may_publish_unheard:  # decided again when its log can be read
             return self._wait_for_the_log("Computing")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.operator.backfills.world import APACHE, FOREIGN, CrashError, World, spec
 
+from millrace.manifest.streamsbackfill import StoreResult
 from millrace.plan.reset import ActiveMember
 from millrace_operator.backfills.model import CreateObject, DeleteBackfill, DeleteSparkApplication
 from millrace_operator.backfills.reconciler import PATIENCE_S, reconcile_backfill
@@ -717,6 +718,22 @@ def test_job_whose_driver_dies_after_its_last_report_has_succeeded():
     world.settle()
     assert (world.status.phase, world.status.attempt, world.published) == ("Succeeded", 1, 1)
     assert list(world.applications) == ["history-1"]
+
+
+def test_success_tells_what_was_computed_once_the_log_can_be_read():
+    """The node was away when the SparkApplication was seen to have succeeded."""
+    world = running()
+    world.spark("publish")
+    world.spark("succeed")
+    world.unreadable = True
+    world.pass_over()
+    assert (world.status.phase, world.status.outcome) == ("Stopping", "Succeeded")
+    assert "the counts are not known" in world.status.message
+    world.unreadable = False
+    world.progress = world.progress.model_copy(update={"stores": (StoreResult(name="counts", records=7),)})
+    world.pass_over()
+    assert world.status.phase == "Succeeded"
+    assert world.status.message.startswith("The state is computed and published: 7 records in 1 store.")
 
 
 @pytest.mark.parametrize("deleted", [False, True])
