@@ -233,6 +233,15 @@ class SeenNode:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldingBackfill:
+    """A StreamsBackfill that keeps the application stopped."""
+
+    name: str
+    has_ended: bool = False
+    """Whether it has left half a state, and will do no more about it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedApp:
     """Everything that a pass has observed."""
 
@@ -259,7 +268,7 @@ class ObservedApp:
     """The nodes that were looked at, by name: of pods that are not ready, or are to be told where they run."""
     lost_pods: frozenset[str] = frozenset()
     """The uids of pods whose nodes no longer exist, or are marked as out of service: nothing runs there any more."""
-    backfill: str | None = None
+    backfill: HoldingBackfill | None = None
     """The StreamsBackfill that keeps the application stopped."""
     renewal: RenewalPermit = "Never"
     """Whether this application may have its pods renewed."""

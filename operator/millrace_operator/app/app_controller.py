@@ -49,6 +49,7 @@ from millrace_operator.model import (
     DeleteTopics,
     DesiredApp,
     Event,
+    HoldingBackfill,
     Json,
     KafkaAction,
     Key,
@@ -374,8 +375,8 @@ class AppController:
         self.context.kafka.forget(ref)
 
 
-def holding_backfill(resources: Cache, ref: ResourceRef, *, ended: bool = True) -> str | None:
-    """Return the name of the newest backfill that keeps an application stopped; None if none does.
+def holding_backfill(resources: Cache, ref: ResourceRef, *, ended: bool = True) -> HoldingBackfill | None:
+    """Return the newest backfill that keeps an application stopped; None if none does.
 
     One that has ended counts only if no other does: the others wait until the application knows that it is stopped for them.
 
@@ -396,7 +397,10 @@ def holding_backfill(resources: Cache, ref: ResourceRef, *, ended: bool = True) 
         and (obj.get("status") or {}).get("holdsApp")
         and (ended or not obj["status"].get("completionTime"))
     ]
-    return max(found)[-1] if found else None
+    if not found:
+        return None
+    computes, _, name = max(found)
+    return HoldingBackfill(name, has_ended=not computes)
 
 
 def loses_its_namespace(context: ControllerContext, namespace: str, error: ApiError) -> bool:

@@ -102,10 +102,12 @@ def set_ready(context: ReconcileContext, wanted: int, *, suspended: bool) -> Non
     }
     late = [pod.name for pod in unready if pod.name not in failing]
     scaled_to_zero = spec is not None and not spec.replicas and spec.autoscaling.mode != "Auto"
-    if context.observed.backfill is not None:
+    if (backfill := context.observed.backfill) is not None:
         what = "is stopped" if not pods and context.view.replicas in {None, 0} else "is stopping"
-        message = f"The application {what} for StreamsBackfill {context.observed.backfill}, and continues afterwards."
-        context.set_condition("False", ConditionReason.BACKFILLING, message)
+        why = f"for StreamsBackfill {backfill.name}, and continues afterwards."
+        if backfill.has_ended:
+            why = f"because StreamsBackfill {backfill.name} has left half a state: see its message."
+        context.set_condition("False", ConditionReason.BACKFILLING, f"The application {what} {why}")
     elif suspended:
         # Ready, because it is as its spec says: tools that wait for a resource would otherwise wait forever.
         done = not pods and context.view.replicas in {None, 0}

@@ -53,8 +53,8 @@ _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]]
             "To resume, set `state: running`.",
         ),
         ConditionReason.BACKFILLING: (
-            "The application is stopped while a StreamsBackfill computes its state. It continues afterwards.",
-            "Look at the StreamsBackfill.",
+            "The application is stopped while a StreamsBackfill computes its state, or because one has left half a state.",
+            "Read the StreamsBackfill's message.",
         ),
         ConditionReason.DELETING: ("The application is being deleted.", NO_ACTION),
     },

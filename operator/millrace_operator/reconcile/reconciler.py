@@ -68,7 +68,7 @@ def reconcile(desired: DesiredApp, observed: ObservedApp) -> Decision:
             deletion.delete(context)
         else:  # it notices the deletion too, and ends
             context.set_condition("False", ConditionReason.DELETING)
-            message = f"StreamsBackfill {observed.backfill} ends first, so that nothing is written any more."
+            message = f"StreamsBackfill {observed.backfill.name} ends first, so that nothing is written any more."
             context.set_condition("True", ConditionReason.DELETING_CHILDREN, message)
             context.recheck_after(2)
     elif desired.annotations.get(PAUSE_ANNOTATION, "").lower() == "true":

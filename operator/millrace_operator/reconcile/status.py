@@ -51,7 +51,7 @@ def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: in
     pods = context.view.pods.values()
     ready = sum(pod.ready for pod in pods)
     instances = context.observed.instances.values()
-    kafka = context.observed.kafka
+    kafka, backfill = context.observed.kafka, context.observed.backfill
     return old.model_copy(
         update={
             "observed_generation": context.desired.generation,
@@ -85,7 +85,7 @@ def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: in
             if (used := max_used_percent(context)) is None
             else StorageStatus(max_used_percent=used),
             "autoscaling": context.autoscaling,
-            "backfill": context.observed.backfill if lifecycle not in {"Deleting", "Paused", "Blocked"} else None,
+            "backfill": backfill.name if backfill and lifecycle not in {"Deleting", "Paused", "Blocked"} else None,
             "conditions": tuple(
                 _condition(context, kind)
                 for kind in get_args(ConditionType)

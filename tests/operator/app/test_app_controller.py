@@ -26,6 +26,7 @@ from millrace_operator.model import (
     Delete,
     DeleteTopics,
     Event,
+    HoldingBackfill,
     KafkaState,
     Key,
     Renewal,
@@ -171,12 +172,12 @@ def test_deletion_does_not_wait_for_a_backfill_that_has_ended(world):
         return world.observed[-1].backfill
 
     ended = {"phase": "Failed", "completionTime": "2026-01-01T00:00:00Z"}
-    assert seen(**ended) == "history"
+    assert seen(**ended) == HoldingBackfill("history", has_ended=True)
     app = world.server.objects[PATH]
     deleting = {**app["metadata"], "deletionTimestamp": "2026-01-01T00:00:01Z", "finalizers": ["x"]}
     world.cluster.resources.put(APPS, world.server.put(PATH, {**app, "metadata": deleting}))
     assert seen(**ended) is None
-    assert seen(phase="Publishing") == "history"
+    assert seen(phase="Publishing") == HoldingBackfill("history")
 
 
 def test_an_application_that_asks_has_its_turn_until_it_needs_none(world):

@@ -29,7 +29,7 @@ from millrace_operator.cluster.kinds import (
     SPARK_APPLICATIONS,
 )
 from millrace_operator.kafka.state_cache import KafkaStateCache
-from millrace_operator.model import AppRevision, DeleteGroup, ResourceRef
+from millrace_operator.model import AppRevision, DeleteGroup, HoldingBackfill, ResourceRef
 from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.status import timestamp
 
@@ -161,7 +161,7 @@ def test_backfill_takes_the_lock_and_then_creates_the_spark_application(world):
     """The lock is in the API before anything is created; the ConfigMap comes before what mounts it."""
     world.run()
     assert (world.status["phase"], world.status["holdsApp"]) == ("Suspending", True)
-    assert holding_backfill(world.cluster.resources, APP) == "history"
+    assert holding_backfill(world.cluster.resources, APP) == HoldingBackfill("history")
     world.submit()
     created = [path for method, path, _, _ in world.server.asked if method == "POST"]
     assert [path.rpartition("/")[2] for path in created if "events" not in path] == ["configmaps", "sparkapplications"]
@@ -393,7 +393,7 @@ def left_half(world):
 def test_half_a_state_keeps_a_deleted_backfill_until_another_one_has_succeeded(world):
     """The application would be started on it as soon as the resource is gone."""
     left_half(world)
-    assert holding_backfill(world.cluster.resources, APP) == "history"
+    assert holding_backfill(world.cluster.resources, APP) == HoldingBackfill("history", has_ended=True)
     succeeded = {"phase": "Succeeded", "completionTime": "2100-01-01T00:00:00Z"}
     world.watch(BACKFILLS, world.serve(BACKFILLS, "again", SPEC, status=succeeded))
     world.run()
@@ -804,7 +804,7 @@ def test_of_two_that_began_at_the_same_time_the_newer_goes_first(world):
     world.run()
     assert world.status["message"] == "StreamsBackfill a-twin of the same application has begun too, and goes first."
     assert SPARK.path("default", "history-1") not in world.server.objects
-    assert holding_backfill(world.cluster.resources, APP) == "a-twin"
+    assert holding_backfill(world.cluster.resources, APP) == HoldingBackfill("a-twin")
     twin = world.cluster.resources.get(BACKFILLS, "default", "a-twin")
     assert unfinished_before(world.cluster, twin, "app") == ()
     metadata = {"creationTimestamp": ages["a-twin"], "uid": "a-twin"}
@@ -820,6 +820,6 @@ def test_half_a_state_of_a_newer_one_does_not_keep_a_backfill_from_beginning(wor
     status = {"phase": "Failed", "holdsApp": True, "completionTime": "2026-01-01T00:00:00Z"}
     metadata = {"creationTimestamp": "2026-01-01T00:00:00Z"}
     world.watch(BACKFILLS, world.serve(BACKFILLS, "newer", SPEC, metadata=metadata, status=status))
-    world.app_status(currentRevision=world.revision, backfill=holding_backfill(world.cluster.resources, APP))
+    world.app_status(currentRevision=world.revision, backfill=holding_backfill(world.cluster.resources, APP).name)
     world.run()
     assert world.status["phase"] == "Submitted"

@@ -30,6 +30,21 @@ def test_backfill_stops_the_application_and_lets_it_continue():
     assert (world.status.lifecycle_state, world.status.backfill) == ("Running", None)
 
 
+def test_backfill_that_has_left_half_a_state_is_named():
+    """The application does not continue by itself: the backfill says what to do."""
+    world = running()
+    world.backfill = "history"
+    world.run()
+    ready = next(item for item in world.status.conditions if item.type == "Ready")
+    assert ready.message == "The application is stopped for StreamsBackfill history, and continues afterwards."
+    world.backfill_has_ended = True
+    world.run()
+    ready = next(item for item in world.status.conditions if item.type == "Ready")
+    assert ready.message == (
+        "The application is stopped because StreamsBackfill history has left half a state: see its message."
+    )
+
+
 def test_changed_application_stays_stopped():
     """Neither more replicas nor another image starts a pod."""
     world = running()

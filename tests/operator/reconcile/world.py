@@ -45,6 +45,7 @@ from millrace_operator.model import (
     ConsumerGroupMember,
     Decision,
     DesiredApp,
+    HoldingBackfill,
     KafkaState,
     Key,
     ObservedApp,
@@ -203,6 +204,8 @@ class World:
     expandable: bool | None = True
     backfill: str | None = None
     """The backfill that keeps the application stopped."""
+    backfill_has_ended: bool = False
+    """Whether it has left half a state."""
     pod_monitors: bool = True
     """Whether the cluster has the PodMonitor CRD."""
     used_percent: float | None = 10.0
@@ -290,7 +293,7 @@ class World:
             renewal="Waits" if self.renewal == "Now" and not self.asked else self.renewal,
             neighbours=self.neighbours,
             pod_monitors=self.pod_monitors,
-            backfill=self.backfill,
+            backfill=HoldingBackfill(self.backfill, self.backfill_has_ended) if self.backfill else None,
         )
 
     def _kafka(self) -> KafkaState:
