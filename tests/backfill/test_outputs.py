@@ -14,7 +14,7 @@ from tests.backfill.test_packing import in_order, seen, seen_of, send
 from millrace.backfill import packing, publish
 from millrace.backfill.collector import Outputs
 from millrace.backfill.packing import Size, merged
-from millrace.backfill.rows import PACKED_DDL
+from millrace.backfill.rows import COLUMNS, PACKED_DDL
 from millrace.backfill.run import BackfillSpec, run_backfill
 
 TASKS = ("0_0", "0_1", "1_0")
@@ -66,3 +66,35 @@ def test_messages_to_the_driver_are_small_however_much_comes_at_once():
     messages = [message for batch in publish._pack(iter([rows])) for message in batch.column("batch").to_pylist()]
     assert max(map(len, messages)) < 6 << 20
     assert pa.Table.from_batches(batch for one in messages for batch in pa.ipc.open_stream(one)) == pa.table(rows)
+
+
+@pytest.mark.slow
+def test_what_the_driver_has_written_it_forgets(spark):
+    """A hundred megabytes go through, and Java has few of them at any time."""
+    value = "repeat(sha2(cast(id AS string), 256), 16000)"
+    given = {
+        "topic": "'a'",
+        "partition": "0",
+        "task": "'0_0'",
+        "reached": "id",
+        "number": "id",
+        "value": value,
+        "packed": "0",
+    }
+    columns = {**COLUMNS, "packed": "int"}
+    rows = spark.range(100).selectExpr(
+        *(f"cast({given.get(name, 'NULL')} AS {of}) {name}" for name, of in columns.items())
+    )
+    before, most = live_java_bytes(spark), 0
+    for count, _ in enumerate(publish._ordered(spark, rows, [], [Size(100, 100 << 20)])):
+        if count % 20 == 19:
+            most = max(most, live_java_bytes(spark))
+    assert count >= 25
+    assert most - before < 50 << 20
+
+
+def live_java_bytes(spark):
+    """Return how much memory Spark's Java uses."""
+    java = spark._jvm.java.lang
+    java.System.gc()
+    return java.Runtime.getRuntime().totalMemory() - java.Runtime.getRuntime().freeMemory()

@@ -360,7 +360,8 @@ def _ordered(
 ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """Bring rows to the driver in order, a part at a time, each of which is in the driver's memory several times.
 
-    They come as Arrow messages: Spark's own way to bring single ones costs several times as much.
+    They come as Arrow messages: Spark's own way to bring single ones costs several times as much. And they come from an RDD:
+    until an action of a DataFrame ends, Spark 4.3's scheduler keeps its jobs with their results, so the driver would have all.
 
     Args:
         spark: the session.
@@ -371,7 +372,7 @@ def _ordered(
     count = 1 + sum(size.bytes + _ROW_BYTES * size.records for size in sizes) // _PART_BYTES
     parts = _with_markers(spark, rows, targets).repartitionByRange(count, *_ORDER)
     ordered = parts.sortWithinPartitions(*_ORDER)
-    for (packed,) in ordered.mapInArrow(_pack, _BATCH_DDL).toLocalIterator(prefetchPartitions=False):
+    for (packed,) in ordered.mapInArrow(_pack, _BATCH_DDL).rdd.toLocalIterator():
         with pa.ipc.open_stream(packed) as reader:
             for batch in reader:
                 yield from _by_target(batch)
