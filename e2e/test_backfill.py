@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.waiting import wait_until
 
-from e2e.cluster import Cluster
+from e2e.cluster import Cluster, reading
 from e2e.spark.installation import install_crds
 from e2e.support.backfill import example_attempt
 from e2e.support.suspended_application import API_VERSION, SuspendedApplication, running_operator
@@ -84,8 +84,7 @@ class Backfill:
 
     def applications(self) -> list[str]:
         """Return the names of its SparkApplications."""
-        selector = f"--selector=streams.millrace.dev/backfill={self.name}"
-        found = self.app.get("sparkapplications.sparkoperator.k8s.io", selector)["items"]
+        found = self.app.find("sparkapplication", labelSelector=f"streams.millrace.dev/backfill={self.name}")
         return sorted(item["metadata"]["name"] for item in found)
 
     def set_state(self, attempt: int, state: str) -> None:
@@ -108,9 +107,7 @@ class Backfill:
 
     def is_gone(self) -> bool:
         """Return whether it no longer exists."""
-        return not self.app.cluster.kubectl(
-            "get", "streamsbackfill", self.name, f"--namespace={NAMESPACE}", "--ignore-not-found"
-        )
+        return reading.get(self.app.cluster.client, "streamsbackfill", NAMESPACE, self.name) is None
 
 
 @pytest.mark.parametrize("api_version", [SPARK_OPERATOR, APACHE])
@@ -172,7 +169,7 @@ def test_backfill_holds_the_application_until_it_is_done(
         assert app.status()["lifecycleState"] == "Backfilling"
         shown = api.kubectl("get", "streamsapp", app.name, f"--namespace={NAMESPACE}")
         assert "Backfilling" in shown
-        item = app.get("sparkapplications.sparkoperator.k8s.io", f"{backfill.name}-1")
+        item = app.get("sparkapplication", f"{backfill.name}-1")
         assert item["metadata"]["labels"]["app.kubernetes.io/managed-by"] == MANAGER
         assert item["metadata"]["ownerReferences"][0]["name"] == backfill.name
         backfill.set_state(1, "RUNNING")
@@ -255,7 +252,7 @@ def test_crashing_operator_gets_there(api: Cluster, app: SuspendedApplication, t
     log = tmp_path / "operator.log"
 
     def at_rest() -> bool:
-        backfills = app.get("streamsbackfill")["items"]
+        backfills = app.find("streamsbackfill")
         deleted = any("deletionTimestamp" in item["metadata"] for item in backfills)
         return not deleted and app.status().get("lifecycleState") == "Suspended"
 

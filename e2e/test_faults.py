@@ -47,6 +47,7 @@ def status_of_container(app: Application, pod: str) -> dict[str, Any]:
     return next(iter(found["status"].get("containerStatuses", ())), {}) if found else {}
 
 
+@pytest.mark.thorough
 def test_long_broker_outage_is_survived(own_words, word_count) -> None:
     """Kafka is down for longer than the session timeout and the status says so; when it is back, everything counts exactly."""
     kafka, words = own_words

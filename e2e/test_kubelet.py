@@ -10,6 +10,7 @@ from e2e.support.word_count import Words
 pytestmark = pytest.mark.disturbs
 
 
+@pytest.mark.thorough
 def test_dead_kubelet_stops_nothing(word_count, words: Words, cluster) -> None:
     """Pods keep processing without it; an upgrade requested meanwhile happens when it is back, and counts are exact."""
     app: Application = word_count(words, replicas=1)

@@ -118,6 +118,7 @@ def test_copies_are_on_other_racks_and_take_over_from_a_drained_node_and_in_an_u
     words.wait_exact(240)
 
 
+@pytest.mark.thorough
 def test_standbys_take_over_from_a_node_that_is_out_of_service(
     word_count, words: Words, cluster: Cluster, second: Node
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 from kubernetes import config
 from tests.waiting import wait_until
 
-from e2e.cluster import Cluster
+from e2e.cluster import Cluster, reading
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
 
@@ -55,10 +55,10 @@ class World:
 
     def get(self, namespace: str, kind: str, *names: str) -> list[dict]:
         """Return objects."""
-        found = json.loads(
-            self.cluster.kubectl("get", kind, *names, "-n", namespace, "-o", "json", "--ignore-not-found") or "{}"
-        )
-        return found.get("items", [found] if found else [])
+        if not names:
+            return reading.find(self.cluster.client, kind, namespace)
+        found = [reading.get(self.cluster.client, kind, namespace, name) for name in names]
+        return [item for item in found if item is not None]
 
     def ready(self, namespace: str) -> set[str]:
         """Return the names of the apps that are ready with their latest spec."""

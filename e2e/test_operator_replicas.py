@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.waiting import wait_until
 
-from e2e.cluster import Cluster
+from e2e.cluster import Cluster, reading
 from e2e.helm import Release
 from e2e.support.application import PATIENCE_S, Application
 from e2e.support.audit import strangers, writes_of
@@ -44,12 +44,14 @@ class Replicas:
     def pods(self) -> dict[str, dict[str, Any]]:
         """Return the pods that are not terminating, by name."""
         selector = f"app.kubernetes.io/name=millrace-operator,app.kubernetes.io/instance={self._release.name}"
-        items = json.loads(self.kubectl("get", "pods", f"--selector={selector}", "--output=json"))["items"]
+        items = reading.find(self._cluster.client, "pods", self._release.namespace, labelSelector=selector)
         return {item["metadata"]["name"]: item for item in items if "deletionTimestamp" not in item["metadata"]}
 
     def holder(self) -> str:
         """Return the name of the pod that has the Lease."""
-        return json.loads(self.kubectl("get", "lease", self._release.name, "--output=json"))["spec"]["holderIdentity"]
+        lease = reading.get(self._cluster.client, "lease", self._release.namespace, self._release.name)
+        assert lease is not None
+        return str(lease["spec"]["holderIdentity"])
 
     def wait_for_another(self, than: str) -> str:
         """Wait until another pod has the Lease, and return its name."""

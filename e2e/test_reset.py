@@ -121,6 +121,7 @@ def test_reset_without_application_fails(api: Cluster, brokers: EmbeddedKafka, t
         assert f"There is no StreamsApp {app.name}" in status()["message"]
 
 
+@pytest.mark.thorough
 def test_crashing_operator_completes_the_reset(api: Cluster, app: SuspendedApplication, tmp_path: Path) -> None:
     """Killed after every action, the operator still resets the application completely."""
     log = tmp_path / "operator.log"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from e2e.support.application import Application
 from e2e.support.word_count import Words
 from e2e.test_faults import status_of_container
@@ -38,6 +40,7 @@ def test_a_standby_takes_over_from_a_killed_process(word_count, words: Words, cl
     assert after["restoration"]["restored_records"] == before["restoration"]["restored_records"]
 
 
+@pytest.mark.thorough
 def test_pods_that_join_and_leave_under_load_restore_nothing_while_records_wait(word_count, words: Words) -> None:
     """One pod, three, and one again: copies warm up or take over before tasks move, and counts are exact."""
     app: Application = word_count(

@@ -87,6 +87,7 @@ def small_volume(cluster: Cluster) -> Iterator[SmallVolume]:
     volume.unmount()
 
 
+@pytest.mark.thorough
 def test_full_volume_is_reported_and_loses_no_word(small_volume: SmallVolume, word_count, words: Words) -> None:
     """A nearly full volume is reported; when it is full, the pod says why it cannot start; with space again, counts are exact."""
     storage = {"size": _SIZE, "storageClassName": small_volume.name}

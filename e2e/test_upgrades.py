@@ -202,6 +202,7 @@ def test_revision_whose_pods_fail_is_rolled_back(
     assert state["currentRevision"] == state["stableRevision"] == stable
 
 
+@pytest.mark.thorough
 def test_failure_with_an_external_cause_can_be_retried(word_count, words: Words) -> None:
     """A revision that waited in vain for a Secret is rolled back; once the Secret exists, another restartNonce is enough."""
     app: Application = word_count(words, replicas=1, upgrade=QUICK)

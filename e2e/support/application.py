@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.waiting import wait_until
 
-from e2e.cluster import Cluster, ClusterError
+from e2e.cluster import Cluster, ClusterError, reading
 
 Manifest = dict[str, Any]
 
@@ -67,13 +67,12 @@ class Application:
 
     def object(self, kind: str, name: str | None = None) -> Manifest | None:
         """Return an object in the namespace, or None."""
-        text = self.kubectl("get", kind, name or self.name, "--output=json", "--ignore-not-found")
-        return json.loads(text) if text else None
+        return reading.get(self.cluster.client, kind, self.namespace, name or self.name)
 
     def objects(self, kind: str, selector: str | None = None) -> list[Manifest]:
         """Return the app's objects of a kind by name."""
         chosen = selector or f"streams.millrace.dev/app={self.name}"
-        items = json.loads(self.kubectl("get", kind, f"--selector={chosen}", "--output=json"))["items"]
+        items = reading.find(self.cluster.client, kind, self.namespace, labelSelector=chosen)
         return sorted(items, key=lambda item: item["metadata"]["name"])
 
     def pods(self) -> list[Manifest]:
@@ -84,7 +83,7 @@ class Application:
     def instance(self, pod: str) -> dict[str, Any]:
         """Return an instance's status."""
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/status"
-        return json.loads(self.cluster.kubectl("get", "--raw", path))
+        return dict(json.loads(reading.get_raw(self.cluster.client, path)))
 
     def resource(self) -> Manifest:
         """Return the current resource."""
@@ -103,8 +102,7 @@ class Application:
     def events(self) -> list[Manifest]:
         """Return the Events about the app, oldest first."""
         selector = f"involvedObject.kind=StreamsApp,involvedObject.name={self.name}"
-        text = self.kubectl("get", "events", f"--field-selector={selector}", "--output=json")
-        return json.loads(text)["items"]
+        return reading.find(self.cluster.client, "events", self.namespace, fieldSelector=selector)
 
     def wait(self, what: str, condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
         """Wait until a condition holds; if it never does, show the app's state. A check that fails is repeated."""

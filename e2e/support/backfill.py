@@ -119,7 +119,7 @@ class Backfill:
     def spark_applications(self) -> list[Manifest]:
         """Return its SparkApplications."""
         selector = f"streams.millrace.dev/backfill={self.name}"
-        return self.app.objects("sparkapplications.sparkoperator.k8s.io", selector)
+        return self.app.objects("sparkapplication", selector)
 
     def delete(self) -> None:
         """Delete it without waiting."""

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from tests.operator.kafka.support import count_plan
 from tests.waiting import wait_until
 
-from e2e.cluster import Cluster
+from e2e.cluster import Cluster, ClusterError, reading
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.kafka.admin import all_topic_partitions
 from millrace.kafka.client_settings import ClientSettings
@@ -124,8 +124,8 @@ class SuspendedApplication:
 
     def existing_claims(self) -> list[str]:
         """Return the existing claims."""
-        found = self.get("pvc", f"--selector=streams.millrace.dev/app={self.name}")
-        return sorted(item["metadata"]["name"] for item in found["items"])
+        found = self.find("pvc", labelSelector=f"streams.millrace.dev/app={self.name}")
+        return sorted(item["metadata"]["name"] for item in found)
 
     def create(self) -> None:
         """Create everything as a run would leave it."""
@@ -173,19 +173,20 @@ class SuspendedApplication:
         """Return the true conditions of the StreamsApp."""
         return {item["type"] for item in self.status().get("conditions", ()) if item["status"] == "True"}
 
-    def get(self, *arguments: str) -> dict[str, Any]:
-        """Return what kubectl gets."""
-        return dict(
-            json.loads(self.cluster.kubectl("get", f"--namespace={self.namespace}", "--output=json", *arguments))
-        )
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        """Return an object in its namespace."""
+        found = reading.get(self.cluster.client, kind, self.namespace, name)
+        if found is None:
+            raise ClusterError(f"{kind} {name} is gone")
+        return found
+
+    def find(self, kind: str, **selectors: str) -> list[dict[str, Any]]:
+        """Return objects in its namespace."""
+        return reading.find(self.cluster.client, kind, self.namespace, **selectors)
 
     def events(self) -> list[str]:
         """Return the reasons of the events about this application and its resets."""
-        return [
-            item["reason"]
-            for item in self.get("events")["items"]
-            if item["involvedObject"]["name"].startswith(self.name)
-        ]
+        return [item["reason"] for item in self.find("events") if item["involvedObject"]["name"].startswith(self.name)]
 
     def reset(self, **spec: Any) -> Callable[[], dict[str, Any]]:
         """Create a reset and return a function that reads its status."""
