@@ -89,17 +89,20 @@ def current(context: ControllerContext, kind: ResourceKind, resource: Object) ->
 
 
 def find_app(context: ControllerContext, namespace: str, name: str) -> Object | None:
-    """Return an application. An unknown one is requested: if both are applied together, the operation may be seen first."""
+    """Return an application. An unknown one is requested: if both are applied together, the operation may be seen first.
+
+    It is not kept: then it would be known when the watch has it, which would lead to no pass over it.
+    """
     found = context.resources.get(APPS, namespace, name)
     if found is not None or not name:
         return found
     try:
-        context.resources.put(APPS, context.requests.get(APPS, namespace, name))
+        requested: Json = context.requests.get(APPS, namespace, name)
     except ApiError as error:
         if error.not_found:
             return None
         raise
-    return context.resources.get(APPS, namespace, name)
+    return requested
 
 
 def unfinished_before(context: ControllerContext, resource: Object, app: str) -> tuple[str, ...]:

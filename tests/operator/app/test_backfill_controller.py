@@ -792,6 +792,16 @@ def test_no_two_operations_wait_for_each_other(world):
             assert not any(name.endswith(("-0", "-2")) for name in others), "none that has begun waits for these"
 
 
+def test_an_application_that_is_applied_together_with_a_backfill_is_still_new_to_its_watch(world):
+    """A pass over the backfill that is made first reads it, and what a watch has that is known leads to no pass."""
+    resources = world.cluster.resources
+    resources.remove(APPS, resources.get(APPS, "default", "app"))
+    app = world.serve(APPS, "app", world.spec, status={"observedGeneration": 1})
+    world.run()
+    assert ("GET", APPS.path("default", "app")) in [(method, path) for method, path, *_ in world.server.asked]
+    assert resources.put(APPS, app)
+
+
 def test_of_two_that_began_at_the_same_time_the_newer_goes_first(world):
     """Passes over both may be made at once, in which neither sees the other begin; their jobs would fence each other."""
     world.run()
