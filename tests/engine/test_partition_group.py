@@ -141,3 +141,36 @@ def test_long_runs_of_one_partition_do_not_overtake_the_other(two, size):
     while two.task.process(0, size):
         pass
     assert two.values() == expected
+
+
+@pytest.mark.parametrize("fetched", [1, 2, 50])
+def test_dropped_records_of_the_last_partition_do_not_count(tmp_path, fetched):
+    """However the records of the only partition that still has some were fetched: a backfill divides them by their number."""
+    harness = Harness(
+        pipe("a", "b"), tmp_path, **{"default.timestamp.extractor": "LogAndSkipOnInvalidTimestamp", "max.task.idle.ms": -1}
+    )
+    task = harness.run()
+    records = [("k", f"{number}", -1 if number % 3 else number) for number in range(40)]
+    taken = 0
+    for start in range(0, len(records), fetched):
+        harness.add("a", *records[start : start + fetched])
+        taken += task.process(0, 100)
+    assert task.buffered() == 0
+    assert taken == task.counters.records_processed == len(harness.values()) == 14
+    assert task.counters.dropped_records == 26
+
+
+@pytest.mark.parametrize("size", [1, 5, 100])
+def test_dropped_records_of_the_last_partition_however_many_are_processed_at_once(tmp_path, size):
+    """Each call processes as many valid records as it may."""
+    harness = Harness(
+        pipe("a", "b"), tmp_path, **{"default.timestamp.extractor": "LogAndSkipOnInvalidTimestamp", "max.task.idle.ms": -1}
+    )
+    task = harness.run()
+    harness.add("a", *(("k", f"{number}", -1 if number % 3 else number) for number in range(40)))
+    taken = []
+    while done := task.process(0, size):
+        taken.append(done)
+    assert taken == [size] * (14 // size) + [14 % size] * (14 % size > 0)
+    assert harness.values() == [f"{number}" for number in range(0, 40, 3)]
+    assert task.position(A) == 40

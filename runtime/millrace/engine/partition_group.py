@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from millrace.engine.punctuation import NEVER
 from millrace.engine.record_queue import RecordQueue
 from millrace.engine.task_state import TaskCounters
 from millrace.records import RawRecord, TopicPartition
@@ -74,7 +75,11 @@ class PartitionGroup:
         return min((at for queue in self._list if (at := queue.peek()) is not None), default=None)
 
     def process(self, now_ms: int, max_records: int) -> int:
-        """Process at most this many records in timestamp order; return how many were taken."""
+        """Process at most this many records in timestamp order; return how many.
+
+        Dropped records count if there is only one partition, and never if there are several: how many count depends on the
+        records alone, not on when they were fetched.
+        """
         queues = self._list
         if len(queues) == 1:
             return queues[0].drain(max_records)
@@ -99,7 +104,7 @@ class PartitionGroup:
     def _process_only(self, max_records: int) -> int:
         queue = self._heap.pop()
         try:
-            return queue.drain(max_records)
+            return queue.drain(max_records, NEVER)
         finally:
             if queue:
                 self._arrived.insert(0, queue)

@@ -170,8 +170,9 @@ class RecordQueue:
 
         Args:
             max_records: how many at most.
-            until: the timestamp of another partition's head. A head that has already been read is processed in any case; of the
-                others, the first that is not earlier than `until` becomes the head. As with `peek`, dropped records do not count.
+            until: the timestamp of another partition's head, or a large one if no other has any: None is for a task's only
+                partition. A head that has already been read is processed in any case; of the others, the first that is not
+                earlier than `until` becomes the head. As with `peek`, dropped records do not count.
         """
         done = 0
         if self.head is not None and max_records > 0:
