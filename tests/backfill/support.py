@@ -413,7 +413,7 @@ def differences(expected: Result, got: Result, *, outputs: str = "all") -> list[
     Args:
         expected: the engine's own.
         got: the backfill's.
-        outputs: `all`, `last` for the last record of each key, `none`.
+        outputs: `all`, `last` for the last record of each key, if it is no deletion with its timestamp, `none`.
     """
     found = []
     if outputs != "last" and expected.tasks != got.tasks:
@@ -436,7 +436,7 @@ def differences(expected: Result, got: Result, *, outputs: str = "all") -> list[
 
 def _by_key(result: Result) -> dict[Any, Any]:
     return {
-        (topic, key): (value, timestamp, headers)
+        (topic, key): (value, None if value is None else timestamp, headers)
         for (topic, _, _), rows in result.outputs.items()
         for key, value, timestamp, headers in rows
     }

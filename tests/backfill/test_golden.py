@@ -33,7 +33,8 @@ FAILING = {
 OUTPUTS = {
     "fk_inner": (
         "last",
-        "which results are overtaken depends on when responses reach the left side; the last of each key does not",
+        "which results are overtaken depends on when responses reach the left side, and so does the timestamp of a deletion; "
+        "the last value of each key does not",
     ),
     "opt_reparts_join_none": (
         "none",

@@ -147,7 +147,9 @@ def test_long_runs_of_one_partition_do_not_overtake_the_other(two, size):
 def test_dropped_records_of_the_last_partition_do_not_count(tmp_path, fetched):
     """However the records of the only partition that still has some were fetched: a backfill divides them by their number."""
     harness = Harness(
-        pipe("a", "b"), tmp_path, **{"default.timestamp.extractor": "LogAndSkipOnInvalidTimestamp", "max.task.idle.ms": -1}
+        pipe("a", "b"),
+        tmp_path,
+        **{"default.timestamp.extractor": "LogAndSkipOnInvalidTimestamp", "max.task.idle.ms": -1},
     )
     task = harness.run()
     records = [("k", f"{number}", -1 if number % 3 else number) for number in range(40)]
@@ -164,7 +166,9 @@ def test_dropped_records_of_the_last_partition_do_not_count(tmp_path, fetched):
 def test_dropped_records_of_the_last_partition_however_many_are_processed_at_once(tmp_path, size):
     """Each call processes as many valid records as it may."""
     harness = Harness(
-        pipe("a", "b"), tmp_path, **{"default.timestamp.extractor": "LogAndSkipOnInvalidTimestamp", "max.task.idle.ms": -1}
+        pipe("a", "b"),
+        tmp_path,
+        **{"default.timestamp.extractor": "LogAndSkipOnInvalidTimestamp", "max.task.idle.ms": -1},
     )
     task = harness.run()
     harness.add("a", *(("k", f"{number}", -1 if number % 3 else number) for number in range(40)))
@@ -174,3 +178,16 @@ def test_dropped_records_of_the_last_partition_however_many_are_processed_at_onc
     assert taken == [size] * (14 // size) + [14 % size] * (14 % size > 0)
     assert harness.values() == [f"{number}" for number in range(0, 40, 3)]
     assert task.position(A) == 40
+
+
+def test_a_partition_of_which_only_dropped_records_arrived_waits_once(tmp_path):
+    """The records that arrive next do not make up for another partition that is empty and waited for."""
+    harness = Harness(pipe("a", "b"), tmp_path, **{"default.timestamp.extractor": "LogAndSkipOnInvalidTimestamp"})
+    task = harness.run()
+    harness.add("a", ("k", "dropped", -1))
+    assert task.next_timestamp() is None
+    harness.add("a", ("k", "a5", 5), ("k", "a6", 6))
+    assert task.process(0, 10) == 0, "b is waited for"
+    harness.add("b", ("k", "b1", 1), ("k", "b7", 7))
+    assert task.process(0, 10) == 3
+    assert harness.values() == ["b1", "a5", "a6"]

@@ -10,7 +10,7 @@ that moves its elements as `java.util.PriorityQueue` does. The head of every que
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from millrace.engine.punctuation import NEVER
 from millrace.engine.record_queue import RecordQueue
@@ -39,11 +39,12 @@ class PartitionGroup:
     def __repr__(self) -> str:
         return f"PartitionGroup({list(self._list)!r})"
 
-    def add(self, partition: TopicPartition, records: Iterable[RawRecord]) -> None:
+    def add(self, partition: TopicPartition, records: Sequence[RawRecord]) -> None:
         """Append raw records of one partition, in offset order."""
         queue = self.queues[partition]
-        if not queue and len(self._list) > 1:
-            self._arrived.append(queue)
+        if records and not queue and len(self._list) > 1:
+            if queue not in self._arrived:  # it is if all that had arrived was dropped in `next_timestamp`
+                self._arrived.append(queue)
             queue.idle_deadline_ms = None
         queue.raw.extend(records)
 
