@@ -33,8 +33,7 @@ FAILING = {
 OUTPUTS = {
     "fk_inner": (
         "last",
-        "which results are overtaken depends on when responses reach the left side, and so does the timestamp of a deletion; "
-        "the last value of each key does not",
+        "when responses reach the left side decides which results are overtaken, and when a key is deleted; no other last result",
     ),
     "opt_reparts_join_none": (
         "none",

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from tests.engine.support import Harness, pipe
 
 from millrace.records import TopicPartition
+from millrace.serdes import Serdes
+from millrace.topology import Topology
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -191,3 +193,30 @@ def test_a_partition_of_which_only_dropped_records_arrived_waits_once(tmp_path):
     harness.add("b", ("k", "b1", 1), ("k", "b7", 7))
     assert task.process(0, 10) == 3
     assert harness.values() == ["b1", "a5", "a6"]
+
+
+@pytest.mark.parametrize("fetched", [1, 3])
+def test_dropped_records_are_read_when_the_next_record_is_chosen(tmp_path, fetched):
+    """So their dead letters come after what the host does between records, whether they were fetched by then or not."""
+    settings = {
+        "deserialization.exception.handler": "LogAndContinueExceptionHandler",
+        "errors.dead.letter.queue.topic.name": "dead",
+    }
+    long = Serdes.long()
+    topology = Topology().add_source("src", "a", "b", "c", value_serde=long)
+    topology.add_sink("snk", "out", "src", value_serde=long)
+    harness = Harness(topology, tmp_path, **settings)
+    task = harness.run()
+    records = [("k", "8 bytes!", 1), ("k", "bad", 2), ("k", "8 bytes!", 3)]
+    harness.add("a", *records[:fetched])
+    harness.add("b", ("k", "8 bytes!", 4))
+    harness.add("c", ("k", "8 bytes!", 5))
+    assert task.process(0, 1) == 1
+    sent = [harness.collector.take()]
+    harness.add("a", *records[fetched:])
+    assert task.process(0, 1) == 1
+    sent.append(harness.collector.take())
+    assert [[(record.topic, record.timestamp) for record in taken] for taken in sent] == [
+        [("out", 1)],
+        [("dead", 2), ("out", 3)],
+    ]

@@ -128,11 +128,8 @@ class PartitionGroup:
         queue = _poll(self._heap)
         try:
             queue.process_head()
-            queue.peek()
         finally:
-            if queue.head is not None:
-                _offer(self._heap, queue)
-            elif queue:
+            if queue:
                 self._arrived.insert(0, queue)
 
     def _offer_arrived(self) -> None:
