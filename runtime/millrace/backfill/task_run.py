@@ -110,6 +110,8 @@ class TaskRun:
         """What to commit for each partition of which a record was processed; known in the end."""
         self._taken = 0
         """How many records had been processed when the last turn ended."""
+        self._punctuations = 0
+        """How many punctuators had been called by then."""
         self.task = StreamTask(
             task_id,
             subtopology,
@@ -120,6 +122,7 @@ class TaskRun:
             clock=_now,
             input_partitions=frozenset(inputs.read.keys() | inputs.arriving),
             global_stores=global_stores,
+            punctuated_in_time=True,
         )
         collector.times = self.task.times
 
@@ -148,19 +151,16 @@ class TaskRun:
         for row in self._collector.final_rows(self.stream_time):
             yield [row]
 
-    @property
-    def _punctuates(self) -> bool:
-        return self.task.schedules.stream_time.next_ms < NEVER
-
     def _is_turn_over(self) -> bool:
-        """Return whether to hand on what was sent: after as many records whenever the task runs, however these come in batches.
+        """Return whether to hand on what was sent: after the same records whenever the task runs, however these come in batches.
 
         Spark may run it again, and use some of its packed rows of both runs: they must not overlap.
         """
-        processed = self.task.counters.records_processed
-        if processed == self._taken or (processed % _TURN_RECORDS and not self._punctuates):
+        counters = self.task.counters
+        processed, punctuations = counters.records_processed, counters.punctuations
+        if processed == self._taken or (processed % _TURN_RECORDS and punctuations == self._punctuations):
             return False
-        self._taken = processed
+        self._taken, self._punctuations = processed, punctuations
         return True
 
     def _process_everything(self) -> Iterator[None]:
@@ -214,7 +214,7 @@ class TaskRun:
         if not before or not task.ready(now):
             return False
         left = _TURN_RECORDS - task.counters.records_processed % _TURN_RECORDS
-        task.process(now, 1 if self._punctuates else min(most, left))
+        task.process(now, min(most, left))
         task.punctuate_stream_time()
         return task.buffered() < before
 

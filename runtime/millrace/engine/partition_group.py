@@ -12,20 +12,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from millrace.engine.punctuation import NEVER
+from millrace.engine.punctuation import NEVER, PunctuationQueue
 from millrace.engine.record_queue import RecordQueue
-from millrace.engine.task_state import TaskCounters
+from millrace.engine.task_state import TaskCounters, TaskTimes
 from millrace.records import RawRecord, TopicPartition
 
 IDLING_DISABLED = -1
 
 
 class PartitionGroup:
-    """The input partitions of one task."""
+    """The input partitions of one task.
 
-    __slots__ = ("_arrived", "_counters", "_heap", "_list", "_max_idle_ms", "queues")
+    Args:
+        queues: one of each.
+        max_task_idle_ms: how long to wait for those that are empty.
+        counters: the task's.
+        times: the task's.
+        punctuations: the task's, if processing is to stop when one is due; the queues must know them too.
+    """
 
-    def __init__(self, queues: Iterable[RecordQueue], max_task_idle_ms: int, counters: TaskCounters) -> None:
+    __slots__ = ("_arrived", "_counters", "_heap", "_list", "_max_idle_ms", "_punctuations", "_times", "queues")
+
+    def __init__(
+        self,
+        queues: Iterable[RecordQueue],
+        max_task_idle_ms: int,
+        counters: TaskCounters,
+        times: TaskTimes,
+        punctuations: PunctuationQueue | None,
+    ) -> None:
         self.queues: Mapping[TopicPartition, RecordQueue] = {
             queue.partition: queue for queue in sorted(queues, key=lambda queue: queue.partition)
         }
@@ -35,6 +50,8 @@ class PartitionGroup:
         """Queues with records that are not in the heap yet."""
         self._max_idle_ms = max_task_idle_ms
         self._counters = counters
+        self._times = times
+        self._punctuations = punctuations
 
     def __repr__(self) -> str:
         return f"PartitionGroup({list(self._list)!r})"
@@ -84,7 +101,7 @@ class PartitionGroup:
         queues = self._list
         if len(queues) == 1:
             return queues[0].drain(max_records)
-        heap = self._heap
+        heap, times, punctuations = self._heap, self._times, self._punctuations
         done = 0
         while done < max_records:
             self._offer_arrived()
@@ -100,6 +117,8 @@ class PartitionGroup:
             else:
                 self._process_first()
                 done += 1
+            if punctuations is not None and times.stream_time >= punctuations.next_ms:
+                break
         return done
 
     def _process_only(self, max_records: int) -> int:

@@ -18,6 +18,7 @@ from typing import cast
 from millrace.config import StreamsConfig
 from millrace.engine.compile import CompiledSource
 from millrace.engine.error_handling import ErrorHandling
+from millrace.engine.punctuation import PunctuationQueue
 from millrace.engine.task_state import TaskTimes
 from millrace.errors import ConfigError, FailedProcessingError, StreamsError
 from millrace.loading import load_instance
@@ -40,7 +41,8 @@ from millrace.serdes.primitives import c_decoder
 
 _SHORTEST_RUN = 8
 _LONGEST_RUN = 1024
-"""Records taken at a time while another partition waits: few while turns alternate, then more as long as they do not."""
+"""Records taken at a time while another partition waits, or a punctuation may: few while turns alternate, then more as long as
+they do not."""
 
 _offset_of: Callable[[RawRecord], int] = itemgetter(OFFSET)
 
@@ -59,6 +61,7 @@ class RecordQueue:
         "_failures",
         "_forward",
         "_own_timestamps",
+        "_punctuations",
         "_read_key",
         "_read_value",
         "_run",
@@ -84,6 +87,7 @@ class RecordQueue:
         times: TaskTimes,
         failures: ErrorHandling,
         drop_record: Callable[[], None],
+        punctuations: PunctuationQueue | None = None,
     ) -> None:
         self.partition = partition
         self.partition_time = UNKNOWN_TIMESTAMP
@@ -107,6 +111,7 @@ class RecordQueue:
         self._times = times
         self._failures = failures
         self._drop = drop_record
+        self._punctuations = punctuations
         self._run = _SHORTEST_RUN
 
     def __len__(self) -> int:
@@ -168,6 +173,8 @@ class RecordQueue:
     def drain(self, max_records: int, until: int | None = None) -> int:  # noqa: C901, PLR0912, PLR0915 (one loop, unrolled)
         """Process at most this many records, including the head; return how many were taken from the queue.
 
+        If the queue knows the task's punctuations, it stops after the record that makes one due.
+
         Args:
             max_records: how many at most.
             until: the timestamp of another partition's head, or a large one if no other has any: None is for a task's only
@@ -175,11 +182,15 @@ class RecordQueue:
                 earlier than `until` becomes the head. As with `peek`, dropped records do not count.
         """
         done = 0
+        punctuations = self._punctuations
         if self.head is not None and max_records > 0:
             self.process_head()
             done = 1
+            if punctuations is not None and self._times.stream_time >= punctuations.next_ms:
+                return done
         waiting = self.raw
-        limit = min(max_records - done, len(waiting) if until is None else self._run, len(waiting))
+        whole = until is None and punctuations is None
+        limit = min(max_records - done, len(waiting) if whole else self._run, len(waiting))
         if limit <= 0:
             return done
         batch = list(waiting) if limit == len(waiting) else list(islice(waiting, limit))
@@ -192,6 +203,7 @@ class RecordQueue:
         decode = self._decode
         offset = -1
         dropped = 0
+        run = 2 * self._run
         try:
             for raw in batch:
                 _, _, offset, timestamp, raw_key, raw_value, headers = raw
@@ -230,6 +242,10 @@ class RecordQueue:
                 current.raw_key = raw_key  # type: ignore[assignment]
                 current.raw_value = raw_value  # type: ignore[assignment]
                 forward(key, value, timestamp, headers)
+                if punctuations is not None and stream_time >= punctuations.next_ms:
+                    limit = _index(batch, offset) + 1
+                    run = _SHORTEST_RUN
+                    break
         except StreamsError:
             self._take(_index(batch, offset), offset)
             raise
@@ -239,10 +255,8 @@ class RecordQueue:
         finally:
             self.partition_time = partition_time
         self._take(limit, offset + 1)
-        if until is None:
-            return done + limit
-        self._run = min(2 * self._run, _LONGEST_RUN)
-        return done + limit - dropped
+        self._run = min(run, _LONGEST_RUN)
+        return done + limit - (0 if until is None else dropped)
 
     def _take(self, number: int, position: int) -> None:
         """Remove processed records, and note the offset of the next."""

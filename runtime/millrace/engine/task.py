@@ -58,6 +58,8 @@ class StreamTask:
         input_partitions: the partitions it reads.
         global_stores: name → global store, shared by all tasks of the instance.
         trace_record: traces the processing of each record; None costs nothing.
+        punctuated_in_time: whether `process` returns once a stream-time punctuator is due, so that the host can call it after the
+            same record whatever `process` is given; otherwise, it is called after all of them.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class StreamTask:
         input_partitions: frozenset[TopicPartition],
         global_stores: Mapping[str, StateStore] = MappingProxyType({}),
         trace_record: TraceRecord | None = None,
+        punctuated_in_time: bool = False,
     ) -> None:
         self.task_id = task_id
         self.subtopology = subtopology
@@ -105,6 +108,8 @@ class StreamTask:
         self._global_stores = global_stores
         self._trace_record = trace_record
         self.schedules = TaskSchedules(clock)
+        self._awaited = self.schedules.stream_time if punctuated_in_time else None
+        """The punctuations that `process` returns for."""
         self._failures: ErrorHandling | None = None
         self._topology: CompiledTopology | None = None
         self._group: PartitionGroup | None = None
@@ -176,7 +181,7 @@ class StreamTask:
             if queue.partition in known:
                 queue.partition_time = known[queue.partition].partition_time
                 self.times.stream_time = max(self.times.stream_time, queue.partition_time)
-        self._group = PartitionGroup(queues, self.config.max_task_idle_ms, self.counters)
+        self._group = self._new_group(queues)
         self.times.system_time = self._clock()
         self._worked = True  # a processor's `init` may write to stores, forward, and ask for a commit
         topology.init()
@@ -192,7 +197,7 @@ class StreamTask:
             old[partition] if partition in old else self._new_queue(self._topology, partition)
             for partition in partitions
         ]
-        self._group = PartitionGroup(queues, self.config.max_task_idle_ms, self.counters)
+        self._group = self._new_group(queues)
 
     # Processing
 
@@ -404,7 +409,11 @@ class StreamTask:
             times=self.times,
             failures=self._failures,
             drop_record=self._drop_record,
+            punctuations=self._awaited,
         )
+
+    def _new_group(self, queues: Sequence[RecordQueue]) -> PartitionGroup:
+        return PartitionGroup(queues, self.config.max_task_idle_ms, self.counters, self.times, self._awaited)
 
     def _environment(self, failures: ErrorHandling) -> CompileEnv:
         return CompileEnv(
