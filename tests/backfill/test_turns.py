@@ -6,8 +6,10 @@ Spark may run a task again, and use some of its rows of both runs.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from tests.backfill.programs import Copied, TableOfTopic
 from tests.backfill.support import (
     SETTINGS,
     Engine,
@@ -18,9 +20,13 @@ from tests.backfill.support import (
     single_rows,
 )
 
-from millrace.backfill.collector import Outputs
+from millrace.backfill import packing, task_run
+from millrace.backfill.collector import BackfillCollector, Outputs, Topics
 from millrace.backfill.history import Backfill
+from millrace.backfill.task_run import Inputs, TaskRun
+from millrace.config import StreamsConfig
 from millrace.processor.api import Processor, PunctuationType, Record
+from millrace.records import NO_HEADERS, ConsumedRecord, TaskId, TopicPartition
 from millrace.topology import Topology
 
 
@@ -75,3 +81,54 @@ def test_punctuators_that_are_scheduled_in_the_middle(topics, value):
         assert counts[0] == ((40, b"41") if value == "at once" else (45, b"46"))
         found.append((sent, [(row.number, row.packed) for row in rows if row.topic == "out"]))
     assert found[0] == found[1]
+
+
+def held(tmp_path, topology, records, monkeypatch, limit):
+    """Run a task over records that are read at once; return the sizes of what it hands on, and how often it commits."""
+    monkeypatch.setattr(task_run, "_TURN_BYTES", limit, raising=False)
+    monkeypatch.setattr(packing, "_BYTES", limit)
+    config = StreamsConfig.of({**SETTINGS, "uncommitted.max.bytes": str(limit)})
+    task, source, none = TaskId(0, 0), TopicPartition("in", 0), frozenset()
+    topics = Topics({"in": 1, "out": 1}, frozenset({"in"}), none, none, none, none, None)
+    collector = BackfillCollector(task, tmp_path / "changes", topics, outputs=Outputs.ALL, limit_bytes=limit)
+    inputs = Inputs({source: iter([records])}, none, iter(()))
+    part = topology().build(config).subtopologies[0]
+    run = TaskRun(task, part, config, collector, tmp_path / "state", inputs)
+    sizes = [sum(len(row.value) for row in rows if row.topic == "out") for rows in run.rows()]
+    collector.close()
+    assert run.task.counters.records_processed == len(records)
+    return [size for size in sizes if size], run.task.counters.commits
+
+
+def records_of(sizes):
+    """Return records whose values have these sizes."""
+    return [ConsumedRecord("in", 0, n, n, b"k%d" % n, b"v" * size, NO_HEADERS) for n, size in enumerate(sizes)]
+
+
+def test_a_turn_is_shorter_if_what_is_sent_is_large(tmp_path, monkeypatch):
+    """So a task holds little more than the limit, however large its records are."""
+    sizes, _ = held(tmp_path, Copied("in", "out"), records_of([10_000] * 1_000), monkeypatch, 200_000)
+    assert max(sizes) < 450_000
+    assert len(sizes) > 20
+
+
+def test_a_turn_is_longer_again_once_records_are_small(tmp_path, monkeypatch):
+    """Whoever sends little is not kept up."""
+    turns = []
+    over = TaskRun._is_turn_over
+
+    def is_turn_over(run):
+        if found := over(run):
+            turns.append(run.task.counters.records_processed)
+        return found
+
+    monkeypatch.setattr(TaskRun, "_is_turn_over", is_turn_over)
+    held(tmp_path, Copied("in", "out"), records_of([10_000] * 100 + [1] * 6_000), monkeypatch, 200_000)
+    assert [end - start for start, end in pairwise(turns)][-3:] == [1_000] * 3
+
+
+def test_a_turn_is_shorter_if_what_is_kept_is_large(tmp_path, monkeypatch):
+    """So a task commits soon after the limit, however large what it has in its stores is."""
+    topology = TableOfTopic("in", SETTINGS)
+    _, commits = held(tmp_path, topology, records_of([10_000] * 1_000), monkeypatch, 200_000)
+    assert commits > 20

@@ -92,6 +92,7 @@ class BackfillCollector:
         self._number = 0
         self._targets: dict[str, _Target] = {}
         self._sizes: dict[str, Size] = {}
+        self._single_bytes = 0
         self._last: dict[TopicPartition, CompactedChanges] = {}
         self._changes: dict[TopicPartition, CompactedChanges] = {}
 
@@ -150,11 +151,19 @@ class BackfillCollector:
         """Return nothing: offsets are known once the changelogs are written."""
         return {}
 
+    @property
+    def sent_bytes(self) -> int:
+        """How much had been sent by the last `take`, without what only the last record of each key is kept of."""
+        packed = (target.packed.sent_bytes for target in self._targets.values() if target.packed is not None)
+        return self._single_bytes + sum(packed)
+
     def take(self, *, everything: bool = False) -> list[Row]:
         """Return the rows since the last call; those for other tasks only once there are many, or if everything is wanted."""
         rows, self._rows = self._rows, []
         for row in rows:
-            self._count(row.topic, Size(1, len(row.key or b"") + len(row.value or b"")))
+            size = len(row.key or b"") + len(row.value or b"")
+            self._single_bytes += size
+            self._count(row.topic, Size(1, size))
         packed = [target.packed for target in self._targets.values() if target.packed is not None]
         for topic in packed:
             rows += topic.take(everything=everything)

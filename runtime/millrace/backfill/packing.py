@@ -90,6 +90,8 @@ class PackedTopic:
         """Records that are not packed yet; to be appended to."""
         self.size = Size()
         """Of what has been packed."""
+        self.sent_bytes = 0
+        """How much had been sent by the last `take`, with headers."""
         self._topic = topic
         self._partitions = partitions
         self._task = task
@@ -104,8 +106,9 @@ class PackedTopic:
     def take(self, *, everything: bool) -> list[Row]:
         """Return packed rows if there is enough to pack, or if everything has to be."""
         sent = self.sent
-        new = sent[self._counted :]
-        self._bytes += _bytes(new)
+        new = _bytes(sent[self._counted :])
+        self.sent_bytes += new
+        self._bytes += new
         self._counted = len(sent)
         size = self._bytes
         if not sent or not (everything or len(sent) >= self._enough or size >= _BYTES):

@@ -29,6 +29,9 @@ from millrace.state.api import StateStore
 from millrace.topology.model import Subtopology
 
 _TURN_RECORDS = 1_000
+"""How many records a turn has at most."""
+_TURN_BYTES = 16 * 1024 * 1024
+"""How many bytes a turn is meant to send and to keep in stores, at most."""
 _NO_THROTTLE = {FINAL_RESULTS_INTERVAL: 0, OUTER_JOIN_INTERVAL: 0}
 
 
@@ -110,6 +113,10 @@ class TaskRun:
         """What to commit for each partition of which a record was processed; known in the end."""
         self._taken = 0
         """How many records had been processed when the last turn ended."""
+        self._turn = 1
+        """How many this turn is to have."""
+        self._uncommitted = 0
+        """What stores had to commit when the last turn ended."""
         self._punctuations = 0
         """How many punctuators had been called by then."""
         self.task = StreamTask(
@@ -138,11 +145,8 @@ class TaskRun:
         task.initialize()
         self._refuse_wall_clock()
         for _ in self._process_everything():
-            turn_over = self._is_turn_over()
-            if turn_over and task.uncommitted_bytes() > self._limit:  # suppressed tables log what has changed
-                self._commit()
             self._refuse_wall_clock()
-            yield self._collector.take() if turn_over else []
+            yield self._end_turn() if self._is_turn_over() else []
         self.stream_time = task.stream_time
         task.suspend()
         self._commit()
@@ -157,11 +161,23 @@ class TaskRun:
         Spark may run it again, and use some of its packed rows of both runs: they must not overlap.
         """
         counters = self.task.counters
-        processed, punctuations = counters.records_processed, counters.punctuations
-        if processed == self._taken or (processed % _TURN_RECORDS and punctuations == self._punctuations):
-            return False
-        self._taken, self._punctuations = processed, punctuations
-        return True
+        return counters.records_processed == self._taken + self._turn or counters.punctuations != self._punctuations
+
+    def _end_turn(self) -> list[Row]:
+        """Return what was sent, and begin the next turn: twice as long, unless it would have too many records or bytes then."""
+        task, collector, counters = self.task, self._collector, self.task.counters
+        sent, uncommitted = collector.sent_bytes, task.uncommitted_bytes()
+        size = max(0, uncommitted - self._uncommitted)
+        if uncommitted > self._limit:
+            self._commit()  # before anything is taken: suppressed tables log what has changed
+            uncommitted = task.uncommitted_bytes()
+        rows = collector.take()
+        size += collector.sent_bytes - sent
+        fitting = (counters.records_processed - self._taken) * _TURN_BYTES // max(1, size)
+        self._turn = max(1, min(2 * self._turn, _TURN_RECORDS, fitting))
+        self._taken, self._punctuations = counters.records_processed, counters.punctuations
+        self._uncommitted = uncommitted
+        return rows
 
     def _process_everything(self) -> Iterator[None]:
         """Process all records, pausing after some."""
@@ -213,7 +229,7 @@ class TaskRun:
         before = task.buffered()
         if not before or not task.ready(now):
             return False
-        left = _TURN_RECORDS - task.counters.records_processed % _TURN_RECORDS
+        left = self._taken + self._turn - task.counters.records_processed
         task.process(now, min(most, left))
         task.punctuate_stream_time()
         return task.buffered() < before
