@@ -5,6 +5,7 @@ Spark may run a task again, and use some of its rows of both runs.
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import pairwise
 
@@ -26,6 +27,7 @@ from millrace.backfill.history import Backfill
 from millrace.backfill.task_run import Inputs, TaskRun
 from millrace.config import StreamsConfig
 from millrace.processor.api import Processor, PunctuationType, Record
+from millrace.processor.timestamp_extractors import log_and_skip_on_invalid_timestamp
 from millrace.records import NO_HEADERS, ConsumedRecord, TaskId, TopicPartition
 from millrace.topology import Topology
 
@@ -132,3 +134,23 @@ def test_a_turn_is_shorter_if_what_is_kept_is_large(tmp_path, monkeypatch):
     topology = TableOfTopic("in", SETTINGS)
     _, commits = held(tmp_path, topology, records_of([10_000] * 1_000), monkeypatch, 200_000)
     assert commits > 20
+
+
+@pytest.mark.parametrize("topics", ["ab", "abc"])
+def test_ties_after_dropped_records(topics):
+    """Which partition comes first is the same whether what follows a dropped record is read together with it or later."""
+    topology = Topology().add_source("source", *topics, timestamp_extractor=log_and_skip_on_invalid_timestamp)
+    topology.add_sink("sink", "out", "source")
+    dropped = ((), (), (-1,), (-1, -1))
+    chance = random.Random(1)
+    records = [
+        (topic, b"k", f"{topic}{at}".encode(), timestamp, ())
+        for topic in topics
+        for at in range(50)
+        for timestamp in (*(chance.choice(dropped) if at else dropped[2 * (topic == "a")]), at)
+    ]
+    history = Partitions.of(records, {**dict.fromkeys(topics, 1), "out": 1})
+    expected = Engine(lambda: topology, SETTINGS, history).run()
+    for batch in (1, 2, 3, 500):
+        backfill = Backfill(lambda: topology, SETTINGS, replace(history, batch=batch), outputs=Outputs.ALL)
+        assert differences(expected, run_without_spark(backfill)) == []

@@ -200,16 +200,21 @@ class TaskRun:
             self._wait_for_arrivals(wait=True)
 
     def _read(self) -> None:
-        """Read until no partition that the task reads itself is empty before its end."""
+        """Read until no partition that the task reads itself is empty before its end.
+
+        Partitions are filled in the same order however their records come in batches: it decides between the same timestamps.
+        """
         task = self.task
-        while self._must_read():
-            for partition in self._must_read():
-                records = next(self._unread[partition], None)
+        while must_read := self._must_read():
+            for partition in must_read:
+                records = next(filter(None, self._unread[partition]), None)
                 if records is None:
                     del self._unread[partition]
                     task.set_lag(partition, 0)
                 else:
                     task.add_records(partition, records)
+            if len(task.input_partitions) > 1:
+                task.next_timestamp()  # drops what has no use, so that more is read before the engine chooses
 
     def _must_read(self) -> list[TopicPartition]:
         return [
