@@ -12,6 +12,7 @@ import pytest
 from tests.backfill.broker_app import App
 from tests.backfill.programs import CountPerKey
 from tests.backfill.test_ends import DEADLINE_S, KEYS, command, go_on, spec, wait_for_publishing
+from tests.backfill.test_stale_tasks import mark_with_another_topic
 from tests.operator.app.test_kafka_service import Requests, desired
 from tests.operator.kafka.support import patient_clusters
 from tests.waiting import wait_until
@@ -35,6 +36,7 @@ from millrace.instance.states import State
 from millrace.kafka.admin import delete_topics
 from millrace.kafka.clients import open_admin
 from millrace.kafka.offsets import latest_offsets
+from millrace.kafka.resetter import Resetter
 from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 from millrace_operator.app.kafka_service import KafkaService
 
@@ -171,6 +173,21 @@ def test_an_application_that_has_run_and_was_stopped_meanwhile(
         run_backfill(spark, spec(app, transaction_records=transaction_records))
     assert app.table(app.changelog) == dict(app.counts)
     assert run_backfill(spark, spec(app)).processed == len(KEYS) + 2
+
+
+def test_an_application_that_is_reset_after_its_changelogs_were_written(spark, app, before_writing):
+    """It starts at the beginning, although the offsets are the same, and the mark is left in a topic that it no longer reads."""
+    mark_with_another_topic(app)
+
+    def reset():
+        with Resetter(app.clients.config) as resetter:
+            resetter.execute(resetter.plan(app.topology().build(app.clients.config).plan()))
+
+    before_writing(lambda: before_writing(reset))  # in the second transaction: the first has the mark
+    with pytest.raises(StreamsError, match="was reset"):
+        run_backfill(spark, spec(app, transaction_records=1))
+    assert set(app.committed().values()) == {0}
+    assert app.table(app.changelog) == {}
 
 
 @in_one_transaction_and_in_several

@@ -26,7 +26,7 @@ from millrace.errors import ConfigError, TaskMigratedError
 from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
-from millrace.plan.backfill_marks import is_marked
+from millrace.plan.backfill_marks import are_marked
 from millrace.plan.model import TopologyPlan
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, RawRecord, TopicPartition
 
@@ -102,7 +102,7 @@ class Changes:
     mark: str
     """What the group's offsets are marked with while executors write."""
     marked: Collection[TopicPartition] = frozenset()
-    """Which of them: a reset of an application that reads less now takes the mark from some only."""
+    """Which of them; see `are_marked`."""
 
     def write(
         self, writer: Writer, clients: ClientSettings, target: TopicPartition, batches: Iterator[pa.RecordBatch]
@@ -252,9 +252,7 @@ class ExecutorWrite:
         yield pa.RecordBatch.from_pylist([written._asdict()])
 
     def _check_mark(self, group: GroupAdmin) -> None:
-        found, mark = group.positions(), self._changes.mark
-        marked = all(at in found and found[at].metadata.startswith(mark) for at in self._changes.marked)
-        if not (marked and is_marked(found, mark)):
+        if not are_marked(group.positions(), self._changes.marked, self._changes.mark):
             raise TaskMigratedError(FENCED)
 
 

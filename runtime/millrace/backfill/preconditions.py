@@ -6,14 +6,14 @@ read from a topic that was deleted and created again means nothing in the new on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from millrace.backfill.kafka_history import KafkaHistory, check_unchanged
 from millrace.errors import ActiveGroupError, StreamsError
 from millrace.kafka.group_admin import GroupAdmin
-from millrace.plan.backfill_marks import is_marked
+from millrace.plan.backfill_marks import are_marked
 from millrace.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Preconditions:
     """What the group has committed: before the history was fixed, or afterwards the backfill itself with its mark."""
     mark: str | None = None
     """The metadata of the backfill's own offsets."""
+    marked: Collection[TopicPartition] = frozenset()
+    """Where these are; all of them must still have it."""
 
     def check(self, written: str) -> None:
         """Check that nobody has interfered.
@@ -54,7 +56,7 @@ class Preconditions:
         check_unchanged(self.history, self.admin, written)
         found = self.group.positions()
         offsets = {partition: position.offset for partition, position in found.items()}
-        if offsets != self.offsets or not (self.mark is None or is_marked(found, self.mark)):
+        if offsets != self.offsets or not (self.mark is None or are_marked(found, self.marked, self.mark)):
             raise StreamsError(
                 f"Application {self.group.group_id} ran during the backfill, was reset, or got another backfill: its group has "
                 f"other offsets than before. Stop it, then start the backfill again; {written}"

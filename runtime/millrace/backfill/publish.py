@@ -68,7 +68,7 @@ from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.kafka.admin_requests import pause
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import latest_offsets
-from millrace.plan.backfill_marks import UNFINISHED_BACKFILL, attempts_group, is_marked, mark_of
+from millrace.plan.backfill_marks import UNFINISHED_BACKFILL, are_marked, attempts_group, is_marked, mark_of
 from millrace.plan.model import TopologyPlan, changelog_topics
 from millrace.records import UNKNOWN_TIMESTAMP, OffsetAndMetadata, TopicPartition
 
@@ -237,9 +237,10 @@ class Publisher:
             positions = {partition: OffsetAndMetadata(offset, self._mark) for partition, offset in marked.items()}
             self._writer.commit(self._plan.application_id, positions, confirm)
         deadline, group = Deadline(before.group.timeout_s), before.group
-        while not is_marked(group.positions(), self._mark):  # the commit is answered before the group has its offsets
+        # The commit is answered before the group has its offsets.
+        while not are_marked(group.positions(), marked, self._mark):
             pause(deadline, "mark the offsets", "the group does not have them yet")
-        return replace(before, offsets={**before.offsets, **marked}, mark=self._mark)
+        return replace(before, offsets={**before.offsets, **marked}, mark=self._mark, marked=marked.keys())
 
     def _fence_executors(self, admin: AdminClient, targets: list[TopicPartition], *, every: bool) -> None:
         """Fence the executors of an earlier backfill.

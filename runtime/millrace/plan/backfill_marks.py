@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from millrace.records import OffsetAndMetadata, TopicPartition
 
-__all__ = ["UNFINISHED_BACKFILL", "attempts_group", "is_marked", "mark_of"]
+__all__ = ["UNFINISHED_BACKFILL", "are_marked", "attempts_group", "is_marked", "mark_of"]
 
 UNFINISHED_BACKFILL: Final = "millrace: unfinished backfill"
 """How the metadata begins that a backfill which needs several transactions commits with every offset before the first of them;
@@ -26,6 +26,17 @@ def mark_of(backfill: str | None) -> str:
 def is_marked(positions: Mapping[TopicPartition, OffsetAndMetadata], mark: str) -> bool:
     """Return whether the metadata of any offset begins with a mark."""
     return any(known.metadata.startswith(mark) for known in positions.values())
+
+
+def are_marked(
+    positions: Mapping[TopicPartition, OffsetAndMetadata], partitions: Collection[TopicPartition], mark: str
+) -> bool:
+    """Return whether the metadata of all these partitions' offsets begins with a mark, and that of any offset.
+
+    One mark alone may be what a reset has left: it sets the offsets of the topics that the application reads now.
+    """
+    everywhere = all(at in positions and positions[at].metadata.startswith(mark) for at in partitions)
+    return everywhere and is_marked(positions, mark)
 
 
 def attempts_group(application_id: str, backfill: str) -> str:
