@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from millrace.dsl import Consumed, Grouped, Materialized, Produced, SessionWindows, StreamsBuilder
 from millrace.errors import UnavailableSerdeError
@@ -32,6 +34,15 @@ class Killed:
 def die(_value):
     """End the process, without a word."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_java(value):
+    """End Spark's Java, of whose processes this is one."""
+    process = os.getpid()
+    while Path(f"/proc/{process}/comm").read_text() != "java\n":
+        [process] = re.findall(r"^PPid:\s(\d+)$", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
+    os.kill(int(process), signal.SIGKILL)
+    return value
 
 
 class UnavailableSerde(Serde[str]):

@@ -227,6 +227,18 @@ def test_a_record_that_is_too_large_for_its_topic_is_refused(shop, tmp_path):
     assert shop.committed() == {}
 
 
+def test_java_that_is_killed_while_it_computes(shop, tmp_path):
+    """The last line of progress says so too, although Spark cannot be stopped any more."""
+    program = PROGRAM.format(source=shop.source, serde="Serdes.string()", function="kill_java")
+    (tmp_path / "shop.py").write_text(f"from tests.backfill.programs import kill_java\n{program}")
+    done = backfill(tmp_path, "--progress", "json", "--master", "local[2]")
+    assert done.returncode == 1, done.stderr
+    assert "Error: Spark's Java process no longer answers" in done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])["backfill"]
+    assert last["state"] == "Failed"
+    assert last["message"].startswith("Spark's Java process no longer answers")
+
+
 def test_error_of_an_executor_is_told_without_its_traceback(capsys):
     """Spark's error around it has the same words, and says nothing more that a user needs."""
     error = ConfigError("1 rows of a have no timestamp")

@@ -9,7 +9,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -210,11 +210,19 @@ def backfill(
             # Before anything else can fail: whoever reads this does not start it again.
             reporter.report(result, dry_run=dry_run, tables=tables)
         finally:
-            spark.stop()
+            _stop(spark)
     except StreamsError as error:
         code = report(error, verbose=bool((context.parent or context).params.get("verbose")))
         reporter.failed(error)  # after the text, however long that is: of a long log, only the end is read
         raise typer.Exit(code) from None
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop Spark. If its Java is gone, that is what has failed already, and an error here would take the place of that one."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    with suppress(Py4JError, ConnectionError, EOFError):
+        spark.stop()
 
 
 @contextmanager
@@ -311,7 +319,7 @@ def start_session(master: str | None, name: str, *, only_kafka: bool = False) ->
     if not submitted:
         os.environ["JAVA_HOME"] = str(spark_java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
