@@ -205,27 +205,62 @@ def test_a_topic_that_is_created_again_while_results_are_written(spark, app, bef
     assert (app.table(app.changelog), app.committed()) == ({}, {})
 
 
-def test_a_transaction_that_takes_too_long(app):
-    """The error names the setting, and no other backfill."""
+def impatient_writer(app, purpose="backfill"):
+    """Return a writer whose transactions brokers end after a second."""
     settings = {**app.settings, "producer.transaction.timeout.ms": "1000"}
-    admin = open_admin(app.clients.admin())
-    target = TopicPartition(app.sink, 0)
-    writer = Writer(backfill_clients(StreamsConfig.of(settings)), f"{app.id}-backfill")
+    return Writer(backfill_clients(StreamsConfig.of(settings)), f"{app.id}-{purpose}")
+
+
+def let_expire(app, writer):
+    """Send a record in a writer's transaction, and wait until brokers have ended it."""
+    admin, target = open_admin(app.clients.admin()), TopicPartition(app.sink, 0)
 
     def ended():
         ends, stable = (latest_offsets(admin, [target], committed_only=only)[target] for only in (False, True))
         return stable == ends > 0
 
+    writer.send(target, [(b"k", b"v", 1, NO_HEADERS)])
+    writer.flush()
+    wait_until(ended, "the coordinator ends the transaction", DEADLINE_S)
+
+
+def test_a_transaction_that_takes_too_long(app):
+    """The error names the setting, and no other backfill."""
+    writer = impatient_writer(app)
     with (
         pytest.raises(StreamsTimeoutError, match=r"producer.transaction.timeout.ms \(1,000 ms\)"),
         writer.transaction(),
     ):
-        writer.send(target, [(b"k", b"v", 1, NO_HEADERS)])
-        writer.flush()
-        wait_until(ended, "the coordinator ends the transaction", DEADLINE_S)
+        let_expire(app, writer)
         writer.commit(app.id, {TopicPartition(app.source, 0): OffsetAndMetadata(1)})
     writer.close()
     assert app.committed() == {}
+
+
+def test_a_writer_that_is_fenced_before_it_has_anything_to_write(app):
+    """However long it has read what is there, no transaction has expired: there was none for the brokers."""
+    writer, other = impatient_writer(app), impatient_writer(app, "other")
+    with pytest.raises(TaskMigratedError, match="Another backfill"), writer.transaction():
+        with other.transaction():
+            let_expire(app, other)
+        impatient_writer(app).close()
+        writer.send(TopicPartition(app.sink, 0), [(b"k", b"v", 1, NO_HEADERS)])
+        writer.commit(app.id, {})
+    writer.close()
+    other.close()
+
+
+def test_a_commit_that_is_not_confirmed(app):
+    """The reason is what is said, even if brokers have ended the transaction meanwhile."""
+    writer = impatient_writer(app)
+
+    def refuse():
+        let_expire(app, writer)
+        raise TaskMigratedError("the application was reset")
+
+    with pytest.raises(TaskMigratedError, match="the application was reset"), writer.transaction():
+        writer.commit(app.id, {}, refuse)
+    writer.close()
 
 
 def test_a_writer_that_is_fenced_while_it_sends(app):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from types import SimpleNamespace
+
 import pytest
 from tests.backfill.broker_app import App
 from tests.backfill.programs import CountPerKey
@@ -104,6 +108,33 @@ def test_a_commit_without_an_answer(proxied, app):
     finally:
         network.restore()
         writer.close()
+
+
+def test_a_commit_has_all_of_its_time_after_what_confirms_it(own_kafka, monkeypatch):
+    """However long that took, within the transaction's timeout: brokers that then pause for a moment do not fail the commit."""
+    kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
+    app = App(kafka)
+    config = StreamsConfig.of(app.settings | {"producer.transaction.timeout.ms": 60_000})
+    writer = Writer(backfill_clients(config), f"{app.id}-backfill")
+    answer_again = threading.Timer(2.0, kafka.resume)
+    took_s = 0.0
+    monkeypatch.setattr("millrace.deadline.time", SimpleNamespace(monotonic=lambda: time.monotonic() + took_s))
+
+    def confirm():
+        nonlocal took_s
+        took_s = 20.0
+        kafka.pause()
+        answer_again.start()
+
+    try:
+        with writer.transaction():
+            writer.send(TopicPartition(app.sink, 0), [(b"k", b"kept", 1, NO_HEADERS)])
+            writer.commit(app.id, {TopicPartition(app.source, 0): OffsetAndMetadata(1)}, confirm)
+    finally:
+        answer_again.cancel()
+        kafka.resume()
+        writer.close()
+    assert [record.value() for record in app.read(app.sink)] == [b"kept"]
 
 
 @pytest.mark.parametrize("before_the_broker", [True, False])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-import time
-from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -22,7 +20,6 @@ from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.kafka.admin import topic_configs
 from millrace.kafka.client_settings import ClientSettings
-from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 
 pytestmark = pytest.mark.broker
@@ -243,38 +240,6 @@ def test_a_transaction_that_cannot_be_ended_is_ended_by_a_new_producer(own_kafka
     written = [value for _, value, _ in read_all(kafka, "out")]
     possible = [[b"kept"], [b"unsure", b"kept"]] if ending == "commit" else [[b"kept"]]
     assert written in possible
-
-
-@pytest.mark.slow
-def test_a_commit_has_all_of_its_time_after_what_confirms_it(own_kafka, tmp_path, monkeypatch):
-    """However long that took, within the transaction's timeout: brokers that then pause for a moment do not fail the commit."""
-    kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
-    kafka.create_topics("out")
-    given = settings(kafka, "app", tmp_path, processing_guarantee="exactly_once_v2")
-    config = StreamsConfig.of(given | {"producer.transaction.timeout.ms": 60_000})
-    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
-    answer_again = threading.Timer(2.0, kafka.resume)
-    took_s = 0.0
-    monkeypatch.setattr("millrace.deadline.time", SimpleNamespace(monotonic=lambda: time.monotonic() + took_s))
-
-    def confirm():
-        nonlocal took_s
-        took_s = 20.0
-        kafka.pause()
-        answer_again.start()
-
-    try:
-        producer.start()
-        producer.begin()
-        producer.client.produce("out", b"kept")
-        producer.flush()
-        group = encode_group_metadata("app", -1, "", None)
-        producer.commit({TopicPartition("out", 0): OffsetAndMetadata(1)}, group, confirm)
-    finally:
-        answer_again.cancel()
-        kafka.resume()
-        producer.close()
-    assert [value for _, value, _ in read_all(kafka, "out")] == [b"kept"]
 
 
 def test_fenced_producer_says_so_whatever_it_is_doing(kafka, topic_factory, tmp_path):

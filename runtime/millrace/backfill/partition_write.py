@@ -20,7 +20,7 @@ from millrace.backfill.kafka_history import backfill_clients, read_records
 from millrace.backfill.packing import Size, merged, size_of
 from millrace.backfill.preconditions import NOTHING_WRITTEN
 from millrace.backfill.rows import Row, headers_of, to_arrow, values_of
-from millrace.backfill.writer import FENCED, Writer
+from millrace.backfill.writer import Writer
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, TaskMigratedError
 from millrace.garbage import MANY_RECORDS, rarely_collected
@@ -50,6 +50,10 @@ __all__ = [
 WRITTEN_DDL: Final = "topic string, partition bigint, records bigint, bytes bigint, tombstones bigint"
 """`Written` in Spark."""
 _BATCH: Final = 10_000
+_MARK_GONE: Final = (
+    "Another backfill of this application was started, or the application was reset: its offsets no longer have this one's mark, "
+    "so it writes nothing more"
+)
 
 
 class Written(NamedTuple):
@@ -253,7 +257,7 @@ class ExecutorWrite:
 
     def _check_mark(self, group: GroupAdmin) -> None:
         if not are_marked(group.positions(), self._changes.marked, self._changes.mark):
-            raise TaskMigratedError(FENCED)
+            raise TaskMigratedError(_MARK_GONE)
 
 
 def _records_of(batches: Iterator[pa.RecordBatch]) -> tuple[TopicPartition, Iterator[pa.RecordBatch]]:

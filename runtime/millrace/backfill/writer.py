@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from millrace.kafka.client_settings import ClientSettings
 
-__all__ = ["FENCED", "Writer"]
+__all__ = ["Writer"]
 
-FENCED: Final = "Another backfill of this application was started, so this one has been fenced and writes nothing more"
+_FENCED: Final = "Another backfill of this application was started, so this one has been fenced and writes nothing more"
 _POLL_EVERY: Final = 1_000
 Sent = tuple["bytes | None", "bytes | None", int, Headers]
 """Key, value, timestamp and headers."""
@@ -62,7 +62,7 @@ class Writer:
 
         self._failure: StreamsError | None = None
         self._timeout_ms = int(settings()["transaction.timeout.ms"])
-        self._expiry = Deadline(self._timeout_ms / 1000)
+        self._expiry: Deadline | None = None
         self._producer = StreamsProducer(settings, clients.config.task_timeout_ms)
         self._producer.on_failure = self._on_failure
         try:
@@ -78,7 +78,7 @@ class Writer:
 
     def transaction(self) -> Writer:
         """Begin a transaction; leaving the block without a commit aborts it."""
-        self._expiry = Deadline(self._timeout_ms / 1000)
+        self._expiry = None
         self._check(self._producer.begin)
         return self
 
@@ -95,6 +95,7 @@ class Writer:
         """Send records; a timestamp of 0 would mean now, and becomes 1 as in the engine."""
         following = iter(records)
         while some := list(islice(following, _POLL_EVERY)):
+            self._begin_expiry()
             failure = self._send(target, some)
             self._check(self._producer.poll)  # may know the reason
             if failure is not None:
@@ -134,6 +135,8 @@ class Writer:
 
     def add_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit the offsets of one more group in this transaction."""
+        if offsets:
+            self._begin_expiry()
         group = encode_group_metadata(group_id, -1, "", None)
         self._check(lambda: self._producer.add_offsets(offsets, group))
 
@@ -143,18 +146,32 @@ class Writer:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         confirm: Callable[[], None] | None = None,
     ) -> None:
-        """Commit the transaction, with the group's offsets if there are any; for `confirm` see `StreamsProducer.commit`.
+        """Commit the transaction.
+
+        Args:
+            application_id: the group's name.
+            offsets: its offsets, if there are any.
+            confirm: called once these are part of the transaction: from then on, who asks the group for them waits for its end.
+                What it raises is raised, and nothing is committed. It may take as long as it likes within the transaction's
+                timeout.
 
         Raises:
             StreamsTimeoutError: the brokers did not answer, so nobody knows whether it was committed.
         """
         self.flush()
+        self.add_offsets(application_id, offsets)
+        if confirm is not None:
+            confirm()
         group = encode_group_metadata(application_id, -1, "", None)
-        self._check(lambda: self._producer.commit(offsets, group, confirm))
+        self._check(lambda: self._producer.commit({}, group))
 
     def close(self) -> None:
         """Close the producer, maybe while an exception is being handled; see `_send`."""
         in_background("close", self._producer.close).result()
+
+    def _begin_expiry(self) -> None:
+        """Begin to count how long the transaction takes, as brokers do when it gets its first record or offset."""
+        self._expiry = self._expiry or Deadline(self._timeout_ms / 1000)
 
     def _check(self, call: Callable[[], object]) -> None:
         try:
@@ -162,13 +179,13 @@ class Writer:
             if self._failure is not None:
                 raise self._failure
         except TaskMigratedError as error:
-            if self._expiry.passed:
+            if self._expiry is not None and self._expiry.passed:
                 raise StreamsTimeoutError(
                     f"A transaction was not committed within producer.transaction.timeout.ms ({self._timeout_ms:,} ms), so the "
                     "brokers have aborted it. Set it higher, up to the brokers' transaction.max.timeout.ms, or have less written "
                     "in one transaction (--transaction-records)"
                 ) from error
-            raise TaskMigratedError(FENCED) from error
+            raise TaskMigratedError(_FENCED) from error
         except TransactionAbortedError as error:
             raise _ended(error) from error
 

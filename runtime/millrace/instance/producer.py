@@ -90,7 +90,7 @@ _TRANSACTION_FAILED: Final = frozenset({KafkaError._STATE, KafkaError._FATAL})  
 PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _REQUEST_TIMEOUT_S: Final = 5.0
 _PATIENCE_S: Final = 3 * _REQUEST_TIMEOUT_S
-"""How long a commit may take at the most, without what is to confirm it."""
+"""How long a commit may take at the most."""
 _COMMITTED_BY: Final = 0.8
 """The part of its timeout that a transaction may take: the coordinator fences a producer that takes longer, for a rebalance."""
 _LAST_ATTEMPT_S: Final = 1.0
@@ -240,7 +240,6 @@ class StreamsProducer:
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group_metadata: bytes,
-        confirm: Callable[[], None] | None = None,
     ) -> None:
         """Commit the transaction together with input offsets.
 
@@ -248,8 +247,6 @@ class StreamsProducer:
             offsets: those of all tasks of the thread; must not be empty, because the check of the group's generation that
                 comes with them is what keeps a zombie from committing.
             group_metadata: the member's, as librdkafka encodes it; never an anonymous one, which is not checked.
-            confirm: called once the offsets are part of the transaction: from then on, who asks the group for them waits for its
-                end. If it raises, nothing is committed. It may take as long as it likes within the transaction's timeout.
 
         Raises:
             TaskMigratedError: the generation is over, or the producer is fenced.
@@ -260,9 +257,6 @@ class StreamsProducer:
         deadline = self._commit_deadline()
         client = self.client
         self.add_offsets(offsets, group_metadata, deadline)
-        if confirm is not None:
-            confirm()
-            deadline = self._commit_deadline()  # what it asks brokers for may have taken longer than a commit may
         try:
             self._retry(
                 "commit the transaction",
