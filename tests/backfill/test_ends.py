@@ -26,6 +26,7 @@ from millrace.backfill.run import BackfillSpec, Phase, run_backfill
 from millrace.backfill.writer import Writer
 from millrace.cli.backfill_report import Reporter
 from millrace.cli.errors import FAILED, WRONG_INPUT, exit_code
+from millrace.config import StreamsConfig
 from millrace.errors import (
     ActiveGroupError,
     ConfigError,
@@ -40,8 +41,8 @@ from millrace.instance.states import State
 from millrace.kafka.admin import delete_topics
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin
-from millrace.kafka.offsets import delete_records, latest_offsets
-from millrace.records import NO_HEADERS, OFFSET, TopicPartition
+from millrace.kafka.offsets import delete_records, group_offsets, latest_offsets
+from millrace.records import NO_HEADERS, OFFSET, OffsetAndMetadata, TopicPartition
 from millrace_operator.backfills.progress import parse_progress
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -98,6 +99,22 @@ def test_the_application_goes_on_where_the_history_ends(spark, app, tmp_path):
     app.counts["open"] += 1
     app.produce(["k1", "new"])
     go_on(app, tmp_path)
+
+
+def test_where_the_application_is_may_be_known_only_when_its_last_transaction_has_ended(spark, app):
+    """It was killed during its first one, which brokers end some time later. Until then its group has no offsets."""
+    source, admin = TopicPartition(app.source, 0), open_admin(app.clients.admin())
+    settings = {**app.settings, "producer.transaction.timeout.ms": "10000"}
+    killed = Writer(backfill_clients(StreamsConfig.of(settings)), f"{app.id}-1")
+
+    def check_that_it_has_ended(phase, _ends):
+        if phase is Phase.COMPUTING:
+            group_offsets(admin, app.id, [source], 5.0)
+
+    with killed.transaction():
+        killed.add_offsets(app.id, {source: OffsetAndMetadata(1)})
+        run_backfill(spark, spec(app), check_that_it_has_ended)
+    killed.close()
 
 
 def test_a_second_backfill_replaces_the_first(spark, app):

@@ -318,9 +318,10 @@ def test_a_driver_that_dies_after_its_last_transaction(spark, app):
 def test_brokers_tell_the_operator_what_attempts_have_published(spark, kafka, app, monkeypatch):
     """Whose half result there is, and who has handed over: of a driver that is gone nobody else can tell."""
     service = KafkaService(Requests(), patient_clusters(monkeypatch))
+    plans = [app.topology().build(app.clients.config).plan()]
 
     def published(*backfills):
-        return [service.published(desired(kafka.bootstrap_servers, app.id), backfill) for backfill in backfills]
+        return [service.published(desired(kafka.bootstrap_servers, app.id), backfill, plans) for backfill in backfills]
 
     def die(*_, **__):
         raise KeyboardInterrupt

@@ -21,7 +21,7 @@ from millrace.kafka.admin import (
     topic_configs,
     topic_partitions,
 )
-from millrace.kafka.internal_topics import LeaderCluster, provision
+from millrace.kafka.internal_topics import LeaderCluster, committed_partitions, provision
 from millrace.plan.model import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 from millrace.records import TopicPartition
 
@@ -173,3 +173,19 @@ def test_policies_compare_as_sets(plan, admin):
     windowed_plan = plan.model_copy(update={"subtopologies": (plan.subtopologies[0], windowed)})
     create_topics(admin, {name: TopicToCreate(3, {"cleanup.policy": "delete,compact"})})
     provision(windowed_plan, admin)
+
+
+def test_partitions_in_which_the_group_commits_offsets(admin, plan, topic_factory):
+    """Those of inputs, of topics that match a pattern, and of repartition topics that exist; those of changelogs never."""
+    [source] = plan.subtopologies[0].source_topics
+    app, matched = plan.application_id, topic_factory("matched", partitions=2)
+    expected = {TopicPartition(source, number) for number in range(3)}
+    assert committed_partitions([plan], admin) == expected
+    provision(plan, admin)
+    expected |= {TopicPartition(f"{app}-c-repartition", number) for number in range(3)}
+    assert committed_partitions([plan], admin) == expected
+    pattern = PlannedSubtopology(id=0, source_patterns=(f"{matched}|{app}-c-changelog",))
+    other = TopologyPlan(application_id=app, hash="", subtopologies=(pattern,))
+    expected |= {TopicPartition(matched, number) for number in range(2)}
+    assert committed_partitions([plan, other], admin) == expected
+    assert committed_partitions([], admin) == set()

@@ -62,6 +62,19 @@ def test_offsets_of_a_group_are_those_after_its_pending_transaction(admin, kafka
     assert group_offsets(admin, topic) == {partitions[0]: 5, partitions[1]: 9}
 
 
+def test_a_pending_offset_where_a_group_has_none_is_waited_for_if_it_is_asked_for(admin, kafka, topic_factory):
+    """Brokers do not list it; a group without any offset would look as if it never had any."""
+    partition = TopicPartition(topic_factory("in"), 0)
+    group, producer = partition.topic, transactional(kafka, partition.topic)
+    producer.begin_transaction()
+    send_offsets(producer, group, {partition: 9})
+    assert group_offsets(admin, group) == group_offsets(admin, group, []) == {}
+    with pytest.raises(StreamsTimeoutError, match="unstable offsets"):
+        group_offsets(admin, group, [partition], 0.5)
+    producer.commit_transaction()
+    assert group_offsets(admin, group, [partition]) == {partition: 9}
+
+
 def transactional(kafka, name):
     """Return a producer that may send transactions."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name})

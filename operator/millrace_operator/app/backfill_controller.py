@@ -145,7 +145,9 @@ class BackfillController:
             if needs_members(desired):
                 return replace(observed, members=self._members(of, observed))
             if Situation(desired, observed).asks_brokers:
-                return replace(observed, published=context.kafka.published(_of_attempts(of, observed), desired.uid))
+                plans = plans_of(of, observed.objects)
+                answer = context.kafka.published(_of_attempts(of, observed), desired.uid, plans)
+                return replace(observed, published=answer)
         except StreamsError as error:
             return replace(observed, problem=str(error))
         except ApiError as error:

@@ -103,19 +103,21 @@ class KafkaService:
         credentials = self._credentials(desired.ref, app)
         return self._clusters.observe_for_reset(app, credentials, question.plan, question.target, question.inputs)
 
-    def published(self, desired: DesiredApp, backfill: str) -> Published:
+    def published(self, desired: DesiredApp, backfill: str, plans: Sequence[TopologyPlan]) -> Published:
         """Return what the attempts of a backfill, which have ended, have published.
 
         Args:
             desired: The application.
             backfill: The uid of the backfill.
+            plans: What the application's revisions need, as far as known.
 
         Raises:
             StreamsError: The brokers do not answer.
             ApiError: The credentials could not be read.
         """
         app = _valid_manifest_of(desired)
-        return self._clusters.published(app, self._credentials(desired.ref, app, deleting=desired.deleting), backfill)
+        credentials = self._credentials(desired.ref, app, deleting=desired.deleting)
+        return self._clusters.published(app, credentials, backfill, plans)
 
     def act(self, desired: DesiredApp, action: KafkaAction) -> None:
         """Carry out an action on an application's topics or group.

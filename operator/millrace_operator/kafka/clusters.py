@@ -25,7 +25,7 @@ from millrace.kafka import resetter
 from millrace.kafka.admin import delete_group, delete_topics
 from millrace.kafka.admin_requests import given_up
 from millrace.kafka.group_settings import set_group_settings
-from millrace.kafka.internal_topics import provision
+from millrace.kafka.internal_topics import committed_partitions, provision
 from millrace.kafka.offsets import group_offsets
 from millrace.kafka.resetter import set_offsets
 from millrace.manifest import StreamsApp, to_group_settings
@@ -138,22 +138,27 @@ class KafkaClusters:
             group = connection.groups.of_group(config.application_id, LOOK_TIMEOUT_S)
             return resetter.observe(connection.admin, group, plan, target, inputs, LOOK_TIMEOUT_S)
 
-    def published(self, app: StreamsApp, credentials: Credentials, backfill: str) -> Published:
+    def published(
+        self, app: StreamsApp, credentials: Credentials, backfill: str, plans: Sequence[TopologyPlan]
+    ) -> Published:
         """Return what the attempts of a backfill have published. None of them may write any more.
 
         Args:
             app: The application.
             credentials: To be used for it.
             backfill: The uid of the backfill.
+            plans: What the application's revisions need, as far as known.
 
         Raises:
             StreamsError: The brokers do not answer; says why and what to do.
         """
         with self._connected(app, credentials, patient=True) as (connection, config):
             of, admin = config.application_id, connection.admin
-            # These wait for transactions that were committed, but whose offsets the groups do not have yet.
+            # These wait for transactions that were committed, but whose offsets the groups do not have yet: the first ones, too.
             known = group_offsets(admin, of, timeout_s=LOOK_TIMEOUT_S)
-            if group_offsets(admin, attempts_group(of, backfill), known or None, LOOK_TIMEOUT_S):
+            asked = committed_partitions(plans, admin, LOOK_TIMEOUT_S) | known.keys()
+            group_offsets(admin, of, asked, LOOK_TIMEOUT_S)
+            if group_offsets(admin, attempts_group(of, backfill), asked or None, LOOK_TIMEOUT_S):
                 return "Everything"
             positions = connection.groups.of_group(of, LOOK_TIMEOUT_S).positions()
             return "Parts" if is_marked(positions, mark_of(backfill)) else "Nothing"

@@ -34,7 +34,7 @@ from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin
 from millrace.kafka.connection_check import check_connection
 from millrace.kafka.group_admin import GroupAdmin
-from millrace.kafka.internal_topics import provision
+from millrace.kafka.internal_topics import committed_partitions, provision
 from millrace.kafka.offsets import group_offsets
 from millrace.plan.model import TopologyPlan
 from millrace.records import TopicPartition
@@ -152,6 +152,8 @@ def run_backfill(
             if publisher.has_handed_over(group):
                 progress(Phase.SUCCEEDED, {})
                 return BackfillResult(plan, {}, notes=["An earlier attempt has handed over, so nothing was done again"])
+            # What the application has committed last may be pending where its group has no offsets yet.
+            group_offsets(admin, plan.application_id, committed_partitions([plan], admin))
             offsets = group_offsets(admin, plan.application_id)
         until_ms = {source.topic: source.until_ms for source in spec.files}
         kafka = freeze(plan, spec.settings, admin, until_ms=until_ms, allow_missing=spec.allow_missing_history)

@@ -8,7 +8,8 @@ wrong state; with another clean-up policy, state would be deleted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
@@ -68,6 +69,33 @@ def partition_counts(plan: TopologyPlan, admin: AdminClient, timeout_s: float = 
             "never creates input topics), or correct their names"
         )
     return resolve_partition_counts(plan, existing)
+
+
+def committed_partitions(
+    plans: Iterable[TopologyPlan], admin: AdminClient, timeout_s: float = 60.0
+) -> set[TopicPartition]:
+    """Return the existing partitions that an application's tasks read, and whose offsets its group commits.
+
+    Args:
+        plans: What its revisions need.
+        admin: Client of the cluster.
+        timeout_s: How long the brokers are asked.
+
+    Raises:
+        AuthorizationError: A topic may not be described.
+        StreamsTimeoutError: The brokers did not answer in time.
+    """
+    read = [item for plan in plans for item in plan.subtopologies]
+    named = {topic for item in read for topic in item.source_topics}
+    patterns = [re.compile(pattern) for item in read for pattern in item.source_patterns]
+    if patterns:
+        everything = all_topic_partitions(admin, timeout_s)
+        users = everything.keys() - {topic.name for item in read for topic in item.changelog_topics}
+        matched = {name for name in users if any(pattern.fullmatch(name) for pattern in patterns)}
+        existing = {name: everything[name] for name in everything.keys() & (named | matched)}
+    else:
+        existing = topic_partitions(admin, named, timeout_s)
+    return {TopicPartition(topic, number) for topic, count in existing.items() for number in range(count)}
 
 
 def provision(

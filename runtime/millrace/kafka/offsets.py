@@ -114,6 +114,9 @@ def group_offsets(
 ) -> dict[TopicPartition, int]:
     """Return a group's committed offsets once no transaction is pending on them; for clients that are not its members.
 
+    For a partition without a committed offset, brokers say that one is pending only if they are asked for that partition. So give
+    the partitions if that matters: `millrace.kafka.internal_topics.committed_partitions`.
+
     Without the metadata strings, as librdkafka's admin client reads past their end. Members read them with
     `GroupMember.ask_committed`.
 
@@ -121,6 +124,8 @@ def group_offsets(
         AuthorizationError: The group may not be described.
         StreamsTimeoutError: The coordinator did not answer in time, or a transaction stays pending.
     """
+    if partitions is not None and not partitions:
+        return {}
     deadline, what = Deadline(timeout_s), "read the offsets of group"
     wanted = None if partitions is None else [ClientTopicPartition(*partition) for partition in partitions]
 

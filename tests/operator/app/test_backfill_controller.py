@@ -43,9 +43,10 @@ class Kafka:
 
     def __init__(self):
         self.acted, self.failure = [], None
-        self.asked, self.answer, self.servers = [], "Nothing", []
+        self.asked, self.answer, self.servers, self.plans = [], "Nothing", [], []
 
-    def published(self, desired, backfill):
+    def published(self, desired, backfill, plans):
+        self.plans += plans
         self.asked.append((desired.name, backfill))
         self.servers.append(desired.manifest["kafka"]["bootstrapServers"])
         if self.answer is None:
@@ -449,6 +450,7 @@ def test_brokers_are_asked_what_a_driver_without_a_log_has_published(world, seen
     assert (world.status["phase"], world.status.get("holdsApp")) == (phase, held)
     uid = world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["uid"]
     assert set(world.kafka.asked) == {("app", uid)}
+    assert {plan.application_id for plan in world.kafka.plans} == {"app"}
 
 
 def cancelled(world):

@@ -282,11 +282,11 @@ def driver(app, plan):
     driver.writer.close()
 
 
-def test_what_a_backfill_has_published(clusters, app, driver):
+def test_what_a_backfill_has_published(clusters, app, plan, driver):
     """The mark in the offsets says whose half result there is; the group of its attempts says who has handed over."""
 
     def published(*backfills):
-        return [clusters.published(app, Credentials(), backfill) for backfill in backfills]
+        return [clusters.published(app, Credentials(), backfill, [plan]) for backfill in backfills]
 
     assert published("b-1") == ["Nothing"]
     driver.commit("")
@@ -301,14 +301,20 @@ def test_what_a_backfill_has_published(clusters, app, driver):
     assert published("b-1", "b-2") == ["Parts", "Everything"]
 
 
-def test_nobody_knows_what_a_pending_transaction_publishes(hurried, app, driver):
-    """It may have been committed although its offsets are not in the groups yet."""
-    driver.commit(f"{mark_of('b-1')}attempt")
+@pytest.mark.parametrize(("first", "left"), [(False, "Parts"), (True, "Nothing")])
+def test_nobody_knows_what_a_pending_transaction_publishes(hurried, app, plan, driver, first, left):
+    """It may have been committed although its offsets are not in the groups yet, which may have none at all."""
+
+    def published():
+        return hurried.published(app, Credentials(), "b-1", [plan])
+
+    if not first:
+        driver.commit(f"{mark_of('b-1')}attempt")
     with driver.writer.transaction():
         driver.writer.add_offsets(driver.id, {driver.partition: OffsetAndMetadata(9)})
         with pytest.raises(StreamsTimeoutError):
-            hurried.published(app, Credentials(), "b-1")
-    wait_until(lambda: hurried.published(app, Credentials(), "b-1") == "Parts", "it was aborted")
+            published()
+    wait_until(lambda: published() == left, "it was aborted")
 
 
 def test_whose_members_are(clusters, kafka, plan, app):
