@@ -94,13 +94,15 @@ def test_idle_time_runs_from_when_the_partition_was_found_empty(tmp_path):
     assert task.process(1101, 10) == 1
 
 
+def skipping(tmp_path, **settings):
+    """Return a task of two partitions that drops records without a valid timestamp."""
+    settings = {"default.timestamp.extractor": "LogAndSkipOnInvalidTimestamp", **settings}
+    return Harness(pipe("a", "b"), tmp_path, **settings)
+
+
 def test_skipped_records_do_not_stop_the_merge(tmp_path):
     """A record without a valid timestamp is dropped and counts as consumed."""
-    harness = Harness(
-        pipe("a", "b"),
-        tmp_path,
-        **{"default.timestamp.extractor": "LogAndSkipOnInvalidTimestamp", "max.task.idle.ms": -1},
-    )
+    harness = skipping(tmp_path, **{"max.task.idle.ms": -1})
     task = harness.run()
     harness.add("a", ("k", "x", -1), ("k", "a2", 2))
     harness.add("b", ("k", "b1", 1), ("k", "y", -5))
@@ -148,11 +150,7 @@ def test_long_runs_of_one_partition_do_not_overtake_the_other(two, size):
 @pytest.mark.parametrize("fetched", [1, 2, 50])
 def test_dropped_records_of_the_last_partition_do_not_count(tmp_path, fetched):
     """However the records of the only partition that still has some were fetched: a backfill divides them by their number."""
-    harness = Harness(
-        pipe("a", "b"),
-        tmp_path,
-        **{"default.timestamp.extractor": "LogAndSkipOnInvalidTimestamp", "max.task.idle.ms": -1},
-    )
+    harness = skipping(tmp_path, **{"max.task.idle.ms": -1})
     task = harness.run()
     records = [("k", f"{number}", -1 if number % 3 else number) for number in range(40)]
     taken = 0
@@ -167,11 +165,7 @@ def test_dropped_records_of_the_last_partition_do_not_count(tmp_path, fetched):
 @pytest.mark.parametrize("size", [1, 5, 100])
 def test_dropped_records_of_the_last_partition_however_many_are_processed_at_once(tmp_path, size):
     """Each call processes as many valid records as it may."""
-    harness = Harness(
-        pipe("a", "b"),
-        tmp_path,
-        **{"default.timestamp.extractor": "LogAndSkipOnInvalidTimestamp", "max.task.idle.ms": -1},
-    )
+    harness = skipping(tmp_path, **{"max.task.idle.ms": -1})
     task = harness.run()
     harness.add("a", *(("k", f"{number}", -1 if number % 3 else number) for number in range(40)))
     taken = []
@@ -184,7 +178,7 @@ def test_dropped_records_of_the_last_partition_however_many_are_processed_at_onc
 
 def test_a_partition_of_which_only_dropped_records_arrived_waits_once(tmp_path):
     """The records that arrive next do not make up for another partition that is empty and waited for."""
-    harness = Harness(pipe("a", "b"), tmp_path, **{"default.timestamp.extractor": "LogAndSkipOnInvalidTimestamp"})
+    harness = skipping(tmp_path)
     task = harness.run()
     harness.add("a", ("k", "dropped", -1))
     assert task.next_timestamp() is None

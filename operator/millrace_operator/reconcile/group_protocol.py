@@ -45,11 +45,9 @@ def has_to_stop(context: ReconcileContext, target: Target) -> bool:
     if not target.may_start:
         return False
     protocol, group = target.spec.kafka.group_protocol, context.observed.kafka.group
-    others = sorted(
-        pod.name for pod in context.view.pods.values() if _protocol_of(context, pod) not in {None, protocol}
-    )
+    others = [pod.name for pod in context.view.pods.values() if _protocol_of(context, pod) not in {None, protocol}]
     if others:
-        waits = f"pods that have to end first: {', '.join(others)}"
+        waits = f"pods that have to end first: {consumer_group.listed(others)}"
     elif not context.view.pods and group is not None and group.members and group.protocol != protocol:
         waits = f"members that have to leave the group first: {consumer_group.listed(group.members)}"
     else:
