@@ -264,8 +264,8 @@ def test_a_paused_instance_does_not_update_its_standbys(kafka, topic_factory, tm
         standby = Instance(stack, topology, replicated(kafka, app, tmp_path / "b"))
         wait_until(lambda: standby.tasks("standby") and standby.updated.starts, "a standby")
         standby.streams.pause()
-        reads = standby.streams.threads[0].resources.updater._reader
-        wait_until(lambda: standby.streams.is_paused and (at := reads._last_commit) and at, "paused")
+        updater = standby.streams.threads[0].resources.updater
+        assert updater.remove(TaskId(9, 0)).result(60) is None, "answered once a read that had begun has ended"
         produce(kafka, source, lines)
         wait_until(lambda: active.counts("0_0") == expected_counts(lines), "counted")
         assert standby.updated.batches == []
