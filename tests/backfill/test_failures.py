@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from millrace.backfill.failures import spark_failures
+
 OUT_OF_MEMORY = """\
 from millrace.backfill.failures import spark_failures
 from millrace.cli.backfill import start_session
@@ -61,6 +63,12 @@ def test_java_that_has_stopped_or_is_gone(tmp_path):
     first, second = ended.stdout.splitlines()
     assert first == second
     assert first.startswith("Spark's Java process no longer answers")
+
+
+def test_connection_of_something_else_that_broke(spark):
+    """Spark is not blamed for it."""
+    with pytest.raises(BrokenPipeError), spark_failures(spark):
+        raise BrokenPipeError
 
 
 def run(tmp_path, text):

@@ -287,3 +287,21 @@ def test_report_of_a_failure_says_whether_it_had_published(capsys):
         reporter.failed(StreamsError("no broker"))
         last = json.loads(capsys.readouterr().out.splitlines()[-1])["backfill"]
         assert (last["state"], last["hasPublished"], last["inOneTransaction"]) == ("Failed", published, whole)
+
+
+def test_work_goes_on_when_nobody_reads_its_reports_any_more():
+    """`millrace backfill --progress json | head -1` is not the end of a backfill."""
+    program = (
+        "from millrace.cli.backfill_report import Reporter\n"
+        "from millrace.errors import StreamsError\n"
+        "reporter = Reporter(as_json=True, bar=False)\n"
+        "reporter.failed(StreamsError('once'))\n"
+        "reporter.failed(StreamsError('twice'))\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, "")

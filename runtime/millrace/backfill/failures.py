@@ -34,6 +34,11 @@ _LINKAGE: Final = re.compile(
 _CALLING: Final = re.compile(r"^An error occurred while calling \S+\n: ")
 """What PySpark puts before that."""
 
+_MORE: Final = "With --master local, SPARK_DRIVER_MEMORY=4g in the environment gives more than 1 GB"
+_RESULT_LOST: Final = (
+    "A result did not reach Spark's driver (TaskResultLost): its executor had ended, or Java had too little memory for it. "
+    f"Give driver and executors more memory. {_MORE}"
+)
 _GONE: Final = (
     "Spark's Java process no longer answers, and says above why. If it had too little memory, SPARK_DRIVER_MEMORY=4g in the "
     "environment gives it more than 1 GB"
@@ -55,6 +60,8 @@ def spark_failures(spark: SparkSession) -> Iterator[None]:
     except (PySparkException, Py4JJavaError) as error:
         raise _translated(_text(error), spark) from error
     except (Py4JError, ConnectionError, EOFError) as error:  # which say no more than that
+        if not isinstance(error, Py4JError) and not _has_ended(spark):
+            raise  # of another connection
         raise errors.StreamsError(_GONE) from error
 
 
@@ -69,9 +76,10 @@ def _text(error: Exception) -> str:
 def _translated(text: str, spark: SparkSession) -> errors.StreamsError:
     if lost := _LOST.search(text):
         return errors.StreamsError(
-            f"An executor did not survive ({lost[0]}): give executors more memory or local disk, or use more of them. "
-            "With --master local, SPARK_DRIVER_MEMORY=4g in the environment gives more than 1 GB"
+            f"An executor did not survive ({lost[0]}): give executors more memory or local disk, or use more of them. {_MORE}"
         )
+    if "TaskResultLost" in text:
+        return errors.StreamsError(_RESULT_LOST)
     if (linkage := _LINKAGE.search(text)) and "org.apache.spark" in linkage[2]:
         return errors.ConfigError(
             f"A package of Spark's (spark.jars.packages) was made for another version than Spark {pyspark.__version__}, and does "

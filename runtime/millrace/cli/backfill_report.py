@@ -6,6 +6,8 @@ As JSON it is one object per line, the last one with everything: that is what th
 from __future__ import annotations
 
 import json
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -209,7 +211,10 @@ class Reporter:
             before, at = self._printed
             pause_s = _REPEAT_EVERY_S if text == before else _PRINT_EVERY_S
             if always or time.monotonic() - at > pause_s:
-                print(text, flush=True)
+                try:
+                    print(text, flush=True)
+                except BrokenPipeError:  # who read this has ended, which is no reason to stop
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 self._printed = text, time.monotonic()
 
 
