@@ -9,16 +9,18 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.waiting import wait_until
+from tests import waiting
 
 from millrace.dev._ports import free_ports
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PATIENCE_S = 180.0
+wait_until = partial(waiting.wait_until, timeout_s=PATIENCE_S, poll_s=0.5)  # most looks start a process
 
 
 class App:
@@ -67,7 +69,7 @@ class App:
 
     def wait_for(self, counts):
         """Wait until the output has these counts."""
-        wait_until(lambda: self.counts() == counts, lambda: f"{self.counts()} is {counts}", PATIENCE_S)
+        wait_until(lambda: self.counts() == counts, lambda: f"{self.counts()} is {counts}")
 
     def change(self, old, new):
         """Change the topology."""
@@ -102,7 +104,6 @@ def test_application_is_run_changed_and_reset(app):
             == [(["input"], 0), (["repartition"], 0), (["changelog"], None), (["output"], None)]
         ),
         "no lag",
-        PATIENCE_S,
     )
     assert "INFO" in app.millrace("dev", "logs")
     assert len(app.millrace("dev", "logs", "0", "--tail", "2").splitlines()) == 2
@@ -153,7 +154,7 @@ def test_reset_asks_and_starts_where_it_is_told(app):
     app.wait_for({"old": 1, "new": 1})
     lines = app.millrace("dev", "consume", "word-counts").splitlines()
     app.millrace("dev", "produce", "lines", '{"value": "old"}')
-    wait_until(lambda: app.millrace("dev", "consume", "word-counts").splitlines() != lines, "another count", PATIENCE_S)
+    wait_until(lambda: app.millrace("dev", "consume", "word-counts").splitlines() != lines, "another count")
     assert app.counts() == {"old": 1, "new": 1}  # counted from one on, not two
 
 
@@ -178,10 +179,10 @@ def test_reload_runs_the_changed_program(app):
     app.wait_for({"one": 1})
     before = app.status()["replicas"][0]["pid"]
     app.change("line.lower()", "line.lower(")
-    wait_until(lambda: "Not reloaded: The program cannot make a plan" in log.read_text(), "a report", PATIENCE_S)
+    wait_until(lambda: "Not reloaded: The program cannot make a plan" in log.read_text(), "a report")
     assert app.status()["replicas"][0]["pid"] == before
     app.change("line.lower(", "line.upper()")
-    wait_until(lambda: app.status()["replicas"][0]["pid"] not in {before, None}, "another process", PATIENCE_S)
+    wait_until(lambda: app.status()["replicas"][0]["pid"] not in {before, None}, "another process")
     app.millrace("dev", "produce", "lines", '{"value": "Two"}')
     app.wait_for({"one": 1, "TWO": 1})
     assert "Changed: words.py" in log.read_text()
@@ -200,11 +201,11 @@ def test_manifest_that_is_removed_while_it_is_watched(app):
     )
     kept = manifest.rename(app.folder / "kept.yaml")
     try:
-        wait_until(lambda: told in log.read_text(), "a report", PATIENCE_S)
+        wait_until(lambda: told in log.read_text(), "a report")
         os.kill(before, 0)
     finally:
         kept.rename(manifest)
-    wait_until(lambda: app.status()["replicas"][0]["pid"] not in {before, None}, "another process", PATIENCE_S)
+    wait_until(lambda: app.status()["replicas"][0]["pid"] not in {before, None}, "another process")
     app.millrace("dev", "produce", "lines", '{"value": "one"}')
     app.wait_for({"one": 2})
 
@@ -217,12 +218,12 @@ def test_replica_that_dies_does_not_run_a_program_that_the_state_does_not_fit(ap
     app.wait_for({"one": 1})
     app.change('Materialized.as_("counts")', 'Materialized.as_("totals")')
     log = app.folder / "data" / "host.log"
-    wait_until(lambda: "Not reloaded: The existing state" in log.read_text(), "a report", PATIENCE_S)
+    wait_until(lambda: "Not reloaded: The existing state" in log.read_text(), "a report")
     os.kill(app.status()["replicas"][0]["pid"], signal.SIGKILL)
-    wait_until(lambda: app.status()["replicas"][0]["state"] == "failed", "not restarted", PATIENCE_S)
+    wait_until(lambda: app.status()["replicas"][0]["state"] == "failed", "not restarted")
     assert "store counts was renamed to totals" in app.status()["replicas"][0]["note"]
     app.change('Materialized.as_("totals")', 'Materialized.as_("counts")')
-    wait_until(lambda: app.status()["replicas"][0]["state"] == "running", "it runs again", PATIENCE_S)
+    wait_until(lambda: app.status()["replicas"][0]["state"] == "running", "it runs again")
     app.millrace("dev", "produce", "lines", '{"value": "one"}')
     app.wait_for({"one": 2})
 

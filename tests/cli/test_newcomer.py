@@ -104,7 +104,7 @@ class Newcomer:
             assert all(values == sorted(set(values)) for values in found.values()), found
             return {word: values[-1] for word, values in found.items()} == counts
 
-        wait_until(reached, lambda: f"{self.counts()} reaches {counts}", PATIENCE_S)
+        wait_until(reached, lambda: f"{self.counts()} reaches {counts}", PATIENCE_S, poll_s=0.5)
 
 
 @pytest.fixture(

@@ -31,7 +31,6 @@ from millrace.dev.kafka import EmbeddedKafka
 from millrace.dev.local_directory import HostNote, LocalDirectory, ReplicaView
 from millrace.dev.local_replica import Replica, ReplicaState
 from millrace.errors import DevKafkaError, LocalHostError, MissingSourceTopicError, StreamsError
-from millrace.instance.activity import RateMeter
 from millrace.kafka.admin import TopicToCreate, create_topics, topic_partitions
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection_check import check_connection
@@ -40,6 +39,7 @@ from millrace.kafka.internal_topics import provision
 from millrace.manifest import StreamsApp, load, replica_name, to_group_settings, to_streams_config
 from millrace.plan.diff import diff_plans
 from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
+from millrace.rate_meter import RateMeter
 
 STOP_TIMEOUT_S = 60.0
 CHECK_TIMEOUT_S = 15.0

@@ -10,15 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from millrace.config import ClientConfig, StreamsConfig
 from millrace.config_providers import files, is_reference, refers, resolve
 from millrace.errors import ConfigError
 from millrace.kafka.credential_watch import CredentialWatch, LiveClients
 from millrace.kafka.security import ClientProperties, Security, parse_security
-from millrace.kafka.tokens import Token, Tokens, fetch_token
 from millrace.kafka.translation import translate
+
+if TYPE_CHECKING:
+    from millrace.kafka.tokens import Token, Tokens
 
 log = logging.getLogger("millrace.kafka.clients")
 
@@ -244,6 +246,8 @@ class ClientSettings:
         oauth = self.security(*prefixes).oauth
         if oauth is None:
             return None
+        from millrace.kafka.tokens import Tokens, fetch_token  # noqa: PLC0415 - kafka-python takes long, few use tokens
+
         given = self._given(*prefixes, resolved=False)
         same = tuple(sorted((key, str(value)) for key, value in given.items() if key.startswith(("sasl.", "https."))))
 
