@@ -169,9 +169,11 @@ class Situation:
 
     @property
     def went_unanswered(self) -> bool:
-        """Whether a job that did run was stopped, its log is gone, and the brokers do not say what it has published since."""
-        is_stopped = self.driver_was_seen and self.status.phase == "Stopping"
-        return is_stopped and self.log_is_gone and self.observed.problem is not None
+        """Whether a job was stopped that may have run, nothing reports what it has done, and neither do the brokers."""
+        ended = self.application is None or state_of(self.application) == "Failed"
+        may_have_run = self.status.phase == "Stopping" and (self.driver_was_seen or ended)
+        # A log without any report may have lost them all, and an evicted driver's is empty.
+        return may_have_run and self.observed.progress is None and self.observed.problem is not None
 
     @property
     def publication(self) -> str | None:

@@ -428,6 +428,19 @@ OUTCOMES = [
 ]
 
 
+def check_answer(world, answer, phase, held):
+    """Check how an attempt ends that has failed and of which no report is known, if the brokers answer this."""
+    world.run()
+    world.kafka.answer = answer
+    world.run()
+    if answer is None:
+        assert world.status["phase"] == "Stopping"
+        world.phase_since("2026-01-01T00:00:00Z")
+        world.condition_since("SparkPodsStopped", "2026-01-01T00:00:00Z")
+    world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == (phase, held)
+
+
 @pytest.mark.parametrize(("answer", "phase", "held"), OUTCOMES)
 @pytest.mark.parametrize("seen", [True, False])
 def test_brokers_are_asked_what_a_driver_without_a_log_has_published(world, seen, answer, phase, held):
@@ -439,15 +452,7 @@ def test_brokers_are_asked_what_a_driver_without_a_log_has_published(world, seen
         world.run()
         del world.server.objects[PODS.path("default", pod["metadata"]["name"])]
     world.spark_state(application, "FAILED")
-    world.run()
-    world.kafka.answer = answer
-    world.run()
-    if answer is None:
-        assert world.status["phase"] == "Stopping"
-        world.phase_since("2026-01-01T00:00:00Z")
-        world.condition_since("SparkPodsStopped", "2026-01-01T00:00:00Z")
-    world.run()
-    assert (world.status["phase"], world.status.get("holdsApp")) == (phase, held)
+    check_answer(world, answer, phase, held)
     uid = world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["uid"]
     assert set(world.kafka.asked) == {("app", uid)}
     assert {plan.application_id for plan in world.kafka.plans} == {"app"}
@@ -530,18 +535,38 @@ def test_brokers_are_not_asked_what_the_log_of_a_driver_says(world):
     assert (world.status["phase"], world.status["attempt"], world.kafka.asked) == ("Submitted", 2, [])
 
 
-@pytest.mark.parametrize(("answer", "phase", "held"), OUTCOMES[:3])
-def test_brokers_are_asked_what_a_driver_whose_log_has_no_report_has_published(world, answer, phase, held):
-    """No operator has run while it did, and all its reports were lost when the log was rotated."""
+EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+
+
+@pytest.mark.parametrize(("answer", "phase", "held"), OUTCOMES)
+@pytest.mark.parametrize("evicted", [False, True])
+def test_brokers_are_asked_what_a_driver_whose_log_has_no_report_has_published(world, evicted, answer, phase, held):
+    """No operator has run while it did, and all its reports were lost when the log was rotated, or the driver evicted."""
     world.allow_one_attempt()
     application = world.submit()
     pod = world.driver(application, "hello\n", "terminated")
-    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
+    status = EVICTED if evicted else {**pod["status"], "phase": "Failed"}
+    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": status})
     world.spark_state(application, "FAILED")
-    world.kafka.answer = answer
-    for _ in range(3):
-        world.run()
-    assert (world.status["phase"], world.status.get("holdsApp")) == (phase, held)
+    check_answer(world, answer, phase, held)
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+def test_cancelled_job_without_a_report_may_have_published_if_brokers_do_not_answer(world, evicted):
+    """It is done again, so that there is no half state."""
+    application = world.submit()
+    pod = world.driver(application, "hello\n")
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    world.run()
+    assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
+    status = EVICTED if evicted else {**pod["status"], "phase": "Failed"}
+    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": status})
+    world.spark_state(application, "FAILED")
+    world.kafka.answer = None
+    check_answer(world, None, "Submitted", True)
+    assert world.status["attempt"] == 2
 
 
 def test_driver_that_ends_while_the_spark_operator_is_away_has_failed(world):
