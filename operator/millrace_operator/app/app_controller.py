@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from millrace.kafka.admin_requests import give_up_when
 from millrace_operator.app.backoff import (
@@ -37,7 +37,7 @@ from millrace_operator.cluster.executor import Executor, NameTakenError, StaleEr
 from millrace_operator.cluster.instance_status import InstanceStatusClient
 from millrace_operator.cluster.kinds import APPS, BACKFILLS, CLAIMS, KINDS, NAMESPACES, PODS
 from millrace_operator.cluster.observe import PlanJobOutputs, desired_from, neighbours_of
-from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError, Requests
+from millrace_operator.cluster.requests import FORBIDDEN, ApiError, NotAllowedToWriteError, Requests
 from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
 from millrace_operator.model import (
     Action,
@@ -64,8 +64,6 @@ from millrace_operator.model import (
 from millrace_operator.reconcile.status import timestamp
 
 log = logging.getLogger(__name__)
-
-FORBIDDEN: Final = 403
 
 Reconcile = Callable[[DesiredApp, ObservedApp], Decision]
 

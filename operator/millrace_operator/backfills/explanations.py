@@ -41,6 +41,19 @@ def no_spark_operator(namespace: str) -> str:
     )
 
 
+def unlisted(resource: str, namespace: str, problem: str, *, is_forbidden: bool) -> str:
+    """Return why the operator cannot follow a Spark job, and which permission it is missing, if it is one.
+
+    Args:
+        resource: What cannot be listed, as roles name it.
+        namespace: Where.
+        problem: What the API server said.
+        is_forbidden: Whether that is a missing permission.
+    """
+    remedy = f" Let the operator's role list {resource} in namespace {namespace}." if is_forbidden else ""
+    return f"The operator cannot list {resource}: {problem}.{remedy}"
+
+
 def obstacle_of(app: DesiredApp, claimants: Sequence[str], *, is_planned: bool) -> str | None:
     """Return what keeps an application from being stopped or computed; None if nothing does.
 

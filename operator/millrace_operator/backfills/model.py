@@ -73,6 +73,8 @@ class ObservedBackfill:
     """Resets and backfills of the same application that come first."""
     served: str | None = None
     """The API version of the SparkApplications that the cluster serves; None if it serves none."""
+    unlisted: str | None = None
+    """Why the SparkApplications or the pods of a backfill that has not begun cannot be listed; None if they can."""
     first_spec: StreamsAppSpec | None = None
     """The application's spec of the first attempt, if it has another one now; None as well if that is not known any more."""
     refusal: str | None = None

@@ -176,16 +176,20 @@ class _Pass(BackfillStatus):
             return self._wait_for_others(f"{self.observed.before[0]} of the same application is not finished.")
         if (obstacle := obstacle_of(self.app, self.observed.claimants, is_planned=self.plan is not None)) is not None:
             return self._wait(obstacle)
-        if self.observed.served is None:
-            what = no_spark_operator(self.desired.namespace)
-            return self._wait(what, self.condition("SparkOperatorAvailable", "False", "NotInstalled", what))
-        if not self.spec.changes_kafka:
-            return None
+        if (waiting := self._wait_for_spark()) is not None or not self.spec.changes_kafka:
+            return waiting
         if self.observed.members is None:
             return self._wait(self.observed.problem or "The brokers have not been asked yet.")
         if foreign := members_of(self.app, self.view, self.observed, own=False):
             return self._end("Refused", strangers(self.app.name, foreign))
         return None
+
+    def _wait_for_spark(self) -> BackfillDecision | None:
+        """Return what to do while no Spark job could be started, or be followed; None if one can."""
+        if self.observed.served is None:
+            what = no_spark_operator(self.desired.namespace)
+            return self._wait(what, self.condition("SparkOperatorAvailable", "False", "NotInstalled", what))
+        return None if self.observed.unlisted is None else self._wait(self.observed.unlisted)
 
     def begin(self) -> BackfillDecision:
         """Return the first step, which takes the lock: from then on the application's passes stop its pods."""

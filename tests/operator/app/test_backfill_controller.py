@@ -710,6 +710,23 @@ def test_missing_rights_do_not_mean_that_no_spark_pod_is_left(world):
     assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", None)
 
 
+@pytest.mark.parametrize(("kind", "resource"), [(SPARK, "sparkapplications.sparkoperator.k8s.io"), (PODS, "pods")])
+def test_application_is_not_stopped_for_a_job_that_the_operator_may_not_follow(world, kind, resource):
+    """It would stay stopped, and nothing could be submitted. The message says which permission is missing."""
+    world.server.forbidden.add(kind.path("default"))
+    world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Waiting", None)
+    assert f"Let the operator's role list {resource} in namespace default." in world.status["message"]
+    assert not world.server.objects[BACKFILLS.path("default", "history")]["metadata"].get("finalizers")
+    path = BACKFILLS.path("default", "history")
+    backfill = world.server.objects[path]
+    status = {**backfill["status"], "startTime": "2026-01-01T00:00:00Z"}
+    world.watch(BACKFILLS, world.server.put(path, {**backfill, "status": status}))
+    world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Refused", None)
+    assert f"Let the operator's role list {resource} in namespace default." in world.status["message"]
+
+
 def test_credentials_that_cannot_be_read_do_not_keep_the_application_stopped(world):
     """The operator has lost the right to read the Secret: a backfill that waits for the group is cancelled all the same."""
     world.run()
