@@ -30,6 +30,8 @@ class DesiredBackfill:
     """The status that was last written."""
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
+    deletion_time: float | None = None
+    """When it was deleted, seconds since the epoch; None if it was not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ which there is all or nothing.
 What the job reports is read from its driver's log, which the API server gets from the driver's node. If it cannot be read, that
 says nothing; only a log that is gone, with its pod or for minutes after its driver has ended, may have said `Publishing`. In this
 case the brokers are asked what was published: before the application is let go or the job is done again, and once nothing is left
-that may still write. Only if they do not answer, what may have been published counts as published in parts.
+that may still write. If they do not answer, the job is done again if it may be; otherwise the backfill asks until they do.
 
 Each attempt is a SparkApplication with a name of its own. One that has disappeared is never created again under its name.
 """
@@ -34,6 +34,8 @@ from millrace.manifest import Condition, StreamsAppSpec, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
 from millrace_operator.backfills.explanations import (
     HALF_PUBLISHED,
+    LET_GO,
+    MAYBE_HALF_PUBLISHED,
     WHOLE_OR_NOTHING,
     activity_of,
     first_spec_lost,
@@ -44,6 +46,7 @@ from millrace_operator.backfills.explanations import (
     spec_changed,
     still_there,
     strangers,
+    unanswered,
 )
 from millrace_operator.backfills.model import (
     BackfillDecision,
@@ -55,7 +58,7 @@ from millrace_operator.backfills.model import (
     ObservedBackfill,
 )
 from millrace_operator.backfills.progress import summary
-from millrace_operator.backfills.situation import IN_ONE, STOPPED, UNHEARD, UNREADABLE, Situation
+from millrace_operator.backfills.situation import ANSWERED, IN_ONE, STOPPED, UNHEARD, UNREADABLE, Situation
 from millrace_operator.backfills.spark_application import (
     Attempt,
     application_name,
@@ -79,6 +82,7 @@ in, and for a Spark operator to begin, or to notice that a driver has ended."""
 _ORPHANS_PATIENCE_S: Final = 60.0
 """How long executors may outlive their driver, and a driver its success, before they are deleted with the SparkApplication."""
 _LATER_S: Final = 5.0
+_MUCH_LATER_S: Final = 30.0
 _SOON_S: Final = 1.0
 _TURN: Final = "OthersFinished"
 _CREATED: Final = "SparkApplicationCreated"
@@ -288,9 +292,7 @@ class _Pass(BackfillStatus):
             outcome = "Retry"
         may_submit = self.observed.app is not None and self._spec_of_attempts is not None
         if self.publishes and (outcome in {"Failed", "Refused"} or (outcome == "Retry" and not may_submit)):
-            if self.publication == IN_ONE:
-                return self._end("Failed", f"{message}\n{WHOLE_OR_NOTHING}")
-            return self._end("Failed", f"{message}\n{HALF_PUBLISHED}", holds=bool(self.status.holds_app))
+            return self._failed_while_publishing(message)
         match outcome:
             case "Retry" if not self.publishes and (overtaken := self._overtaken()) is not None:
                 return overtaken
@@ -301,6 +303,23 @@ class _Pass(BackfillStatus):
             case "Cancelled":
                 message = f"{message} Nothing was published."
         return self._end("Failed", message)
+
+    def _failed_while_publishing(self, message: str) -> BackfillDecision:
+        """Return what to do about a backfill that has failed for good, perhaps in the middle of its publication."""
+        if self.publication == IN_ONE:
+            return self._end("Failed", f"{message}\n{WHOLE_OR_NOTHING}")
+        if self.is_unanswered:
+            what, known = unanswered(self.observed.problem or ""), self.known(ANSWERED)
+            condition = self.condition(ANSWERED, "False", "NoAnswer", what)
+            events = (
+                () if known is not None and known.status == "False" else (Event("BrokersDoNotAnswer", what, "Warning"),)
+            )
+            status = self.status_of("Stopping", message, self.nothing_is_left, condition)
+            return BackfillDecision((), status, events, _MUCH_LATER_S)
+        if self.publication == UNHEARD and self.is_let_go:
+            return self._end("Failed", f"{message}\n{LET_GO}")
+        what = MAYBE_HALF_PUBLISHED if self.publication == UNHEARD else HALF_PUBLISHED
+        return self._end("Failed", f"{message}\n{what}", holds=bool(self.status.holds_app))
 
     def _deletions(self, running: Sequence[Object]) -> tuple[DeleteSparkApplication, ...]:
         """Return the deletion of these SparkApplications, or of all if pods outlive them; others stay for their logs."""

@@ -29,10 +29,11 @@ _PUBLICATIONS: Final[Mapping[str, tuple[Literal["True", "Unknown"], str]]] = {
 """How attempts may have begun to publish: reasons of that condition, with its status and message."""
 STOPPED: Final = "SparkPodsStopped"
 UNREADABLE: Final = "DriverLogUnreadable"
+ANSWERED: Final = "BrokersAnswered"
 LOG_PATIENCE_S: Final = 300.0
 """How long the log of a driver that has ended is waited for, if it cannot be read."""
 _ANSWER_PATIENCE_S: Final = 60.0
-"""How long a backfill of which nothing is left waits for brokers that do not answer."""
+"""How long a backfill of which nothing is left waits for brokers that do not answer, before it is done again or says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +230,29 @@ class Situation:
         return asked and min(self.waited_s(since), self.waited_s(self.status.phase_time)) < _ANSWER_PATIENCE_S
 
     @property
+    def is_unanswered(self) -> bool:
+        """Whether it cannot end, because only the brokers know whether half a state is left, and they do not answer."""
+        if self.publication != UNHEARD or self.observed.problem is None:
+            return False
+        # Nothing starts on it then; and a deletion of the application waits for a backfill that has not ended.
+        is_harmless = self.app.deleting or (self.desired.deleting and not self.app_starts)
+        return not is_harmless and not self.is_let_go
+
+    @property
+    def is_let_go(self) -> bool:
+        """Whether its user has deleted it after it had said that the brokers do not answer."""
+        known, deleted = self.known(ANSWERED), self.desired.deletion_time
+        if known is None or known.status == "True" or known.last_transition_time is None or deleted is None:
+            return False
+        return deleted > datetime.fromisoformat(known.last_transition_time).timestamp()
+
+    @property
+    def app_starts(self) -> bool:
+        """Whether the application would start if no backfill kept it stopped."""
+        app = self.observed.app
+        return app is not None and not app.deleting and (app.spec is None or app.spec.state == "running")
+
+    @property
     def nothing_is_left(self) -> Condition:
         """The condition that no Spark pod is left."""
         return self.condition(STOPPED, "True", "Stopped", "No Spark pod is left that may still write.")
@@ -248,9 +272,7 @@ class Situation:
 
         It would not if it is suspended or gone, or if another backfill has repaired its state.
         """
-        app = self.observed.app
-        starts = app is not None and not app.deleting and (app.spec is None or app.spec.state == "running")
-        return self.desired.deleting and bool(self.status.holds_app) and starts and not self.observed.repaired
+        return self.desired.deleting and bool(self.status.holds_app) and self.app_starts and not self.observed.repaired
 
     def seconds_since(self, time: str | None) -> float:
         """Return how long ago a time of the status was; 0 if it has none."""

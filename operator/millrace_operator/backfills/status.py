@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from millrace.manifest import Condition, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
-from millrace_operator.backfills.situation import UNREADABLE, Situation
+from millrace_operator.backfills.situation import ANSWERED, UNREADABLE, Situation
 from millrace_operator.backfills.spark_application import SparkState, shown_state, web_ui_of
 from millrace_operator.reconcile.status import timestamp
 
@@ -36,6 +36,10 @@ class BackfillStatus(Situation):
         conditions = (*conditions, *self.conditions_of_publication)
         if self.known(UNREADABLE) is not None and not self.observed.log_problem:
             conditions = (*conditions, self.condition(UNREADABLE, "False", "Read", "Nothing keeps it from being read."))
+        answered = self.known(ANSWERED)
+        if answered is not None and self.observed.published is not None:
+            said = self.condition(ANSWERED, "True", "Answered", "The brokers say what was published.")
+            conditions = (*conditions, said)
         replaced = {item.type for item in conditions}
         update: dict[str, object] = {
             "observed_generation": self.desired.generation,

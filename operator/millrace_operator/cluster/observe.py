@@ -100,6 +100,7 @@ def desired_reset_from(body: Object) -> DesiredReset:
 def desired_backfill_from(body: Object) -> DesiredBackfill:
     """Return a `StreamsBackfill` from the API as desired state; a spec that breaks a rule becomes `problems`."""
     metadata: Object = body["metadata"]
+    deleted = metadata.get("deletionTimestamp")
     found, problems = _checked(body, StreamsBackfill)
     return DesiredBackfill(
         namespace=metadata["namespace"],
@@ -110,7 +111,8 @@ def desired_backfill_from(body: Object) -> DesiredBackfill:
         problems=tuple(map(str, problems)),
         status=_status(body, StreamsBackfillStatus),
         finalizers=tuple(metadata.get("finalizers") or ()),
-        deleting="deletionTimestamp" in metadata,
+        deleting=deleted is not None,
+        deletion_time=None if deleted is None else datetime.fromisoformat(deleted).timestamp(),
     )
 
 

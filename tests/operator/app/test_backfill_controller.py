@@ -424,7 +424,7 @@ OUTCOMES = [
     ("Nothing", "Failed", None),
     ("Parts", "Failed", True),
     ("Everything", "Succeeded", None),
-    (None, "Failed", True),
+    (None, "Stopping", True),
 ]
 
 

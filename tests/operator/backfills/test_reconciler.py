@@ -12,7 +12,7 @@ from millrace.manifest.streamsbackfill import StoreResult
 from millrace.plan.reset import ActiveMember
 from millrace_operator.backfills.model import CreateObject, DeleteBackfill, DeleteSparkApplication
 from millrace_operator.backfills.reconciler import PATIENCE_S, reconcile_backfill
-from millrace_operator.backfills.situation import LOG_PATIENCE_S, PUBLISHING, UNREADABLE
+from millrace_operator.backfills.situation import ANSWERED, LOG_PATIENCE_S, PUBLISHING, UNREADABLE
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import SetFinalizer
 
@@ -560,11 +560,61 @@ def test_job_that_nobody_has_seen_may_have_published_if_brokers_do_not_answer(an
 
 
 def check_end_of_patience(world, answer):
-    """Check that brokers are no longer waited for, and that the application stays stopped if they do not say what there is."""
+    """Check that the application stays stopped while brokers do not say what there is, and only as long."""
     world.brokers_answer = answer
     world.pass_over()
-    assert phases(world) == ("Failed", not answer)
+    assert phases(world) == ("Failed" if answer else "Stopping", not answer)
     assert condition(world, PUBLISHING) == ("False" if answer else "Unknown")
+    assert condition(world, ANSWERED) == (None if answer else "False")
+
+
+def unanswered(**fields):
+    """Return a world whose only attempt has gone unheard, and whose brokers have not answered for longer than a minute."""
+    world = running(spec=spec(attempts=1), **fields)
+    world.spark("vanish")
+    world.brokers_answer = False
+    for _ in range(3):
+        world.pass_over()
+        world.now += 60
+    assert (phases(world), condition(world, ANSWERED)) == (("Stopping", True), "False")
+    world.app_pass()
+    return world
+
+
+def test_brokers_are_asked_until_they_answer_before_an_application_stays_stopped():
+    """A missing right or Secret is repaired after a while: by then nobody would ask whether anything was published."""
+    world = unanswered()
+    what = next(item for item in world.status.conditions if item.type == ANSWERED).message
+    assert what.startswith("The brokers do not say what was published: The brokers do not answer. They are asked")
+    assert world.status.message == "SparkApplication history-1 was deleted by somebody."
+    world.now += 300
+    world.brokers_answer = True
+    world.settle()
+    assert (phases(world), condition(world, ANSWERED), world.pods) == (("Failed", False), "True", 2)
+    assert [event.reason for event in world.events].count("BrokersDoNotAnswer") == 1
+
+
+def test_backfill_that_waits_for_an_answer_goes_when_its_user_deletes_it():
+    """Who deletes it has read why it waits, as with one that has failed."""
+    world = unanswered()
+    world.deleted, world.deleted_at = True, world.now
+    world.settle()
+    assert (phases(world), world.gone, world.pods) == (("Failed", False), True, 2)
+
+
+@pytest.mark.parametrize("change", [{"state": "suspended"}, {"app_deleting": True}, {"exists": False}])
+def test_backfill_that_was_deleted_before_brokers_were_silent_waits_for_them(change):
+    """Nobody has read why it waits. It goes when its application would not start on half a state any more."""
+    world = unanswered()
+    world.deleted = True
+    world.pass_over()
+    assert phases(world) == ("Stopping", True)
+    for name, value in change.items():
+        setattr(world, name, value)
+    for _ in range(2):
+        world.pass_over()
+    assert (world.status.phase, world.gone) == ("Failed", True)
+    assert "Nobody knows whether results were being published" in world.status.message
 
 
 def test_brokers_are_waited_for_from_when_they_can_be_asked():
