@@ -11,7 +11,6 @@ from tests.operator.kafka.support import count_plan, streams_app
 from millrace.errors import StreamsTimeoutError
 from millrace.manifest import StreamsBackfillStatus
 from millrace.plan import reset
-from millrace_operator.app.app_controller import holding_backfill
 from millrace_operator.app.backfill_controller import BackfillController
 from millrace_operator.app.backoff import STALE_SECONDS, FailedError, TransientError
 from millrace_operator.app.operations import unfinished_before
@@ -28,6 +27,7 @@ from millrace_operator.cluster.kinds import (
     SECRETS,
     SPARK_APPLICATIONS,
 )
+from millrace_operator.cluster.observe import holding_backfill
 from millrace_operator.kafka.state_cache import KafkaStateCache
 from millrace_operator.model import AppRevision, DeleteGroup, HoldingBackfill, ResourceRef
 from millrace_operator.reconcile.revisions import revision_of
