@@ -237,8 +237,9 @@ def confirm(
                 raise StaleError(f"{of.kind} {metadata['name']} is gone") from error
             raise
         if _identity(of, now) != _identity(of, known):
-            context.resources.remove(of, known)
-            context.resources.put(of, now)
+            if of is not APPS:  # what its watch finds to be known already leads to no pass over an application
+                context.resources.remove(of, known)
+                context.resources.put(of, now)
             raise StaleError(f"{of.kind} {metadata['name']} has changed")
     now_before = unfinished_before(context, resource, app["metadata"]["name"])
     if now_before != tuple(before):

@@ -846,6 +846,15 @@ def test_an_application_that_is_applied_together_with_a_backfill_is_still_new_to
     assert resources.put(APPS, app)
 
 
+def test_a_change_of_the_application_before_an_attempt_is_still_new_to_its_watch(world):
+    """Whoever reads an application only to check it must not keep the change from its own pass."""
+    world.run()
+    world.app_status(currentRevision=world.revision, backfill="history")
+    app = world.serve(APPS, "app", {**world.spec, "state": "running"}, metadata={"generation": 2})
+    assert world.run() == STALE_SECONDS
+    assert world.cluster.resources.put(APPS, app)
+
+
 def test_of_two_that_began_at_the_same_time_the_newer_goes_first(world):
     """Passes over both may be made at once, in which neither sees the other begin; their jobs would fence each other."""
     world.run()
