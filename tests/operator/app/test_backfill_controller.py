@@ -11,12 +11,14 @@ from tests.operator.kafka.support import count_plan, streams_app
 from millrace.errors import StreamsTimeoutError
 from millrace.manifest import StreamsBackfillStatus
 from millrace.plan import reset
+from millrace_operator.app import operations
 from millrace_operator.app.backfill_controller import BackfillController
 from millrace_operator.app.backoff import STALE_SECONDS, FailedError, TransientError
 from millrace_operator.app.operations import unfinished_before
 from millrace_operator.backfills.spark_application import BACKFILL_LABEL, BACKFILL_UID_LABEL
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER, MANAGER
+from millrace_operator.cluster import observe
 from millrace_operator.cluster.kinds import (
     APPS,
     BACKFILLS,
@@ -418,6 +420,23 @@ def test_success_stays_until_the_backfill_that_is_kept_has_seen_it(world, delete
     assert not world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"]
     world.passes.run(again, 0)
     assert not world.server.objects[path]["metadata"]["finalizers"]
+
+
+def test_pass_over_a_backfill_that_has_ended_does_not_read_all_others(world, monkeypatch):
+    """There may be hundreds, of which nearly none is kept, and each pass over each would validate all."""
+    ended = {"phase": "Succeeded", "completionTime": "2026-01-01T00:00:00Z"}
+    for number in range(3):
+        name, metadata = f"history-{number}", {"uid": f"h-{number}"}
+        world.watch(BACKFILLS, world.serve(BACKFILLS, name, SPEC, metadata=metadata, status=ended))
+    read = []
+
+    def desired_backfill_from(body):
+        read.append(body["metadata"]["name"])
+        return observe.desired_backfill_from(body)
+
+    monkeypatch.setattr(operations, "desired_backfill_from", desired_backfill_from)
+    world.passes.run(ResourceRef("StreamsBackfill", "default", "history-0"), 0)
+    assert read == []
 
 
 OUTCOMES = [
