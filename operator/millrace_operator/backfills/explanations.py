@@ -32,6 +32,7 @@ PARTS: Final = "Results may be published in part, so it is finished now."
 MAYBE_PARTS: Final = (
     "Results may be published in part: the driver's log is gone. The brokers are asked once all pods have ended."
 )
+EVERYTHING: Final = "The brokers have all results of this backfill."
 NOTHING: Final = "The brokers have no results of this backfill."
 WHOLE: Final = "Results are published in one transaction, so there is all or nothing in the end."
 WHOLE_OR_NOTHING: Final = (

@@ -58,7 +58,7 @@ from millrace_operator.backfills.model import (
     ObservedBackfill,
 )
 from millrace_operator.backfills.progress import summary
-from millrace_operator.backfills.situation import ANSWERED, IN_ONE, STOPPED, UNHEARD, UNREADABLE, Situation
+from millrace_operator.backfills.situation import ANSWERED, STOPPED, UNHEARD, UNREADABLE, Situation
 from millrace_operator.backfills.spark_application import (
     Attempt,
     application_name,
@@ -68,7 +68,7 @@ from millrace_operator.backfills.spark_application import (
     spark_application,
     state_of,
 )
-from millrace_operator.backfills.status import BackfillStatus
+from millrace_operator.backfills.status import BackfillStatus, conditions_of_next_attempt
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import AppRevision, Event, Object, SetFinalizer
 from millrace_operator.reconcile.revisions import revision_of
@@ -306,7 +306,7 @@ class _Pass(BackfillStatus):
 
     def _failed_while_publishing(self, message: str) -> BackfillDecision:
         """Return what to do about a backfill that has failed for good, perhaps in the middle of its publication."""
-        if self.publication == IN_ONE:
+        if self.publishes_in_one:
             return self._end("Failed", f"{message}\n{WHOLE_OR_NOTHING}")
         if self.is_unanswered:
             what, known = unanswered(self.observed.problem or ""), self.known(ANSWERED)
@@ -414,6 +414,7 @@ class _Pass(BackfillStatus):
                 "stages": (),
             }
         )
+        status = status.model_copy(update={"conditions": conditions_of_next_attempt(status.conditions)})
         event = Event("SparkApplicationCreated", f"Attempt {number} of {self.spec.attempts}: SparkApplication {name}.")
         return BackfillDecision((), status, (event,), _SOON_S)
 

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from millrace.manifest import Condition, StreamsBackfillSpec, StreamsBackfillStatus
 from millrace.plan.model import TopologyPlan
-from millrace_operator.backfills.explanations import MAYBE_PARTS, NOTHING, PARTS, WHOLE
+from millrace_operator.backfills.explanations import EVERYTHING, MAYBE_PARTS, NOTHING, PARTS, WHOLE
 from millrace_operator.backfills.model import DesiredBackfill, ObservedBackfill, SparkPod
 from millrace_operator.backfills.spark_application import application_name, state_of
 from millrace_operator.model import DesiredApp, Object, ObservedApp
@@ -19,11 +19,16 @@ from millrace_operator.reconcile.status import timestamp
 
 PUBLISHING: Final = "PublicationBegun"
 IN_ONE: Final = "InOneTransaction"
+IN_ONE_BEFORE: Final = "EarlierInOneTransaction"
+"""As an earlier attempt has reported; of the latest one, nothing is known by that."""
 _IN_PARTS: Final = "Publishing"
+_WHOLLY: Final = "Published"
 UNHEARD: Final = "NotHeard"
 _PUBLICATIONS: Final[Mapping[str, tuple[Literal["True", "Unknown"], str]]] = {
     IN_ONE: ("True", WHOLE),
+    IN_ONE_BEFORE: ("True", WHOLE),
     _IN_PARTS: ("True", PARTS),
+    _WHOLLY: ("True", EVERYTHING),
     UNHEARD: ("Unknown", MAYBE_PARTS),
 }
 """How attempts may have begun to publish: reasons of that condition, with its status and message."""
@@ -133,10 +138,9 @@ class Situation:
         driver = next((pod for pod in self.pods if pod.is_driver), None)
         if driver is not None:
             return 0.0 if driver.lives else self.waited_s(driver.ended_at or self.status.phase_time)
-        # Without its reports the phase is `Submitted` again.
-        return (
-            self.waited_s(self.status.phase_time) if self.driver_was_seen and self.status.phase == "Submitted" else 0.0
-        )
+        # Without its reports the phase is `Submitted` again, unless it was publishing.
+        is_gone = self.driver_was_seen and self.status.phase in {"Submitted", "Publishing"}
+        return self.waited_s(self.status.phase_time) if is_gone else 0.0
 
     @property
     def log_is_late(self) -> bool:
@@ -187,13 +191,21 @@ class Situation:
         known, progress, answer = self.known(PUBLISHING), self.observed.progress, self.observed.published
         before = known.reason if known is not None and known.status != "False" else None
         in_parts = progress is not None and progress.has_published and not progress.in_one_transaction
-        if in_parts or before == _IN_PARTS or answer in {"Parts", "Everything"}:
+        if answer == "Everything" or before == _WHOLLY:
+            return _WHOLLY
+        if in_parts or before == _IN_PARTS or answer == "Parts":
             return _IN_PARTS
-        # An attempt publishes in one transaction only if earlier ones have left nothing in parts.
-        unheard = before == UNHEARD and not self.reports_publishing
-        if answer is None and (self.went_unheard or self.went_unanswered or unheard):
+        if self.reports_publishing or before == IN_ONE:
+            # An attempt publishes in one transaction only if earlier ones have left nothing in parts.
+            return IN_ONE
+        if answer is None and (self.went_unheard or self.went_unanswered or before == UNHEARD):
             return UNHEARD
-        return IN_ONE if self.reports_publishing or before == IN_ONE else None
+        return IN_ONE_BEFORE if before == IN_ONE_BEFORE else None
+
+    @property
+    def publishes_in_one(self) -> bool:
+        """Whether attempts have published in one transaction each, of which there is all or nothing."""
+        return self.publication in {IN_ONE, IN_ONE_BEFORE}
 
     @property
     def publishes(self) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millrace.manifest import Condition, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
-from millrace_operator.backfills.situation import ANSWERED, UNREADABLE, Situation
+from millrace_operator.backfills.situation import ANSWERED, IN_ONE, IN_ONE_BEFORE, PUBLISHING, UNREADABLE, Situation
 from millrace_operator.backfills.spark_application import SparkState, shown_state, web_ui_of
 from millrace_operator.reconcile.status import timestamp
 
@@ -22,6 +23,8 @@ class BackfillStatus(Situation):
         message = f"SparkApplication {name} waits for the Spark operator."
         if state == "Running":
             message = f"SparkApplication {name} starts its pods."
+        if self.status.phase == "Publishing":  # how it was published is known, and must not be forgotten
+            phase, message = "Publishing", f"The driver of SparkApplication {name} has ended or is gone."
         if progress is not None:
             phase = "Publishing" if self.reports_publishing else "Computing"
             what = "Results are being published." if self.reports_publishing else "Spark is computing."
@@ -34,8 +37,8 @@ class BackfillStatus(Situation):
         """Return the status with a phase, a message and what is known now; these conditions replace those of their types."""
         old, now = self.status, timestamp(self.observed.now)
         conditions = (*conditions, *self.conditions_of_publication)
-        if self.known(UNREADABLE) is not None and not self.observed.log_problem:
-            conditions = (*conditions, self.condition(UNREADABLE, "False", "Read", "Nothing keeps it from being read."))
+        if self.known(UNREADABLE) is not None and self.observed.progress is not None:
+            conditions = (*conditions, self.condition(UNREADABLE, "False", "Read", "The last report in it was read."))
         answered = self.known(ANSWERED)
         if answered is not None and self.observed.published is not None:
             said = self.condition(ANSWERED, "True", "Answered", "The brokers say what was published.")
@@ -72,3 +75,12 @@ class BackfillStatus(Situation):
             found = {"ends": progress.ends, "stores": progress.stores, "outputs": progress.outputs}
             fields |= {name: items for name, items in found.items() if items}
         return fields
+
+
+def conditions_of_next_attempt(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """Return the conditions as they are once another attempt was created: what they say of one attempt is that of an earlier."""
+    return tuple(
+        item.model_copy(update={"reason": IN_ONE_BEFORE}) if (item.type, item.reason) == (PUBLISHING, IN_ONE) else item
+        for item in conditions
+        if item.type != UNREADABLE
+    )

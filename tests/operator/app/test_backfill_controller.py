@@ -251,6 +251,9 @@ def test_log_that_has_lost_its_reports_says_nothing(world):
     world.run()
     conditions = {item["type"]: item["status"] for item in world.status["conditions"]}
     assert (world.status["phase"], conditions["PublicationBegun"]) == ("Stopping", "Unknown")
+    world.run()
+    conditions = {item["type"]: item["status"] for item in world.status["conditions"]}
+    assert conditions["DriverLogUnreadable"] == "True"
 
 
 def test_long_error_is_cut_to_what_a_status_may_hold(world):

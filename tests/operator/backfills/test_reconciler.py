@@ -519,6 +519,8 @@ def test_job_that_has_handed_over_unheard_has_succeeded(then):
         world.pass_over()
     assert phases(world) == ("Succeeded", False)
     assert (world.published, world.status.attempt) == (1, 1)
+    published = next(item for item in world.status.conditions if item.type == PUBLISHING)
+    assert (published.status, published.message) == ("True", "The brokers have all results of this backfill.")
 
 
 def test_vanished_spark_application_that_has_published_nothing_is_not_created_again():
@@ -897,6 +899,23 @@ def test_driver_that_is_gone_while_the_spark_operator_is_away_has_failed():
         assert phases(world) == (phase, True)
     world.settle()
     assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_only_transaction_is_not_forgotten_when_the_driver_is_gone_before_its_spark_operator_knows(answer):
+    """It was reported, so there is all or nothing, whatever the brokers say."""
+    world = running(spec=spec(attempts=1), in_one_transaction=True)
+    world.spark("publish")
+    world.pass_over()
+    world.spark_pods.clear()
+    world.progress, world.brokers_answer = None, answer
+    world.pass_over()
+    assert phases(world) == ("Publishing", True)
+    for _ in range(4):
+        world.now += PATIENCE_S
+        world.pass_over()
+    assert phases(world) == ("Failed", False)
+    assert "in one transaction, so changelogs and offsets still belong together" in world.status.message
 
 
 def test_driver_of_which_nobody_knows_when_it_ended_has_failed():
