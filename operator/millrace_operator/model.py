@@ -241,6 +241,8 @@ class HoldingBackfill:
     name: str
     has_ended: bool = False
     """Whether it has left half a state, and will do no more about it."""
+    then: str | None = None
+    """Another one that has left half a state, which keeps the application stopped after this one."""
 
 
 @dataclass(frozen=True, slots=True)

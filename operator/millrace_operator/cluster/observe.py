@@ -297,7 +297,8 @@ def holding_backfill(resources: Cache, ref: ResourceRef, *, ended: bool = True) 
     if not found:
         return None
     computes, _, name = max(found)
-    return HoldingBackfill(name, has_ended=not computes)
+    left = [item for item in found if not item[0]]
+    return HoldingBackfill(name, has_ended=not computes, then=max(left)[2] if computes and left else None)
 
 
 def neighbours_of(

@@ -905,6 +905,8 @@ def test_half_a_state_of_a_newer_one_does_not_keep_a_backfill_from_beginning(wor
     status = {"phase": "Failed", "holdsApp": True, "completionTime": "2026-01-01T00:00:00Z"}
     metadata = {"creationTimestamp": "2026-01-01T00:00:00Z"}
     world.watch(BACKFILLS, world.serve(BACKFILLS, "newer", SPEC, metadata=metadata, status=status))
-    world.app_status(currentRevision=world.revision, backfill=holding_backfill(world.cluster.resources, APP).name)
+    holding = holding_backfill(world.cluster.resources, APP)
+    assert holding == HoldingBackfill("history", then="newer")
+    world.app_status(currentRevision=world.revision, backfill=holding.name)
     world.run()
     assert world.status["phase"] == "Submitted"
