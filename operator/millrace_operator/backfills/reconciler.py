@@ -127,6 +127,10 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
         decision = this.suspend()
     else:
         decision = this.stop() if this.status.phase == "Stopping" else this.follow()
+    if (
+        observed.log_problem
+    ):  # the node of the driver may be away: each attempt to read it occupies a worker until it times out
+        decision = replace(decision, again_after=max(decision.again_after or 0.0, _MUCH_LATER_S))
     if FINALIZER in desired.finalizers or desired.deleting:
         return decision
     # `kubectl replace` has dropped it.
