@@ -213,6 +213,8 @@ class Neighbour:
     """Whether it has the same `applicationId`."""
     runs: bool
     """Whether it has pods or should have some."""
+    backfill: str | None = None
+    """The StreamsBackfill that keeps it stopped, because it writes to the same group and topics, or did so in part."""
     takes_over: bool = False
     """Whether its `handover` names the application whose neighbour it is."""
     topics: frozenset[str] = frozenset()
@@ -239,6 +241,8 @@ class HoldingBackfill:
     name: str
     has_ended: bool = False
     """Whether it has left half a state, and will do no more about it."""
+    then: str | None = None
+    """Another one that has left half a state, which keeps the application stopped after this one."""
 
 
 @dataclass(frozen=True, slots=True)

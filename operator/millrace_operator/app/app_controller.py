@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from millrace.kafka.admin_requests import give_up_when
 from millrace_operator.app.backoff import (
@@ -35,9 +35,9 @@ from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.events import EventRecorder
 from millrace_operator.cluster.executor import Executor, NameTakenError, StaleError, write_status
 from millrace_operator.cluster.instance_status import InstanceStatusClient
-from millrace_operator.cluster.kinds import APPS, BACKFILLS, CLAIMS, KINDS, NAMESPACES, PODS
-from millrace_operator.cluster.observe import PlanJobOutputs, desired_from, neighbours_of
-from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError, Requests
+from millrace_operator.cluster.kinds import APPS, CLAIMS, KINDS, NAMESPACES, PODS
+from millrace_operator.cluster.observe import PlanJobOutputs, desired_from, holding_backfill, neighbours_of
+from millrace_operator.cluster.requests import FORBIDDEN, ApiError, NotAllowedToWriteError, Requests
 from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
 from millrace_operator.model import (
     Action,
@@ -49,7 +49,6 @@ from millrace_operator.model import (
     DeleteTopics,
     DesiredApp,
     Event,
-    HoldingBackfill,
     Json,
     KafkaAction,
     Key,
@@ -64,8 +63,6 @@ from millrace_operator.model import (
 from millrace_operator.reconcile.status import timestamp
 
 log = logging.getLogger(__name__)
-
-FORBIDDEN: Final = 403
 
 Reconcile = Callable[[DesiredApp, ObservedApp], Decision]
 
@@ -373,34 +370,6 @@ class AppController:
         self.renewals.report(ref, None)
         self.kafka_states.forget(ref)
         self.context.kafka.forget(ref)
-
-
-def holding_backfill(resources: Cache, ref: ResourceRef, *, ended: bool = True) -> HoldingBackfill | None:
-    """Return the newest backfill that keeps an application stopped; None if none does.
-
-    One that has ended counts only if no other does: the others wait until the application knows that it is stopped for them.
-
-    Args:
-        resources: All that are known.
-        ref: The application.
-        ended: Whether those count that have ended and left half a state. They write nothing: a deletion does not wait for them.
-    """
-    found = [
-        (
-            not obj["status"].get("completionTime"),
-            str(obj["metadata"].get("creationTimestamp", "")),
-            str(obj["metadata"]["name"]),
-        )
-        for obj in resources.of_kind(BACKFILLS)
-        if obj["metadata"]["namespace"] == ref.namespace
-        and ((obj.get("spec") or {}).get("appRef") or {}).get("name") == ref.name
-        and (obj.get("status") or {}).get("holdsApp")
-        and (ended or not obj["status"].get("completionTime"))
-    ]
-    if not found:
-        return None
-    computes, _, name = max(found)
-    return HoldingBackfill(name, has_ended=not computes)
 
 
 def loses_its_namespace(context: ControllerContext, namespace: str, error: ApiError) -> bool:

@@ -28,6 +28,7 @@ from millrace_operator.app.operations import (
     unfinished_before,
     write_operation_status,
 )
+from millrace_operator.backfills.explanations import unlisted
 from millrace_operator.backfills.model import (
     BackfillAction,
     CreateObject,
@@ -54,7 +55,7 @@ from millrace_operator.children.naming import COMPONENT_LABEL
 from millrace_operator.cluster.executor import StaleError, write_status
 from millrace_operator.cluster.kinds import BACKFILLS, CONFIG_MAPS, PODS, SPARK_APPLICATIONS, ResourceKind
 from millrace_operator.cluster.observe import desired_backfill_from, desired_from, neighbours_of
-from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
+from millrace_operator.cluster.requests import FORBIDDEN, ApiError, NotAllowedToWriteError
 from millrace_operator.kafka.state_cache import KafkaStateCache
 from millrace_operator.model import DeleteGroup, DesiredApp, Json, Object, ResourceRef, SetFinalizer, labels_of
 from millrace_operator.reconcile.children_view import trouble_of
@@ -139,6 +140,8 @@ class BackfillController:
         )
         if has_begun(desired.status):
             observed = self._with_spark(desired, observed)
+        elif observed.served is not None:
+            observed = replace(observed, unlisted=self._why_unlisted(desired, _SPARK_KINDS[observed.served]))
         if of is None:
             return observed
         try:
@@ -196,6 +199,16 @@ class BackfillController:
                 return []
             raise
         return [{**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in items]
+
+    def _why_unlisted(self, desired: DesiredBackfill, spark: ResourceKind) -> str | None:
+        """Return why what belongs to a backfill cannot be listed: every pass over one that has begun needs it."""
+        for kind in (spark, PODS):
+            try:
+                self._list(kind, desired, f"{BACKFILL_UID_LABEL}={desired.uid}")
+            except ApiError as error:
+                resource = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+                return unlisted(resource, desired.namespace, str(error), is_forbidden=error.status == FORBIDDEN)
+        return None
 
     def _first_spec(self, desired: DesiredBackfill, app: DesiredApp | None) -> StreamsAppSpec | None:
         """Return the application's spec as the attempts' ConfigMap has it, if it is needed because it is another one now."""

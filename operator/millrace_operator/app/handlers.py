@@ -15,13 +15,15 @@ import kopf
 
 from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.app.queue import WorkQueue
+from millrace_operator.children.naming import APP_LABEL, MANAGER
 from millrace_operator.cluster.cache import Cache, concerned_by
 from millrace_operator.cluster.kinds import CHILDREN, GROUP, PODS, RESOURCES, ResourceKind
-from millrace_operator.model import Object, ResourceRef
+from millrace_operator.model import Object, ResourceRef, labels_of
 
 log = logging.getLogger(__name__)
 
-SELECTOR: Final = "app.kubernetes.io/managed-by=millrace-operator"
+SELECTOR: Final = f"app.kubernetes.io/managed-by={MANAGER},{APP_LABEL}"
+"""What the API server is to tell of children: those of applications. The pods of Spark jobs, often thousands, belong to none."""
 PREFIX: Final = GROUP
 _TOGETHER_SECONDS: Final = 0.1
 """Child events arrive in bursts; those within this time are coalesced into one pass."""
@@ -74,7 +76,7 @@ class Handlers:
         """Handle an event of a child."""
         if event_type == "DELETED":
             self._children.remove(kind, obj)
-        elif not self._children.put(kind, obj):
+        elif APP_LABEL not in labels_of(obj) or not self._children.put(kind, obj):
             return
         for ref in concerned_by(kind, obj):
             self._queue.add(ref, _TOGETHER_SECONDS)

@@ -142,15 +142,17 @@ def is_awaited(context: ControllerContext, resource: Object, app: str) -> bool:
         resource: The backfill that has ended.
         app: The name of the application.
     """
-    others = [other for other in _others(context, BACKFILLS, resource, app) if _HAS_ENDED[BACKFILLS.kind](other)]
-    return any(_is_kept(other) and _repairs(resource, other) for other in others)
+    kept = filter(
+        _is_kept, _others(context, BACKFILLS, resource, app)
+    )  # nearly always none: the rest validates resources
+    return any(_HAS_ENDED[BACKFILLS.kind](other) and _repairs(resource, other) for other in kept)
 
 
 def _is_kept(obj: Object) -> bool:
-    """Return whether a backfill that has ended and was deleted keeps its application stopped."""
+    """Return whether a backfill that was deleted keeps its application stopped."""
     metadata = obj["metadata"]
     deleting = "deletionTimestamp" in metadata and FINALIZER in (metadata.get("finalizers") or ())
-    return deleting and bool(obj["status"].get("holdsApp"))
+    return deleting and bool((obj.get("status") or {}).get("holdsApp"))
 
 
 def _repairs(one: Object, other: Object) -> bool:
@@ -237,8 +239,9 @@ def confirm(
                 raise StaleError(f"{of.kind} {metadata['name']} is gone") from error
             raise
         if _identity(of, now) != _identity(of, known):
-            context.resources.remove(of, known)
-            context.resources.put(of, now)
+            if of is not APPS:  # what its watch finds to be known already leads to no pass over an application
+                context.resources.remove(of, known)
+                context.resources.put(of, now)
             raise StaleError(f"{of.kind} {metadata['name']} has changed")
     now_before = unfinished_before(context, resource, app["metadata"]["name"])
     if now_before != tuple(before):

@@ -13,17 +13,26 @@ from millrace_operator.model import DesiredApp
 from millrace_operator.reconcile.children_view import ChildrenView
 from millrace_operator.reconcile.consumer_group import is_member_of, known_uids, listed
 
-HALF_PUBLISHED: Final = (
-    "Results were being published, so changelogs and offsets do not fit each other. The application stays stopped until this "
-    "StreamsBackfill is deleted. Before that, create another one that succeeds; or suspend the application (spec.state), delete "
-    "this one, and create a StreamsReset. If it was deleted before it ended, it goes by itself when another one has succeeded or "
-    "the application is suspended. Once the group has had no members for offsets.retention.minutes (7 days by default), brokers "
-    "forget the mark in its offsets: then nothing but this StreamsBackfill keeps the application from restoring half a state."
+_UNTIL_IT_IS_DELETED: Final = (
+    "The application stays stopped until this StreamsBackfill is deleted. Before that, create another one that succeeds; or "
+    "suspend the application (spec.state), delete this one, and create a StreamsReset. If it was deleted before it ended, it "
+    "goes by itself when another one has succeeded or the application is suspended. Once the group has had no members for "
+    "offsets.retention.minutes (7 days by default), brokers forget the mark in its offsets: then nothing but this "
+    "StreamsBackfill keeps the application from restoring half a state."
 )
+HALF_PUBLISHED: Final = (
+    f"Results were being published, so changelogs and offsets do not fit each other. {_UNTIL_IT_IS_DELETED}"
+)
+MAYBE_HALF_PUBLISHED: Final = (
+    "Nobody knows whether results were being published, so changelogs and offsets may not fit each other. "
+    f"{_UNTIL_IT_IS_DELETED}"
+)
+LET_GO: Final = "It was deleted while the brokers did not say what it has published, so the application continues."
 PARTS: Final = "Results may be published in part, so it is finished now."
 MAYBE_PARTS: Final = (
     "Results may be published in part: the driver's log is gone. The brokers are asked once all pods have ended."
 )
+EVERYTHING: Final = "The brokers have all results of this backfill."
 NOTHING: Final = "The brokers have no results of this backfill."
 WHOLE: Final = "Results are published in one transaction, so there is all or nothing in the end."
 WHOLE_OR_NOTHING: Final = (
@@ -39,6 +48,19 @@ def no_spark_operator(namespace: str) -> str:
         "this namespace: helm install spark-operator spark-operator --repo https://kubeflow.github.io/spark-operator "
         f"--namespace spark-operator --create-namespace --set 'spark.jobNamespaces={{{namespace}}}'"
     )
+
+
+def unlisted(resource: str, namespace: str, problem: str, *, is_forbidden: bool) -> str:
+    """Return why the operator cannot follow a Spark job, and which permission it is missing, if it is one.
+
+    Args:
+        resource: What cannot be listed, as roles name it.
+        namespace: Where.
+        problem: What the API server said.
+        is_forbidden: Whether that is a missing permission.
+    """
+    remedy = f" Let the operator's role list {resource} in namespace {namespace}." if is_forbidden else ""
+    return f"The operator cannot list {resource}: {problem}.{remedy}"
 
 
 def obstacle_of(app: DesiredApp, claimants: Sequence[str], *, is_planned: bool) -> str | None:
@@ -98,6 +120,15 @@ def members_of(app: DesiredApp, view: ChildrenView, observed: ObservedBackfill, 
         for item in observed.members or ()
         if is_member_of(app.name, known, item.client_id, item.instance_id) is own
     ]
+
+
+def unanswered(problem: str) -> str:
+    """Return why a backfill does not end, and what to do if the brokers will never answer."""
+    return (
+        f"The brokers do not say what was published: {problem.rstrip('.')}. They are asked until they do, and the application "
+        "stays stopped. If they never will, suspend the application (spec.state), delete this StreamsBackfill, and create a "
+        "StreamsReset or another StreamsBackfill. If it is only deleted, the application continues, perhaps from half a state."
+    )
 
 
 def spec_changed(app: str) -> str:

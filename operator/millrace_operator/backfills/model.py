@@ -30,6 +30,8 @@ class DesiredBackfill:
     """The status that was last written."""
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
+    deletion_time: float | None = None
+    """When it was deleted, seconds since the epoch; None if it was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class ObservedBackfill:
     """Resets and backfills of the same application that come first."""
     served: str | None = None
     """The API version of the SparkApplications that the cluster serves; None if it serves none."""
+    unlisted: str | None = None
+    """Why the SparkApplications or the pods of a backfill that has not begun cannot be listed; None if they can."""
     first_spec: StreamsAppSpec | None = None
     """The application's spec of the first attempt, if it has another one now; None as well if that is not known any more."""
     refusal: str | None = None

@@ -19,7 +19,7 @@ which there is all or nothing.
 What the job reports is read from its driver's log, which the API server gets from the driver's node. If it cannot be read, that
 says nothing; only a log that is gone, with its pod or for minutes after its driver has ended, may have said `Publishing`. In this
 case the brokers are asked what was published: before the application is let go or the job is done again, and once nothing is left
-that may still write. Only if they do not answer, what may have been published counts as published in parts.
+that may still write. If they do not answer, the job is done again if it may be; otherwise the backfill asks until they do.
 
 Each attempt is a SparkApplication with a name of its own. One that has disappeared is never created again under its name.
 """
@@ -34,6 +34,8 @@ from millrace.manifest import Condition, StreamsAppSpec, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
 from millrace_operator.backfills.explanations import (
     HALF_PUBLISHED,
+    LET_GO,
+    MAYBE_HALF_PUBLISHED,
     WHOLE_OR_NOTHING,
     activity_of,
     first_spec_lost,
@@ -44,6 +46,7 @@ from millrace_operator.backfills.explanations import (
     spec_changed,
     still_there,
     strangers,
+    unanswered,
 )
 from millrace_operator.backfills.model import (
     BackfillDecision,
@@ -55,19 +58,17 @@ from millrace_operator.backfills.model import (
     ObservedBackfill,
 )
 from millrace_operator.backfills.progress import summary
-from millrace_operator.backfills.situation import IN_ONE, STOPPED, UNHEARD, UNREADABLE, Situation
+from millrace_operator.backfills.situation import ANSWERED, STOPPED, UNHEARD, UNREADABLE, Situation
 from millrace_operator.backfills.spark_application import (
     Attempt,
-    SparkState,
     application_name,
     config_map,
     config_map_name,
     error_of,
-    shown_state,
     spark_application,
     state_of,
-    web_ui_of,
 )
+from millrace_operator.backfills.status import BackfillStatus, conditions_of_next_attempt
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import AppRevision, Event, Object, SetFinalizer
 from millrace_operator.reconcile.revisions import revision_of
@@ -81,6 +82,7 @@ in, and for a Spark operator to begin, or to notice that a driver has ended."""
 _ORPHANS_PATIENCE_S: Final = 60.0
 """How long executors may outlive their driver, and a driver its success, before they are deleted with the SparkApplication."""
 _LATER_S: Final = 5.0
+_MUCH_LATER_S: Final = 30.0
 _SOON_S: Final = 1.0
 _TURN: Final = "OthersFinished"
 _CREATED: Final = "SparkApplicationCreated"
@@ -125,6 +127,10 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
         decision = this.suspend()
     else:
         decision = this.stop() if this.status.phase == "Stopping" else this.follow()
+    if (
+        observed.log_problem
+    ):  # the node of the driver may be away: each attempt to read it occupies a worker until it times out
+        decision = replace(decision, again_after=max(decision.again_after or 0.0, _MUCH_LATER_S))
     if FINALIZER in desired.finalizers or desired.deleting:
         return decision
     # `kubectl replace` has dropped it.
@@ -142,7 +148,7 @@ def with_problem(desired: DesiredBackfill, now: float, problem: str) -> StreamsB
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass(Situation):
+class _Pass(BackfillStatus):
     """Decides what to do in one situation."""
 
     def after_the_end(self) -> BackfillDecision:
@@ -178,16 +184,20 @@ class _Pass(Situation):
             return self._wait_for_others(f"{self.observed.before[0]} of the same application is not finished.")
         if (obstacle := obstacle_of(self.app, self.observed.claimants, is_planned=self.plan is not None)) is not None:
             return self._wait(obstacle)
-        if self.observed.served is None:
-            what = no_spark_operator(self.desired.namespace)
-            return self._wait(what, self.condition("SparkOperatorAvailable", "False", "NotInstalled", what))
-        if not self.spec.changes_kafka:
-            return None
+        if (waiting := self._wait_for_spark()) is not None or not self.spec.changes_kafka:
+            return waiting
         if self.observed.members is None:
             return self._wait(self.observed.problem or "The brokers have not been asked yet.")
         if foreign := members_of(self.app, self.view, self.observed, own=False):
             return self._end("Refused", strangers(self.app.name, foreign))
         return None
+
+    def _wait_for_spark(self) -> BackfillDecision | None:
+        """Return what to do while no Spark job could be started, or be followed; None if one can."""
+        if self.observed.served is None:
+            what = no_spark_operator(self.desired.namespace)
+            return self._wait(what, self.condition("SparkOperatorAvailable", "False", "NotInstalled", what))
+        return None if self.observed.unlisted is None else self._wait(self.observed.unlisted)
 
     def begin(self) -> BackfillDecision:
         """Return the first step, which takes the lock: from then on the application's passes stop its pods."""
@@ -196,7 +206,7 @@ class _Pass(Situation):
         holds = self.spec.changes_kafka
         message = f"StreamsApp {self.app.name} is being stopped." if holds else "The Spark job is being started."
         served = self.observed.served or ""
-        status = self._status(
+        status = self.status_of(
             "Suspending",
             message,
             self.condition("SparkOperatorAvailable", "True", "Served", f"The cluster serves {served}."),
@@ -219,14 +229,14 @@ class _Pass(Situation):
             return ending
         if self.observed.before:  # both began before the operator could see the other begin
             what = f"{self.observed.before[0]} of the same application has begun too, and goes first."
-            waiting = self._status("Suspending", what).model_copy(update={"phase_time": timestamp(self.observed.now)})
+            waiting = self.status_of("Suspending", what).model_copy(update={"phase_time": timestamp(self.observed.now)})
             return BackfillDecision((), waiting, (), _LATER_S)
         if (
             self.status.holds_app
             and (obstacle := activity_of(self.desired.name, self.app, self.view, self.observed)) is not None
         ):
             if self.waited_s(self.status.phase_time) < PATIENCE_S:
-                return BackfillDecision((), self._status("Suspending", obstacle), (), _LATER_S)
+                return BackfillDecision((), self.status_of("Suspending", obstacle), (), _LATER_S)
             return self._stopping(
                 "Failed", f"The application did not stop within {PATIENCE_S / 60:.0f} minutes: {obstacle}"
             )
@@ -259,22 +269,7 @@ class _Pass(Situation):
         if state == "New" and not self.has_started and self.waited_s(self.status.phase_time) >= PATIENCE_S:
             driver = next((pod for pod in self.pods if pod.is_driver), None)
             return self._stopping("Failed", not_started(self.desired.namespace, name or "", driver, PATIENCE_S / 60))
-        return BackfillDecision((), self._status(*self._progress(state)), (), _LATER_S)
-
-    def _progress(self, state: SparkState | None) -> tuple[Phase, str]:
-        """Return how far the job has come."""
-        progress, name = self.observed.progress, (self.status.spark or SparkStatus()).name
-        phase: Phase = "Submitted"
-        message = f"SparkApplication {name} waits for the Spark operator."
-        if state == "Running":
-            message = f"SparkApplication {name} starts its pods."
-        if progress is not None:
-            phase = "Publishing" if self.reports_publishing else "Computing"
-            what = "Results are being published." if self.reports_publishing else "Spark is computing."
-            message = progress.message or what
-        if (stuck := next((pod for pod in self.pods if pod.trouble and pod.lives), None)) is not None:
-            message = f"Pod {stuck.name} does not start: {stuck.trouble}"
-        return phase, message
+        return BackfillDecision((), self.status_of(*self.progress_of(state)), (), _LATER_S)
 
     def stop(self) -> BackfillDecision:
         """Return what to do until no Spark pod is left, and then."""
@@ -290,9 +285,9 @@ class _Pass(Situation):
             what = still_there([item["metadata"]["name"] for item in self.running], self.living)
             condition = self.condition(STOPPED, "False", "Stopping", what)
             actions = self._deletions([] if outcome == "Succeeded" else self.running)
-            return BackfillDecision(actions, self._status("Stopping", message, condition), (), _SOON_S)
+            return BackfillDecision(actions, self.status_of("Stopping", message, condition), (), _SOON_S)
         if self.waits_for_brokers:
-            return BackfillDecision((), self._status("Stopping", message, self.nothing_is_left), (), _LATER_S)
+            return BackfillDecision((), self.status_of("Stopping", message, self.nothing_is_left), (), _LATER_S)
         return self._stopped(outcome, message)
 
     def _stopped(self, outcome: str, message: str) -> BackfillDecision:
@@ -301,9 +296,7 @@ class _Pass(Situation):
             outcome = "Retry"
         may_submit = self.observed.app is not None and self._spec_of_attempts is not None
         if self.publishes and (outcome in {"Failed", "Refused"} or (outcome == "Retry" and not may_submit)):
-            if self.publication == IN_ONE:
-                return self._end("Failed", f"{message}\n{WHOLE_OR_NOTHING}")
-            return self._end("Failed", f"{message}\n{HALF_PUBLISHED}", holds=bool(self.status.holds_app))
+            return self._failed_while_publishing(message)
         match outcome:
             case "Retry" if not self.publishes and (overtaken := self._overtaken()) is not None:
                 return overtaken
@@ -314,6 +307,23 @@ class _Pass(Situation):
             case "Cancelled":
                 message = f"{message} Nothing was published."
         return self._end("Failed", message)
+
+    def _failed_while_publishing(self, message: str) -> BackfillDecision:
+        """Return what to do about a backfill that has failed for good, perhaps in the middle of its publication."""
+        if self.publishes_in_one:
+            return self._end("Failed", f"{message}\n{WHOLE_OR_NOTHING}")
+        if self.is_unanswered:
+            what, known = unanswered(self.observed.problem or ""), self.known(ANSWERED)
+            condition = self.condition(ANSWERED, "False", "NoAnswer", what)
+            events = (
+                () if known is not None and known.status == "False" else (Event("BrokersDoNotAnswer", what, "Warning"),)
+            )
+            status = self.status_of("Stopping", message, self.nothing_is_left, condition)
+            return BackfillDecision((), status, events, _MUCH_LATER_S)
+        if self.publication == UNHEARD and self.is_let_go:
+            return self._end("Failed", f"{message}\n{LET_GO}")
+        what = MAYBE_HALF_PUBLISHED if self.publication == UNHEARD else HALF_PUBLISHED
+        return self._end("Failed", f"{message}\n{what}", holds=bool(self.status.holds_app))
 
     def _deletions(self, running: Sequence[Object]) -> tuple[DeleteSparkApplication, ...]:
         """Return the deletion of these SparkApplications, or of all if pods outlive them; others stay for their logs."""
@@ -382,14 +392,14 @@ class _Pass(Situation):
         condition = self.condition(_CREATED, "False", "Refused", why)
         if self.observed.refusal_is_final or self.waited_s(condition.last_transition_time) >= PATIENCE_S:
             return self._stopping("Refused", f"{why} Then create another StreamsBackfill.")
-        return BackfillDecision((), self._status(self.status.phase or "Suspending", why, condition), (), _LATER_S)
+        return BackfillDecision((), self.status_of(self.status.phase or "Suspending", why, condition), (), _LATER_S)
 
     def submitted(self) -> BackfillDecision:
         """Return the status of the next attempt, which is created now or was."""
         number, created = self.next_attempt, self.unrecorded
         name = application_name(self.desired.name, number)
         api_version = self.observed.served if created is None else created["apiVersion"]
-        status = self._status(
+        status = self.status_of(
             "Submitted",
             f"SparkApplication {name} waits for the Spark operator.",
             self.condition(_CREATED, "True", "Created", f"SparkApplication {name} was created."),
@@ -408,11 +418,12 @@ class _Pass(Situation):
                 "stages": (),
             }
         )
+        status = status.model_copy(update={"conditions": conditions_of_next_attempt(status.conditions)})
         event = Event("SparkApplicationCreated", f"Attempt {number} of {self.spec.attempts}: SparkApplication {name}.")
         return BackfillDecision((), status, (event,), _SOON_S)
 
     def _stopping(self, outcome: Outcome, message: str) -> BackfillDecision:
-        status = self._status("Stopping", message).model_copy(update={"outcome": outcome})
+        status = self.status_of("Stopping", message).model_copy(update={"outcome": outcome})
         events = (Event("AttemptFailed", message[:1000], "Warning"),) if outcome == "Retry" else ()
         return BackfillDecision((), status, events, _SOON_S)
 
@@ -423,19 +434,19 @@ class _Pass(Situation):
 
     def _wait_for_the_log(self, phase: Phase) -> BackfillDecision:
         problem = self.observed.log_problem
-        status = self._status(phase, problem, self.condition(UNREADABLE, "True", "NotRead", problem))
+        status = self.status_of(phase, problem, self.condition(UNREADABLE, "True", "NotRead", problem))
         status = status.model_copy(update={"outcome": None})
         return BackfillDecision((), status, (), _LATER_S)
 
     def _wait_for_others(self, message: str) -> BackfillDecision:
         condition = self.condition(_TURN, "False", "Waiting", message)
-        return BackfillDecision((), self._status("Waiting", message, condition), (), _LATER_S)
+        return BackfillDecision((), self.status_of("Waiting", message, condition), (), _LATER_S)
 
     def _wait(self, message: str, *conditions: Condition) -> BackfillDecision:
         turn = self._turn()
         if self.waited_s(turn[0].last_transition_time if turn else self.status.start_time) >= PATIENCE_S:
             return self._end("Refused", f"{message} Then create another StreamsBackfill.")
-        return BackfillDecision((), self._status("Waiting", message, *conditions, *turn), (), _LATER_S)
+        return BackfillDecision((), self.status_of("Waiting", message, *conditions, *turn), (), _LATER_S)
 
     def _turn(self) -> tuple[Condition, ...]:
         """Return since when no other operation goes first; nothing if none ever did."""
@@ -450,46 +461,8 @@ class _Pass(Situation):
         conditions = [self.condition("Complete" if good else "Failed", "True", phase, message)]
         if self.known(STOPPED) is not None:
             conditions.append(self.nothing_is_left)
-        status = self._status(phase, message, *conditions).model_copy(
+        status = self.status_of(phase, message, *conditions).model_copy(
             update={"completion_time": timestamp(self.observed.now), "holds_app": holds or None, "outcome": None}
         )
         event = Event(f"Backfill{phase}", message[:1000], "Normal" if good else "Warning")
         return BackfillDecision((), status, (event,), _SOON_S)
-
-    def _status(self, phase: Phase, message: str, *conditions: Condition) -> StreamsBackfillStatus:
-        old, now = self.status, timestamp(self.observed.now)
-        conditions = (*conditions, *self.conditions_of_publication)
-        if self.known(UNREADABLE) is not None and not self.observed.log_problem:
-            conditions = (*conditions, self.condition(UNREADABLE, "False", "Read", "Nothing keeps it from being read."))
-        replaced = {item.type for item in conditions}
-        update: dict[str, object] = {
-            "observed_generation": self.desired.generation,
-            "phase": phase,
-            "message": message,
-            "start_time": old.start_time or now,
-            "phase_time": old.phase_time if old.phase == phase and old.phase_time else now,
-            "conditions": (*(item for item in old.conditions if item.type not in replaced), *conditions),
-        }
-        return old.model_copy(update={**update, **self._reported()})
-
-    def _reported(self) -> dict[str, object]:
-        """Return the fields that tell what the Spark operator and the job have reported."""
-        fields: dict[str, object] = {}
-        application, progress = self.application, self.observed.progress
-        if application is not None and self.status.spark is not None:
-            # One that was never started has published nothing: `spark-submit` removes it if the submission fails.
-            drivers = [pod.name for pod in self.pods if pod.is_driver and pod.has_started]
-            fields["spark"] = self.status.spark.model_copy(
-                update={
-                    "state": shown_state(application) or None,
-                    "driver_pod": drivers[0] if drivers else self.status.spark.driver_pod,
-                    "web_ui": web_ui_of(application) or self.status.spark.web_ui,
-                }
-            )
-        if progress is not None:
-            fields["stages"] = progress.stages[:256]
-            fields["progress"] = progress.stages_done
-            fields["notes"] = tuple(note[:1000] for note in progress.notes[:100])
-            found = {"ends": progress.ends, "stores": progress.stores, "outputs": progress.outputs}
-            fields |= {name: items for name, items in found.items() if items}
-        return fields

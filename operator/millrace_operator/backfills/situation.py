@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from millrace.manifest import Condition, StreamsBackfillSpec, StreamsBackfillStatus
 from millrace.plan.model import TopologyPlan
-from millrace_operator.backfills.explanations import MAYBE_PARTS, NOTHING, PARTS, WHOLE
+from millrace_operator.backfills.explanations import EVERYTHING, MAYBE_PARTS, NOTHING, PARTS, WHOLE
 from millrace_operator.backfills.model import DesiredBackfill, ObservedBackfill, SparkPod
 from millrace_operator.backfills.spark_application import application_name, state_of
 from millrace_operator.model import DesiredApp, Object, ObservedApp
@@ -19,20 +19,26 @@ from millrace_operator.reconcile.status import timestamp
 
 PUBLISHING: Final = "PublicationBegun"
 IN_ONE: Final = "InOneTransaction"
+IN_ONE_BEFORE: Final = "EarlierInOneTransaction"
+"""As an earlier attempt has reported; of the latest one, nothing is known by that."""
 _IN_PARTS: Final = "Publishing"
+_WHOLLY: Final = "Published"
 UNHEARD: Final = "NotHeard"
 _PUBLICATIONS: Final[Mapping[str, tuple[Literal["True", "Unknown"], str]]] = {
     IN_ONE: ("True", WHOLE),
+    IN_ONE_BEFORE: ("True", WHOLE),
     _IN_PARTS: ("True", PARTS),
+    _WHOLLY: ("True", EVERYTHING),
     UNHEARD: ("Unknown", MAYBE_PARTS),
 }
 """How attempts may have begun to publish: reasons of that condition, with its status and message."""
 STOPPED: Final = "SparkPodsStopped"
 UNREADABLE: Final = "DriverLogUnreadable"
+ANSWERED: Final = "BrokersAnswered"
 LOG_PATIENCE_S: Final = 300.0
 """How long the log of a driver that has ended is waited for, if it cannot be read."""
 _ANSWER_PATIENCE_S: Final = 60.0
-"""How long a backfill of which nothing is left waits for brokers that do not answer."""
+"""How long a backfill of which nothing is left waits for brokers that do not answer, before it is done again or says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +138,9 @@ class Situation:
         driver = next((pod for pod in self.pods if pod.is_driver), None)
         if driver is not None:
             return 0.0 if driver.lives else self.waited_s(driver.ended_at or self.status.phase_time)
-        # Without its reports the phase is `Submitted` again.
-        return (
-            self.waited_s(self.status.phase_time) if self.driver_was_seen and self.status.phase == "Submitted" else 0.0
-        )
+        # Without its reports the phase is `Submitted` again, unless it was publishing.
+        is_gone = self.driver_was_seen and self.status.phase in {"Submitted", "Publishing"}
+        return self.waited_s(self.status.phase_time) if is_gone else 0.0
 
     @property
     def log_is_late(self) -> bool:
@@ -169,9 +174,11 @@ class Situation:
 
     @property
     def went_unanswered(self) -> bool:
-        """Whether a job that did run was stopped, its log is gone, and the brokers do not say what it has published since."""
-        is_stopped = self.driver_was_seen and self.status.phase == "Stopping"
-        return is_stopped and self.log_is_gone and self.observed.problem is not None
+        """Whether a job was stopped that may have run, nothing reports what it has done, and neither do the brokers."""
+        ended = self.application is None or state_of(self.application) == "Failed"
+        may_have_run = self.status.phase == "Stopping" and (self.driver_was_seen or ended)
+        # A log without any report may have lost them all, and an evicted driver's is empty.
+        return may_have_run and self.observed.progress is None and self.observed.problem is not None
 
     @property
     def publication(self) -> str | None:
@@ -184,13 +191,21 @@ class Situation:
         known, progress, answer = self.known(PUBLISHING), self.observed.progress, self.observed.published
         before = known.reason if known is not None and known.status != "False" else None
         in_parts = progress is not None and progress.has_published and not progress.in_one_transaction
-        if in_parts or before == _IN_PARTS or answer in {"Parts", "Everything"}:
+        if answer == "Everything" or before == _WHOLLY:
+            return _WHOLLY
+        if in_parts or before == _IN_PARTS or answer == "Parts":
             return _IN_PARTS
-        # An attempt publishes in one transaction only if earlier ones have left nothing in parts.
-        unheard = before == UNHEARD and not self.reports_publishing
-        if answer is None and (self.went_unheard or self.went_unanswered or unheard):
+        if self.reports_publishing or before == IN_ONE:
+            # An attempt publishes in one transaction only if earlier ones have left nothing in parts.
+            return IN_ONE
+        if answer is None and (self.went_unheard or self.went_unanswered or before == UNHEARD):
             return UNHEARD
-        return IN_ONE if self.reports_publishing or before == IN_ONE else None
+        return IN_ONE_BEFORE if before == IN_ONE_BEFORE else None
+
+    @property
+    def publishes_in_one(self) -> bool:
+        """Whether attempts have published in one transaction each, of which there is all or nothing."""
+        return self.publication in {IN_ONE, IN_ONE_BEFORE}
 
     @property
     def publishes(self) -> bool:
@@ -227,6 +242,29 @@ class Situation:
         return asked and min(self.waited_s(since), self.waited_s(self.status.phase_time)) < _ANSWER_PATIENCE_S
 
     @property
+    def is_unanswered(self) -> bool:
+        """Whether it cannot end, because only the brokers know whether half a state is left, and they do not answer."""
+        if self.publication != UNHEARD or self.observed.problem is None:
+            return False
+        # Nothing starts on it then; and a deletion of the application waits for a backfill that has not ended.
+        is_harmless = self.app.deleting or (self.desired.deleting and not self.app_starts)
+        return not is_harmless and not self.is_let_go
+
+    @property
+    def is_let_go(self) -> bool:
+        """Whether its user has deleted it after it had said that the brokers do not answer."""
+        known, deleted = self.known(ANSWERED), self.desired.deletion_time
+        if known is None or known.status == "True" or known.last_transition_time is None or deleted is None:
+            return False
+        return deleted > datetime.fromisoformat(known.last_transition_time).timestamp()
+
+    @property
+    def app_starts(self) -> bool:
+        """Whether the application would start if no backfill kept it stopped."""
+        app = self.observed.app
+        return app is not None and not app.deleting and (app.spec is None or app.spec.state == "running")
+
+    @property
     def nothing_is_left(self) -> Condition:
         """The condition that no Spark pod is left."""
         return self.condition(STOPPED, "True", "Stopped", "No Spark pod is left that may still write.")
@@ -246,9 +284,7 @@ class Situation:
 
         It would not if it is suspended or gone, or if another backfill has repaired its state.
         """
-        app = self.observed.app
-        starts = app is not None and not app.deleting and (app.spec is None or app.spec.state == "running")
-        return self.desired.deleting and bool(self.status.holds_app) and starts and not self.observed.repaired
+        return self.desired.deleting and bool(self.status.holds_app) and self.app_starts and not self.observed.repaired
 
     def seconds_since(self, time: str | None) -> float:
         """Return how long ago a time of the status was; 0 if it has none."""

@@ -29,9 +29,18 @@ from millrace_operator.backfills.model import DesiredBackfill
 from millrace_operator.children.config_maps import PLAN_KEY
 from millrace_operator.children.naming import COMPONENT_LABEL
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.kinds import APPS, CLAIMS, CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS, STORAGE_CLASSES
+from millrace_operator.cluster.kinds import (
+    APPS,
+    BACKFILLS,
+    CLAIMS,
+    CONFIG_MAPS,
+    JOBS,
+    PODS,
+    STATEFUL_SETS,
+    STORAGE_CLASSES,
+)
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.model import DesiredApp, Key, Neighbour, Object, ResourceRef, labels_of
+from millrace_operator.model import DesiredApp, HoldingBackfill, Key, Neighbour, Object, ResourceRef, labels_of
 from millrace_operator.reconcile.children_view import read_plan
 from millrace_operator.reconcile.topics import needed_topics
 from millrace_operator.resets.reconciler import DesiredReset
@@ -100,6 +109,7 @@ def desired_reset_from(body: Object) -> DesiredReset:
 def desired_backfill_from(body: Object) -> DesiredBackfill:
     """Return a `StreamsBackfill` from the API as desired state; a spec that breaks a rule becomes `problems`."""
     metadata: Object = body["metadata"]
+    deleted = metadata.get("deletionTimestamp")
     found, problems = _checked(body, StreamsBackfill)
     return DesiredBackfill(
         namespace=metadata["namespace"],
@@ -110,7 +120,8 @@ def desired_backfill_from(body: Object) -> DesiredBackfill:
         problems=tuple(map(str, problems)),
         status=_status(body, StreamsBackfillStatus),
         finalizers=tuple(metadata.get("finalizers") or ()),
-        deleting="deletionTimestamp" in metadata,
+        deleting=deleted is not None,
+        deletion_time=None if deleted is None else datetime.fromisoformat(deleted).timestamp(),
     )
 
 
@@ -261,6 +272,35 @@ def _termination_message(pod: Object) -> str:
     return ""
 
 
+def holding_backfill(resources: Cache, ref: ResourceRef, *, ended: bool = True) -> HoldingBackfill | None:
+    """Return the newest backfill that keeps an application stopped; None if none does.
+
+    One that has ended counts only if no other does: the others wait until the application knows that it is stopped for them.
+
+    Args:
+        resources: All that are known.
+        ref: The application.
+        ended: Whether those count that have ended and left half a state. They write nothing: a deletion does not wait for them.
+    """
+    found = [
+        (
+            not obj["status"].get("completionTime"),
+            str(obj["metadata"].get("creationTimestamp", "")),
+            str(obj["metadata"]["name"]),
+        )
+        for obj in resources.of_kind(BACKFILLS)
+        if obj["metadata"]["namespace"] == ref.namespace
+        and ((obj.get("spec") or {}).get("appRef") or {}).get("name") == ref.name
+        and (obj.get("status") or {}).get("holdsApp")
+        and (ended or not obj["status"].get("completionTime"))
+    ]
+    if not found:
+        return None
+    computes, _, name = max(found)
+    left = [item for item in found if not item[0]]
+    return HoldingBackfill(name, has_ended=not computes, then=max(left)[2] if computes and left else None)
+
+
 def neighbours_of(
     desired: DesiredApp, resources: Cache, children: Cache, cluster_id: Callable[[ResourceRef], str | None]
 ) -> tuple[Neighbour, ...]:
@@ -268,7 +308,7 @@ def neighbours_of(
 
     Args:
         desired: The application.
-        resources: The cache of StreamsApps.
+        resources: The cache of StreamsApps and StreamsBackfills.
         children: The cache of their children.
         cluster_id: Returns the id of an application's Kafka cluster, None if it is not known yet.
     """
@@ -286,6 +326,7 @@ def neighbours_of(
         if here != there if here and there else not servers & _servers(spec):
             continue
         objects = children.of_app(namespace, name).values()
+        backfill = holding_backfill(resources, ResourceRef(APPS.kind, namespace, name))
         found.append(
             Neighbour(
                 namespace=namespace,
@@ -294,6 +335,7 @@ def neighbours_of(
                 created=metadata.get("creationTimestamp") or "",
                 same_id=same_id,
                 runs=any(map(_is_or_has_pods, objects)),
+                backfill=None if backfill is None else backfill.name,
                 takes_over=namespace == desired.namespace and predecessor == desired.name,
                 topics=_named_topics(objects) if desired.deleting else frozenset(),
             )

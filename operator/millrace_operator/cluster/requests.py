@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 FIELD_MANAGER: Final = "millrace-operator"
 REQUEST_TIMEOUT_SECONDS: Final = 10.0
+FORBIDDEN: Final = 403
 _SHORTEST_WRITE_SECONDS: Final = 0.5
 
 Gate = Callable[[], float]

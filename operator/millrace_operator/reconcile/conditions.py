@@ -105,6 +105,11 @@ def set_ready(context: ReconcileContext, wanted: int, *, suspended: bool) -> Non
     if (backfill := context.observed.backfill) is not None:
         what = "is stopped" if not pods and context.view.replicas in {None, 0} else "is stopping"
         why = f"for StreamsBackfill {backfill.name}, and continues afterwards."
+        if backfill.then is not None:
+            why = (
+                f"for StreamsBackfill {backfill.name}. Afterwards it stays stopped because StreamsBackfill {backfill.then} has "
+                "left half a state: see its message."
+            )
         if backfill.has_ended:
             why = f"because StreamsBackfill {backfill.name} has left half a state: see its message."
         context.set_condition("False", ConditionReason.BACKFILLING, f"The application {what} {why}")

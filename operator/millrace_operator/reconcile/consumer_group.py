@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from millrace_operator.children import naming
-from millrace_operator.model import ConsumerGroupMember, DesiredApp, Key, RemoveMembers
+from millrace_operator.model import ConsumerGroupMember, DesiredApp, Key, Neighbour, RemoveMembers
 from millrace_operator.reconcile import retained
 from millrace_operator.reconcile.children_view import ChildrenView, seconds
 from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext
@@ -80,19 +80,31 @@ def _of_others(context: ReconcileContext) -> _Objection | None:
             )
     for item in context.observed.claimants:
         if (item.namespace, item.name) == (app.namespace, old):
+            if item.backfill is not None:
+                message = (
+                    f"StreamsBackfill {item.backfill} keeps StreamsApp {item} stopped, and computes what this one would restore, "
+                    "or has left half of it. Wait until it has ended, or see its message."
+                )
+                return ConditionReason.HANDOVER_PENDING, message
             if item.runs and not context.spec.handover_is_rolling:
                 message = f"StreamsApp {item} still has pods. Suspend it, or delete it with the policy Retain."
                 return ConditionReason.HANDOVER_PENDING, message
-        elif item.runs or (item.created, item.uid) < (app.created, app.uid):
+        elif item.runs or item.backfill is not None or (item.created, item.uid) < (app.created, app.uid):
             return (
                 ConditionReason.DUPLICATE_APPLICATION_ID,
                 (
                     f"StreamsApp {item} has the same applicationId {context.spec.application_id} on the same brokers, and "
-                    f"{'runs' if item.runs else 'is older'}. Delete one of them, or let this one take over with "
+                    f"{_claim_of(item)}. Delete one of them, or let this one take over with "
                     "spec.handover.from.name (in the same namespace)."
                 ),
             )
     return None
+
+
+def _claim_of(item: Neighbour) -> str:
+    if item.runs:
+        return "runs"
+    return "is older" if item.backfill is None else f"is stopped for StreamsBackfill {item.backfill}"
 
 
 def _of_the_group(context: ReconcileContext) -> _Objection | None:

@@ -40,6 +40,7 @@ from millrace_operator.model import (
 )
 from millrace_operator.reconcile import retained, revision_history
 from millrace_operator.reconcile.children_view import ChildrenView, view_of
+from millrace_operator.reconcile.consumer_group import listed
 from millrace_operator.reconcile.status import timestamp
 from millrace_operator.resets.planning import merged_plan, plan_actions, planned_offsets, result_of
 
@@ -185,10 +186,10 @@ class _Pass:
         """Return what to do after everything has been executed: volumes may take a while to disappear."""
         planned = self.status.plan or ResetResult()
         if self.observed.app is not None:
-            going = sorted(claim.name for claim in self.view.claims.values() if claim.terminating)
+            going = [claim.name for claim in self.view.claims.values() if claim.terminating]
             if going and not self.desired.deleting:
                 return ResetDecision(
-                    (), self._status("Running", f"Volumes are being deleted: {', '.join(going)}."), (), _LATER_S
+                    (), self._status("Running", f"Volumes are being deleted: {listed(going)}."), (), _LATER_S
                 )
         return self._end(
             "Succeeded",
@@ -208,11 +209,12 @@ class _Pass:
         if self.observed.before:
             return self._wait(f"{self.observed.before[0]} of the same application is not finished.")
         if self.observed.claimants:
-            named = ", ".join(self.observed.claimants)
-            return self._wait(f"StreamsApp {named} has the same applicationId, so the reset would affect it as well.")
-        pods = sorted(pod.name for pod in self.view.pods.values())
+            return self._wait(
+                f"StreamsApp {listed(self.observed.claimants)} has the same applicationId, so the reset would affect it as well."
+            )
+        pods = [pod.name for pod in self.view.pods.values()]
         if pods:
-            return self._wait(f"Pods of StreamsApp {app.name} are stopping: {', '.join(pods)}.")
+            return self._wait(f"Pods of StreamsApp {app.name} are stopping: {listed(pods)}.")
         if self.view.may_get_pods:
             return self._wait(f"StreamsApp {app.name} may still get pods: its StatefulSet is not at rest yet.")
         return None

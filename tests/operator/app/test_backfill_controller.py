@@ -11,13 +11,14 @@ from tests.operator.kafka.support import count_plan, streams_app
 from millrace.errors import StreamsTimeoutError
 from millrace.manifest import StreamsBackfillStatus
 from millrace.plan import reset
-from millrace_operator.app.app_controller import holding_backfill
+from millrace_operator.app import operations
 from millrace_operator.app.backfill_controller import BackfillController
 from millrace_operator.app.backoff import STALE_SECONDS, FailedError, TransientError
 from millrace_operator.app.operations import unfinished_before
 from millrace_operator.backfills.spark_application import BACKFILL_LABEL, BACKFILL_UID_LABEL
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER, MANAGER
+from millrace_operator.cluster import observe
 from millrace_operator.cluster.kinds import (
     APPS,
     BACKFILLS,
@@ -28,6 +29,7 @@ from millrace_operator.cluster.kinds import (
     SECRETS,
     SPARK_APPLICATIONS,
 )
+from millrace_operator.cluster.observe import holding_backfill
 from millrace_operator.kafka.state_cache import KafkaStateCache
 from millrace_operator.model import AppRevision, DeleteGroup, HoldingBackfill, ResourceRef
 from millrace_operator.reconcile.revisions import revision_of
@@ -249,6 +251,9 @@ def test_log_that_has_lost_its_reports_says_nothing(world):
     world.run()
     conditions = {item["type"]: item["status"] for item in world.status["conditions"]}
     assert (world.status["phase"], conditions["PublicationBegun"]) == ("Stopping", "Unknown")
+    world.run()
+    conditions = {item["type"]: item["status"] for item in world.status["conditions"]}
+    assert conditions["DriverLogUnreadable"] == "True"
 
 
 def test_long_error_is_cut_to_what_a_status_may_hold(world):
@@ -420,12 +425,42 @@ def test_success_stays_until_the_backfill_that_is_kept_has_seen_it(world, delete
     assert not world.server.objects[path]["metadata"]["finalizers"]
 
 
+def test_pass_over_a_backfill_that_has_ended_does_not_read_all_others(world, monkeypatch):
+    """There may be hundreds, of which nearly none is kept, and each pass over each would validate all."""
+    ended = {"phase": "Succeeded", "completionTime": "2026-01-01T00:00:00Z"}
+    for number in range(3):
+        name, metadata = f"history-{number}", {"uid": f"h-{number}"}
+        world.watch(BACKFILLS, world.serve(BACKFILLS, name, SPEC, metadata=metadata, status=ended))
+    read = []
+
+    def desired_backfill_from(body):
+        read.append(body["metadata"]["name"])
+        return observe.desired_backfill_from(body)
+
+    monkeypatch.setattr(operations, "desired_backfill_from", desired_backfill_from)
+    world.passes.run(ResourceRef("StreamsBackfill", "default", "history-0"), 0)
+    assert read == []
+
+
 OUTCOMES = [
     ("Nothing", "Failed", None),
     ("Parts", "Failed", True),
     ("Everything", "Succeeded", None),
-    (None, "Failed", True),
+    (None, "Stopping", True),
 ]
+
+
+def check_answer(world, answer, phase, held):
+    """Check how an attempt ends that has failed and of which no report is known, if the brokers answer this."""
+    world.run()
+    world.kafka.answer = answer
+    world.run()
+    if answer is None:
+        assert world.status["phase"] == "Stopping"
+        world.phase_since("2026-01-01T00:00:00Z")
+        world.condition_since("SparkPodsStopped", "2026-01-01T00:00:00Z")
+    world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == (phase, held)
 
 
 @pytest.mark.parametrize(("answer", "phase", "held"), OUTCOMES)
@@ -439,15 +474,7 @@ def test_brokers_are_asked_what_a_driver_without_a_log_has_published(world, seen
         world.run()
         del world.server.objects[PODS.path("default", pod["metadata"]["name"])]
     world.spark_state(application, "FAILED")
-    world.run()
-    world.kafka.answer = answer
-    world.run()
-    if answer is None:
-        assert world.status["phase"] == "Stopping"
-        world.phase_since("2026-01-01T00:00:00Z")
-        world.condition_since("SparkPodsStopped", "2026-01-01T00:00:00Z")
-    world.run()
-    assert (world.status["phase"], world.status.get("holdsApp")) == (phase, held)
+    check_answer(world, answer, phase, held)
     uid = world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["uid"]
     assert set(world.kafka.asked) == {("app", uid)}
     assert {plan.application_id for plan in world.kafka.plans} == {"app"}
@@ -530,18 +557,38 @@ def test_brokers_are_not_asked_what_the_log_of_a_driver_says(world):
     assert (world.status["phase"], world.status["attempt"], world.kafka.asked) == ("Submitted", 2, [])
 
 
-@pytest.mark.parametrize(("answer", "phase", "held"), OUTCOMES[:3])
-def test_brokers_are_asked_what_a_driver_whose_log_has_no_report_has_published(world, answer, phase, held):
-    """No operator has run while it did, and all its reports were lost when the log was rotated."""
+EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+
+
+@pytest.mark.parametrize(("answer", "phase", "held"), OUTCOMES)
+@pytest.mark.parametrize("evicted", [False, True])
+def test_brokers_are_asked_what_a_driver_whose_log_has_no_report_has_published(world, evicted, answer, phase, held):
+    """No operator has run while it did, and all its reports were lost when the log was rotated, or the driver evicted."""
     world.allow_one_attempt()
     application = world.submit()
     pod = world.driver(application, "hello\n", "terminated")
-    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
+    status = EVICTED if evicted else {**pod["status"], "phase": "Failed"}
+    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": status})
     world.spark_state(application, "FAILED")
-    world.kafka.answer = answer
-    for _ in range(3):
-        world.run()
-    assert (world.status["phase"], world.status.get("holdsApp")) == (phase, held)
+    check_answer(world, answer, phase, held)
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+def test_cancelled_job_without_a_report_may_have_published_if_brokers_do_not_answer(world, evicted):
+    """It is done again, so that there is no half state."""
+    application = world.submit()
+    pod = world.driver(application, "hello\n")
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    world.run()
+    assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
+    status = EVICTED if evicted else {**pod["status"], "phase": "Failed"}
+    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": status})
+    world.spark_state(application, "FAILED")
+    world.kafka.answer = None
+    check_answer(world, None, "Submitted", True)
+    assert world.status["attempt"] == 2
 
 
 def test_driver_that_ends_while_the_spark_operator_is_away_has_failed(world):
@@ -622,6 +669,7 @@ def test_log_that_cannot_be_read_once_says_nothing(world):
     assert world.status["phase"] == "Computing"
     assert conditions["DriverLogUnreadable"]["status"] == "True"
     assert "The log of pod history-1-driver cannot be read: " in conditions["DriverLogUnreadable"]["message"]
+    assert world.run() == 30.0, "each pass would occupy a worker until the kubelet's time is up"
     world.driver(application, log)
     world.delete()
     world.run()
@@ -683,6 +731,23 @@ def test_missing_rights_do_not_mean_that_no_spark_pod_is_left(world):
     world.serve(NAMESPACES, "default", {}, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
     world.run()
     assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", None)
+
+
+@pytest.mark.parametrize(("kind", "resource"), [(SPARK, "sparkapplications.sparkoperator.k8s.io"), (PODS, "pods")])
+def test_application_is_not_stopped_for_a_job_that_the_operator_may_not_follow(world, kind, resource):
+    """It would stay stopped, and nothing could be submitted. The message says which permission is missing."""
+    world.server.forbidden.add(kind.path("default"))
+    world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Waiting", None)
+    assert f"Let the operator's role list {resource} in namespace default." in world.status["message"]
+    assert not world.server.objects[BACKFILLS.path("default", "history")]["metadata"].get("finalizers")
+    path = BACKFILLS.path("default", "history")
+    backfill = world.server.objects[path]
+    status = {**backfill["status"], "startTime": "2026-01-01T00:00:00Z"}
+    world.watch(BACKFILLS, world.server.put(path, {**backfill, "status": status}))
+    world.run()
+    assert (world.status["phase"], world.status.get("holdsApp")) == ("Refused", None)
+    assert f"Let the operator's role list {resource} in namespace default." in world.status["message"]
 
 
 def test_credentials_that_cannot_be_read_do_not_keep_the_application_stopped(world):
@@ -804,6 +869,15 @@ def test_an_application_that_is_applied_together_with_a_backfill_is_still_new_to
     assert resources.put(APPS, app)
 
 
+def test_a_change_of_the_application_before_an_attempt_is_still_new_to_its_watch(world):
+    """Whoever reads an application only to check it must not keep the change from its own pass."""
+    world.run()
+    world.app_status(currentRevision=world.revision, backfill="history")
+    app = world.serve(APPS, "app", {**world.spec, "state": "running"}, metadata={"generation": 2})
+    assert world.run() == STALE_SECONDS
+    assert world.cluster.resources.put(APPS, app)
+
+
 def test_of_two_that_began_at_the_same_time_the_newer_goes_first(world):
     """Passes over both may be made at once, in which neither sees the other begin; their jobs would fence each other."""
     world.run()
@@ -832,6 +906,8 @@ def test_half_a_state_of_a_newer_one_does_not_keep_a_backfill_from_beginning(wor
     status = {"phase": "Failed", "holdsApp": True, "completionTime": "2026-01-01T00:00:00Z"}
     metadata = {"creationTimestamp": "2026-01-01T00:00:00Z"}
     world.watch(BACKFILLS, world.serve(BACKFILLS, "newer", SPEC, metadata=metadata, status=status))
-    world.app_status(currentRevision=world.revision, backfill=holding_backfill(world.cluster.resources, APP).name)
+    holding = holding_backfill(world.cluster.resources, APP)
+    assert holding == HoldingBackfill("history", then="newer")
+    world.app_status(currentRevision=world.revision, backfill=holding.name)
     world.run()
     assert world.status["phase"] == "Submitted"

@@ -5,6 +5,9 @@ import pytest
 
 from millrace_operator.app.handlers import SELECTOR, Handlers, configure
 from millrace_operator.app.metrics import OperatorMetrics
+from millrace_operator.backfills.spark_application import BACKFILL_LABEL, BACKFILL_UID_LABEL
+from millrace_operator.children.naming import MANAGER
+from millrace_operator.children.naming import labels as child_labels
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CHILDREN, PODS, RESETS, RESOURCES
 from millrace_operator.model import ResourceRef
@@ -82,6 +85,18 @@ def test_change_of_a_child_is_a_pass_over_its_app(handlers, keys, caches):
     handlers.on_child(PODS, "DELETED", {**pod, "metadata": {**pod["metadata"], "resourceVersion": "6"}})
     assert keys.added == [(ORDERS, False)] * 2
     assert caches[1].of_app("shop", "orders") == {}
+
+
+def test_pods_of_spark_jobs_are_no_children(handlers, keys, caches):
+    """They carry the operator's label for its admission policy. A backfill asks for its own; no application needs a pass."""
+    labels = {"app.kubernetes.io/managed-by": MANAGER, BACKFILL_LABEL: "history", BACKFILL_UID_LABEL: "b-1"}
+    pod = obj(5, name="history-1-driver", labels={**labels, "app.kubernetes.io/component": "backfill-driver"})
+    handlers.on_child(PODS, "ADDED", pod)
+    assert keys.added == []
+    assert caches[1].of_kind(PODS) == []
+    asked = dict.fromkeys(part.partition("=")[0] for part in SELECTOR.split(","))
+    assert not asked.keys() <= pod["metadata"]["labels"].keys(), "watches and lists leave it out as well"
+    assert asked.keys() <= child_labels("orders").keys()
 
 
 def test_kopf_only_watches(handlers):

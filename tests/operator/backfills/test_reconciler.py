@@ -12,7 +12,7 @@ from millrace.manifest.streamsbackfill import StoreResult
 from millrace.plan.reset import ActiveMember
 from millrace_operator.backfills.model import CreateObject, DeleteBackfill, DeleteSparkApplication
 from millrace_operator.backfills.reconciler import PATIENCE_S, reconcile_backfill
-from millrace_operator.backfills.situation import LOG_PATIENCE_S, PUBLISHING, UNREADABLE
+from millrace_operator.backfills.situation import ANSWERED, LOG_PATIENCE_S, PUBLISHING, UNREADABLE
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import SetFinalizer
 
@@ -519,6 +519,8 @@ def test_job_that_has_handed_over_unheard_has_succeeded(then):
         world.pass_over()
     assert phases(world) == ("Succeeded", False)
     assert (world.published, world.status.attempt) == (1, 1)
+    published = next(item for item in world.status.conditions if item.type == PUBLISHING)
+    assert (published.status, published.message) == ("True", "The brokers have all results of this backfill.")
 
 
 def test_vanished_spark_application_that_has_published_nothing_is_not_created_again():
@@ -560,11 +562,61 @@ def test_job_that_nobody_has_seen_may_have_published_if_brokers_do_not_answer(an
 
 
 def check_end_of_patience(world, answer):
-    """Check that brokers are no longer waited for, and that the application stays stopped if they do not say what there is."""
+    """Check that the application stays stopped while brokers do not say what there is, and only as long."""
     world.brokers_answer = answer
     world.pass_over()
-    assert phases(world) == ("Failed", not answer)
+    assert phases(world) == ("Failed" if answer else "Stopping", not answer)
     assert condition(world, PUBLISHING) == ("False" if answer else "Unknown")
+    assert condition(world, ANSWERED) == (None if answer else "False")
+
+
+def unanswered(**fields):
+    """Return a world whose only attempt has gone unheard, and whose brokers have not answered for longer than a minute."""
+    world = running(spec=spec(attempts=1), **fields)
+    world.spark("vanish")
+    world.brokers_answer = False
+    for _ in range(3):
+        world.pass_over()
+        world.now += 60
+    assert (phases(world), condition(world, ANSWERED)) == (("Stopping", True), "False")
+    world.app_pass()
+    return world
+
+
+def test_brokers_are_asked_until_they_answer_before_an_application_stays_stopped():
+    """A missing right or Secret is repaired after a while: by then nobody would ask whether anything was published."""
+    world = unanswered()
+    what = next(item for item in world.status.conditions if item.type == ANSWERED).message
+    assert what.startswith("The brokers do not say what was published: The brokers do not answer. They are asked")
+    assert world.status.message == "SparkApplication history-1 was deleted by somebody."
+    world.now += 300
+    world.brokers_answer = True
+    world.settle()
+    assert (phases(world), condition(world, ANSWERED), world.pods) == (("Failed", False), "True", 2)
+    assert [event.reason for event in world.events].count("BrokersDoNotAnswer") == 1
+
+
+def test_backfill_that_waits_for_an_answer_goes_when_its_user_deletes_it():
+    """Who deletes it has read why it waits, as with one that has failed."""
+    world = unanswered()
+    world.deleted, world.deleted_at = True, world.now
+    world.settle()
+    assert (phases(world), world.gone, world.pods) == (("Failed", False), True, 2)
+
+
+@pytest.mark.parametrize("change", [{"state": "suspended"}, {"app_deleting": True}, {"exists": False}])
+def test_backfill_that_was_deleted_before_brokers_were_silent_waits_for_them(change):
+    """Nobody has read why it waits. It goes when its application would not start on half a state any more."""
+    world = unanswered()
+    world.deleted = True
+    world.pass_over()
+    assert phases(world) == ("Stopping", True)
+    for name, value in change.items():
+        setattr(world, name, value)
+    for _ in range(2):
+        world.pass_over()
+    assert (world.status.phase, world.gone) == ("Failed", True)
+    assert "Nobody knows whether results were being published" in world.status.message
 
 
 def test_brokers_are_waited_for_from_when_they_can_be_asked():
@@ -847,6 +899,23 @@ def test_driver_that_is_gone_while_the_spark_operator_is_away_has_failed():
         assert phases(world) == (phase, True)
     world.settle()
     assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_only_transaction_is_not_forgotten_when_the_driver_is_gone_before_its_spark_operator_knows(answer):
+    """It was reported, so there is all or nothing, whatever the brokers say."""
+    world = running(spec=spec(attempts=1), in_one_transaction=True)
+    world.spark("publish")
+    world.pass_over()
+    world.spark_pods.clear()
+    world.progress, world.brokers_answer = None, answer
+    world.pass_over()
+    assert phases(world) == ("Publishing", True)
+    for _ in range(4):
+        world.now += PATIENCE_S
+        world.pass_over()
+    assert phases(world) == ("Failed", False)
+    assert "in one transaction, so changelogs and offsets still belong together" in world.status.message
 
 
 def test_driver_of_which_nobody_knows_when_it_ended_has_failed():

@@ -98,6 +98,8 @@ class World:
     status: object = None
     finalizers: tuple = ()
     deleted: bool = False
+    deleted_at: float = 0.0
+    """When it was deleted, which counts if it was."""
     gone: bool = False
     events: list = field(default_factory=list)
     done: list = field(default_factory=list)
@@ -148,6 +150,7 @@ class World:
             status=self.status,
             finalizers=self.finalizers,
             deleting=self.deleted,
+            deletion_time=self.deleted_at if self.deleted else None,
         )
         own = tuple(
             ActiveMember(f"m-{index}", None, f"app-{index}.u-StreamThread-1-consumer", "/10.0.0.1")

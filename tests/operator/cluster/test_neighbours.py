@@ -4,7 +4,7 @@ import pytest
 from tests.operator.kafka.support import count_plan
 
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, STATEFUL_SETS
+from millrace_operator.cluster.kinds import APPS, BACKFILLS, CONFIG_MAPS, STATEFUL_SETS
 from millrace_operator.cluster.observe import desired_from, neighbours_of
 
 LABELS = {"streams.millrace.dev/app": "b"}
@@ -20,11 +20,13 @@ def app(name, namespace="team", servers=("kafka-0:9092", "kafka-1:9092"), applic
     }
 
 
-def found(first, second, *, children=(), ids=None, deleting=False):
+def found(first, second, *, children=(), backfills=(), ids=None, deleting=False):
     """Return the neighbours of the first of two StreamsApps."""
     resources, objects = Cache(), Cache()
     for obj in (first, second):
         resources.put(APPS, obj)
+    for obj in backfills:
+        resources.put(BACKFILLS, obj)
     for kind, obj in children:
         objects.put(kind, obj)
     if deleting:
@@ -65,6 +67,15 @@ def test_what_a_neighbour_does():
     assert (item.runs, item.takes_over) == (False, True)
     (item,) = found(app("a"), app("b", "other", handover=handover))
     assert not item.takes_over
+
+
+@pytest.mark.parametrize(("namespace", "name"), [("team", "history"), ("other", None)])
+def test_neighbour_that_a_backfill_keeps_stopped_is_known(namespace, name):
+    """It has no pods, but what it has is being written: a successor must not begin."""
+    metadata = {"name": "history", "namespace": namespace, "uid": "h", "resourceVersion": "3"}
+    backfill = {"metadata": metadata, "spec": {"appRef": {"name": "b"}}, "status": {"holdsApp": True}}
+    (item,) = found(app("a"), app("b"), backfills=[backfill])
+    assert (item.runs, item.backfill) == (False, name)
 
 
 def test_topics_that_others_name_are_looked_at_on_deletion():

@@ -30,7 +30,8 @@ def refused(world):
 
 
 @pytest.mark.parametrize(
-    "neighbour", [other(**OLDER), other(runs=True), other(created="2026-01-02T00:00:00Z", uid="aaa")]
+    "neighbour",
+    [other(**OLDER), other(runs=True), other(backfill="history"), other(created="2026-01-02T00:00:00Z", uid="aaa")],
 )
 def test_the_younger_of_two_does_not_begin(neighbour):
     """It reports which StreamsApp has its id, creates nothing, and starts once the other one is gone."""
@@ -228,6 +229,19 @@ def test_a_streams_app_is_taken_over_when_it_has_no_pods():
     assert refused(world) == ("False", "HandoverPending")
     assert f"{NAMESPACE}/old still has pods" in world.message("ApplicationIdUnique")
     world.neighbours = (other(**OLDER, **OLD_APP),)
+    world.run()
+    assert world.condition("Ready")[0] == "True"
+
+
+@pytest.mark.parametrize("rolling", [False, True])
+def test_a_streams_app_that_a_backfill_keeps_stopped_is_not_taken_over(rolling):
+    """It has no pods, but the backfill writes to its group and changelogs: nothing starts before that is done."""
+    world = World(neighbours=(other(**OLD_APP, backfill="history"),))
+    world.change(handover={"from": {"name": "old"}, "allowForeignMembers": rolling})
+    assert refused(world) == ("False", "HandoverPending")
+    assert f"StreamsBackfill history keeps StreamsApp {NAMESPACE}/old stopped" in world.message("ApplicationIdUnique")
+    assert not any(item["spec"]["replicas"] for item in world.objects.values() if item["kind"] == "StatefulSet")
+    world.neighbours = (other(**OLD_APP),)
     world.run()
     assert world.condition("Ready")[0] == "True"
 

@@ -45,6 +45,18 @@ def test_backfill_that_has_left_half_a_state_is_named():
     )
 
 
+def test_backfill_that_keeps_the_application_stopped_afterwards_is_named():
+    """It has left half a state, and stays until its user deletes it, even if the one that runs succeeds."""
+    world = running()
+    world.backfill, world.backfill_then = "again", "history"
+    world.run()
+    ready = next(item for item in world.status.conditions if item.type == "Ready")
+    assert ready.message == (
+        "The application is stopped for StreamsBackfill again. Afterwards it stays stopped because StreamsBackfill history has "
+        "left half a state: see its message."
+    )
+
+
 def test_changed_application_stays_stopped():
     """Neither more replicas nor another image starts a pod."""
     world = running()

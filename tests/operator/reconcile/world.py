@@ -206,6 +206,8 @@ class World:
     """The backfill that keeps the application stopped."""
     backfill_has_ended: bool = False
     """Whether it has left half a state."""
+    backfill_then: str | None = None
+    """Another one that has left half a state."""
     pod_monitors: bool = True
     """Whether the cluster has the PodMonitor CRD."""
     used_percent: float | None = 10.0
@@ -293,7 +295,9 @@ class World:
             renewal="Waits" if self.renewal == "Now" and not self.asked else self.renewal,
             neighbours=self.neighbours,
             pod_monitors=self.pod_monitors,
-            backfill=HoldingBackfill(self.backfill, self.backfill_has_ended) if self.backfill else None,
+            backfill=HoldingBackfill(self.backfill, self.backfill_has_ended, self.backfill_then)
+            if self.backfill
+            else None,
         )
 
     def _kafka(self) -> KafkaState:

@@ -180,6 +180,19 @@ def test_what_is_in_the_way_is_waited_for(fields, told):
     assert phase(this) == "Succeeded"
 
 
+def test_of_many_pods_and_volumes_only_some_are_named():
+    """A message has room for the names of a few hundred; without it the status could not be written."""
+    this = world(pods=tuple(f"app-{index}" for index in range(4000)))
+    this.pass_over()
+    assert this.reset_status.message.endswith(" and 3995 more.")
+    this.pods = ()
+    this.claims |= {f"state-app-{index}": f"c-{index}" for index in range(4000)}
+    for _ in range(20):
+        this.pass_over()
+    assert this.reset_status.message.startswith("Volumes are being deleted: state-app-0, ")
+    assert this.reset_status.message.endswith(" and 3995 more.")
+
+
 def test_a_stateful_set_that_asks_for_no_pods_is_not_in_the_way():
     """The StatefulSet stays while an application is suspended."""
     this = world(stateful_set=(2, 2, 0, 0))

@@ -1,0 +1,86 @@
+"""The status of a backfill: its phase, its message, and what the Spark operator, the job and the brokers say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from millrace.manifest import Condition, StreamsBackfillStatus
+from millrace.manifest.streamsbackfill import Phase, SparkStatus
+from millrace_operator.backfills.situation import ANSWERED, IN_ONE, IN_ONE_BEFORE, PUBLISHING, UNREADABLE, Situation
+from millrace_operator.backfills.spark_application import SparkState, shown_state, web_ui_of
+from millrace_operator.reconcile.status import timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillStatus(Situation):
+    """Builds the status in one situation."""
+
+    def progress_of(self, state: SparkState | None) -> tuple[Phase, str]:
+        """Return how far the job has come."""
+        progress, name = self.observed.progress, (self.status.spark or SparkStatus()).name
+        phase: Phase = "Submitted"
+        message = f"SparkApplication {name} waits for the Spark operator."
+        if state == "Running":
+            message = f"SparkApplication {name} starts its pods."
+        if self.status.phase == "Publishing":  # how it was published is known, and must not be forgotten
+            phase, message = "Publishing", f"The driver of SparkApplication {name} has ended or is gone."
+        if progress is not None:
+            phase = "Publishing" if self.reports_publishing else "Computing"
+            what = "Results are being published." if self.reports_publishing else "Spark is computing."
+            message = progress.message or what
+        if (stuck := next((pod for pod in self.pods if pod.trouble and pod.lives), None)) is not None:
+            message = f"Pod {stuck.name} does not start: {stuck.trouble}"
+        return phase, message
+
+    def status_of(self, phase: Phase, message: str, *conditions: Condition) -> StreamsBackfillStatus:
+        """Return the status with a phase, a message and what is known now; these conditions replace those of their types."""
+        old, now = self.status, timestamp(self.observed.now)
+        conditions = (*conditions, *self.conditions_of_publication)
+        if self.known(UNREADABLE) is not None and self.observed.progress is not None:
+            conditions = (*conditions, self.condition(UNREADABLE, "False", "Read", "The last report in it was read."))
+        answered = self.known(ANSWERED)
+        if answered is not None and self.observed.published is not None:
+            said = self.condition(ANSWERED, "True", "Answered", "The brokers say what was published.")
+            conditions = (*conditions, said)
+        replaced = {item.type for item in conditions}
+        update: dict[str, object] = {
+            "observed_generation": self.desired.generation,
+            "phase": phase,
+            "message": message,
+            "start_time": old.start_time or now,
+            "phase_time": old.phase_time if old.phase == phase and old.phase_time else now,
+            "conditions": (*(item for item in old.conditions if item.type not in replaced), *conditions),
+        }
+        return old.model_copy(update={**update, **self._reported()})
+
+    def _reported(self) -> dict[str, object]:
+        """Return the fields that tell what the Spark operator and the job have reported."""
+        fields: dict[str, object] = {}
+        application, progress = self.application, self.observed.progress
+        if application is not None and self.status.spark is not None:
+            # One that was never started has published nothing: `spark-submit` removes it if the submission fails.
+            drivers = [pod.name for pod in self.pods if pod.is_driver and pod.has_started]
+            fields["spark"] = self.status.spark.model_copy(
+                update={
+                    "state": shown_state(application) or None,
+                    "driver_pod": drivers[0] if drivers else self.status.spark.driver_pod,
+                    "web_ui": web_ui_of(application) or self.status.spark.web_ui,
+                }
+            )
+        if progress is not None:
+            fields["stages"] = progress.stages[:256]
+            fields["progress"] = progress.stages_done
+            fields["notes"] = tuple(note[:1000] for note in progress.notes[:100])
+            found = {"ends": progress.ends, "stores": progress.stores, "outputs": progress.outputs}
+            fields |= {name: items for name, items in found.items() if items}
+        return fields
+
+
+def conditions_of_next_attempt(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """Return the conditions as they are once another attempt was created: what they say of one attempt is that of an earlier."""
+    return tuple(
+        item.model_copy(update={"reason": IN_ONE_BEFORE}) if (item.type, item.reason) == (PUBLISHING, IN_ONE) else item
+        for item in conditions
+        if item.type != UNREADABLE
+    )
