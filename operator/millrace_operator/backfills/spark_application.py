@@ -229,7 +229,10 @@ def arguments(attempt: Attempt) -> list[str]:
 def _settings(spec: StreamsBackfillSpec) -> dict[str, str]:
     # A task runs over all of its history, and after these failures there is another attempt: twice is enough.
     # Adaptive execution would merge partitions, and with them tasks of the topology.
+    # In heaps below 4 GB Java's regions have 1 MB: rows of 1 MB would take up two of them each, and not be moved.
     return {
+        "spark.driver.defaultJavaOptions": "-XX:G1HeapRegionSize=4m",
+        "spark.executor.defaultJavaOptions": "-XX:G1HeapRegionSize=4m",
         "spark.kubernetes.executor.deleteOnTermination": "true",
         "spark.task.maxFailures": "2",
         **spec.spark_conf,

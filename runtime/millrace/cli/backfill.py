@@ -333,8 +333,10 @@ def start_session(master: str | None, name: str, *, only_kafka: bool = False) ->
         if (master or "local").startswith("local"):
             builder = builder.config("spark.ui.enabled", "false").config("spark.driver.bindAddress", "127.0.0.1")
             builder = builder.config("spark.driver.host", "127.0.0.1")
+            java = ["-XX:G1HeapRegionSize=4m"]  # rows of 1 MB would take up two regions of 1 MB each, and not be moved
             if only_kafka:  # compiling thoroughly would cost several times what it saves
-                builder = builder.config("spark.driver.defaultJavaOptions", "-XX:TieredStopAtLevel=1")
+                java.append("-XX:TieredStopAtLevel=1")
+            builder = builder.config("spark.driver.defaultJavaOptions", " ".join(java))
     try:
         spark: SparkSession = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:

@@ -64,6 +64,16 @@ def test_apaches_kind():
     )
 
 
+def test_java_has_room_for_rows_of_one_megabyte():
+    """They take up two regions each if those are smaller; users may choose otherwise."""
+    options = ("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaOptions")
+    for api_version in (SPARK_OPERATOR, APACHE):
+        settings = spark_application(attempt(), api_version)["spec"]["sparkConf"]
+        assert [settings[name] for name in options] == 2 * ["-XX:G1HeapRegionSize=4m"]
+        own = replace(attempt(), spec=attempt().spec.model_copy(update={"spark_conf": {options[0]: "-XX:+UseZGC"}}))
+        assert spark_application(own, api_version)["spec"]["sparkConf"][options[0]] == "-XX:+UseZGC"
+
+
 def test_both_kinds_have_the_same_pods_and_arguments():
     """Only the driver gets a token, which it needs to create executors."""
     one, other = (spark_application(attempt(), api_version)["spec"] for api_version in (SPARK_OPERATOR, APACHE))
