@@ -142,9 +142,8 @@ def is_awaited(context: ControllerContext, resource: Object, app: str) -> bool:
         resource: The backfill that has ended.
         app: The name of the application.
     """
-    kept = filter(
-        _is_kept, _others(context, BACKFILLS, resource, app)
-    )  # nearly always none: the rest validates resources
+    # Nearly always none: the rest validates resources.
+    kept = [other for other in _others(context, BACKFILLS, resource, app) if _is_kept(other)]
     return any(_HAS_ENDED[BACKFILLS.kind](other) and _repairs(resource, other) for other in kept)
 
 
