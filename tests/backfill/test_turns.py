@@ -24,7 +24,7 @@ from tests.backfill.support import (
 from millrace.backfill import packing, task_run
 from millrace.backfill.collector import BackfillCollector, Outputs, Topics
 from millrace.backfill.history import Backfill
-from millrace.backfill.task_run import Inputs, TaskRun
+from millrace.backfill.task_run import Arrival, Inputs, TaskRun
 from millrace.config import StreamsConfig
 from millrace.processor.api import Processor, PunctuationType, Record
 from millrace.processor.timestamp_extractors import log_and_skip_on_invalid_timestamp
@@ -154,3 +154,31 @@ def test_ties_after_dropped_records(topics):
     for batch in (1, 2, 3, 500):
         backfill = Backfill(lambda: topology, SETTINGS, replace(history, batch=batch), outputs=Outputs.ALL)
         assert differences(expected, run_without_spark(backfill)) == []
+
+
+P, Q, Z = (TopicPartition(topic, 0) for topic in "pqz")
+
+
+def at(partition, *timestamps):
+    """Return records of a partition with these timestamps."""
+    return [ConsumedRecord(*partition, n, n, b"k", b"%d" % n, NO_HEADERS) for n in timestamps]
+
+
+def sent_at(tmp_path, inputs):
+    """Return the timestamps of what a task sends that copies these inputs."""
+    config, task, none = StreamsConfig.of(SETTINGS), TaskId(0, 0), frozenset()
+    read = sorted({partition.topic for partition in inputs.read.keys() | inputs.arriving})
+    topics = Topics({**dict.fromkeys(read, 1), "out": 1}, frozenset(read), none, none, none, none, None)
+    collector = BackfillCollector(task, tmp_path / "changes", topics, outputs=Outputs.ALL, limit_bytes=1_000_000)
+    topology = Topology().add_source("source", *read).add_sink("sink", "out", "source")
+    run = TaskRun(task, topology.build(config).subtopologies[0], config, collector, tmp_path / "state", inputs)
+    rows = [row for rows in run.rows() for row in rows]
+    collector.close()
+    return [row.timestamp for row in single_rows(rows)]
+
+
+def test_what_is_read_after_the_last_arrival(tmp_path):
+    """A partition that goes on in Kafka after its files is never passed over while it has records there."""
+    read = {P: iter([at(P, 10, 20)]), Q: iter([at(Q, 5, 15, 25)])}
+    arrivals = iter([Arrival(1, False, [(P, at(P, 1))])])
+    assert sent_at(tmp_path, Inputs(read, frozenset({P}), arrivals)) == [1, 5, 10, 15, 20, 25]

@@ -103,6 +103,7 @@ class TaskRun:
         self._collector = collector
         self._unread = dict(inputs.read)
         self._arriving = inputs.arriving
+        """Those of which there may be more."""
         self._arrivals = inputs.arrivals
         self._next = next(inputs.arrivals, None)
         self._wall_clock_punctuators = wall_clock_punctuators
@@ -181,10 +182,9 @@ class TaskRun:
 
     def _process_everything(self) -> Iterator[None]:
         """Process all records, pausing after some."""
+        self._end_arrivals()
         while True:
             self._read()
-            if self._next is None:
-                self._wait_for_arrivals(wait=False)
             while self._process(_TURN_RECORDS):
                 yield
             if self._next is None and not self._unread:
@@ -220,13 +220,20 @@ class TaskRun:
         return [
             partition
             for partition in self._unread
-            if not self.task.buffered(partition) and (self._next is None or partition not in self._arriving)
+            if partition not in self._arriving and not self.task.buffered(partition)
         ]
 
     def _wait_for_arrivals(self, *, wait: bool) -> None:
         """Have the engine wait for partitions that arrive and are empty, or not."""
-        for partition in self._arriving - self._unread.keys() if self._next is None else self._arriving:
+        for partition in self._arriving:
             self.task.set_lag(partition, None if wait else 0)
+
+    def _end_arrivals(self) -> None:
+        """Have the engine wait for what is still to be read of partitions of which no more arrives, and for nothing else."""
+        if self._next is None:
+            for partition in self._arriving:
+                self.task.set_lag(partition, None if partition in self._unread else 0)
+            self._arriving = frozenset()
 
     def _process(self, most: int) -> bool:
         """Process some records; return whether there were any that may be."""
@@ -260,6 +267,7 @@ class TaskRun:
             self._collector.reached = max(arrival.reached, self._collector.reached)
             while any(self.task.buffered(partition) for partition, _ in arrival.records) and self._process(1):
                 yield
+        self._end_arrivals()
 
     def _commit(self) -> None:
         self.offsets.update(self.task.prepare_commit())
