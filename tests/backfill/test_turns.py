@@ -182,3 +182,12 @@ def test_what_is_read_after_the_last_arrival(tmp_path):
     read = {P: iter([at(P, 10, 20)]), Q: iter([at(Q, 5, 15, 25)])}
     arrivals = iter([Arrival(1, False, [(P, at(P, 1))])])
     assert sent_at(tmp_path, Inputs(read, frozenset({P}), arrivals)) == [1, 5, 10, 15, 20, 25]
+
+
+def test_what_is_read_while_others_arrive(tmp_path):
+    """From the instant at which its files end, a partition is read whatever else arrives."""
+    read = {P: iter([at(P, 10, 20)])}
+    arrivals = iter(
+        [Arrival(1, False, [(P, at(P, 1))]), Arrival(15, False, [(Z, at(Z, 15))]), Arrival(25, False, [(Z, at(Z, 25))])]
+    )
+    assert sent_at(tmp_path, Inputs(read, frozenset({P, Z}), arrivals, {P: 10})) == [1, 10, 15, 20, 25]

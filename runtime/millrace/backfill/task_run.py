@@ -3,7 +3,8 @@
 The engine chooses between the task's partitions as it does elsewhere: the smallest timestamp first. Here it must never choose
 without having seen them all, so a partition is only passed over when what it still has is known to come later:
 
-* Partitions that the task reads itself are never empty before their end.
+* Partitions that the task reads itself are never empty before their end. Where files come first, the task begins to read once
+  the other records have reached the instant at which the files end: until then they are all earlier than what it would read.
 * Records of other tasks come in one stream, ordered by the largest timestamp so far (`Row.reached`). As long as the next one has
   not been reached, a partition that is empty has nothing earlier.
 * Records that come back from the task's own stage, such as the responses of a foreign-key join, must come after what caused
@@ -57,6 +58,8 @@ class Inputs(NamedTuple):
     """Partitions whose records come from elsewhere."""
     arrivals: Iterator[Arrival]
     """Those records, by `reached`."""
+    until: Mapping[TopicPartition, int] = MappingProxyType({})
+    """For partitions that are in both: an instant before which all is that arrives, and nothing that is read."""
 
 
 def backfill_config(config: StreamsConfig, state_dir: Path) -> StreamsConfig:
@@ -105,6 +108,7 @@ class TaskRun:
         self._arriving = inputs.arriving
         """Those of which there may be more."""
         self._arrivals = inputs.arrivals
+        self._until = inputs.until
         self._next = next(inputs.arrivals, None)
         self._wall_clock_punctuators = wall_clock_punctuators
         self._limit = config.uncommitted_max_bytes
@@ -229,11 +233,14 @@ class TaskRun:
             self.task.set_lag(partition, None if wait else 0)
 
     def _end_arrivals(self) -> None:
-        """Have the engine wait for what is still to be read of partitions of which no more arrives, and for nothing else."""
-        if self._next is None:
-            for partition in self._arriving:
-                self.task.set_lag(partition, None if partition in self._unread else 0)
-            self._arriving = frozenset()
+        """Have the engine wait no more for partitions of which all has arrived, except for what is still to be read of them."""
+        following, until = self._next, self._until
+        ended = self._arriving
+        if following is not None:
+            ended = frozenset(at for at in ended if at in until and until[at] <= following.reached)
+        for partition in ended:
+            self.task.set_lag(partition, None if partition in self._unread else 0)
+        self._arriving -= ended
 
     def _process(self, most: int) -> bool:
         """Process some records; return whether there were any that may be."""
