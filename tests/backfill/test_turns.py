@@ -5,6 +5,7 @@ Spark may run a task again, and use some of its rows of both runs.
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -26,6 +27,8 @@ from millrace.backfill.collector import BackfillCollector, Outputs, Topics
 from millrace.backfill.history import Backfill
 from millrace.backfill.task_run import Arrival, Inputs, TaskRun
 from millrace.config import StreamsConfig
+from millrace.engine.partition_group import PartitionGroup
+from millrace.engine.task_state import IllegalTaskStateError
 from millrace.processor.api import Processor, PunctuationType, Record
 from millrace.processor.timestamp_extractors import log_and_skip_on_invalid_timestamp
 from millrace.records import NO_HEADERS, ConsumedRecord, TaskId, TopicPartition
@@ -191,3 +194,22 @@ def test_what_is_read_while_others_arrive(tmp_path):
         [Arrival(1, False, [(P, at(P, 1))]), Arrival(15, False, [(Z, at(Z, 15))]), Arrival(25, False, [(Z, at(Z, 25))])]
     )
     assert sent_at(tmp_path, Inputs(read, frozenset({P, Z}), arrivals, {P: 10})) == [1, 10, 15, 20, 25]
+
+
+def both_arriving():
+    """Return inputs of two partitions that arrive, one after the other."""
+    arrivals = iter([Arrival(1, False, [(P, at(P, 1))]), Arrival(2, False, [(Z, at(Z, 2, 3, 4))])])
+    return Inputs({}, frozenset({P, Z}), arrivals)
+
+
+def test_a_clock_that_is_set_back(tmp_path, monkeypatch):
+    """What has arrived last is processed whatever the wall clock shows."""
+    monkeypatch.setattr(task_run, "_now", map(max, itertools.count(1_000, -100), itertools.repeat(0)).__next__)
+    assert sent_at(tmp_path, both_arriving()) == [1, 2, 3, 4]
+
+
+def test_records_that_are_left(tmp_path, monkeypatch):
+    """A task never ends well without having processed everything."""
+    monkeypatch.setattr(PartitionGroup, "ready", lambda *_: False)
+    with pytest.raises(IllegalTaskStateError, match="task 0_0 left 4 records of its history unprocessed"):
+        sent_at(tmp_path, both_arriving())

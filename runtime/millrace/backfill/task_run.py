@@ -24,6 +24,7 @@ from millrace.backfill.rows import Row
 from millrace.config import FINAL_RESULTS_INTERVAL, OUTER_JOIN_INTERVAL, StreamsConfig
 from millrace.engine.punctuation import NEVER
 from millrace.engine.task import StreamTask
+from millrace.engine.task_state import IllegalTaskStateError
 from millrace.errors import UnsupportedFeatureError
 from millrace.records import UNKNOWN_TIMESTAMP, OffsetAndMetadata, RawRecord, TaskId, TopicPartition
 from millrace.state.api import StateStore
@@ -116,6 +117,8 @@ class TaskRun:
         """The largest timestamp processed; known in the end."""
         self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         """What to commit for each partition of which a record was processed; known in the end."""
+        self._now = 0
+        """The latest time that the wall clock has shown: it may be set back, and the engine must not wait for what it showed."""
         self._taken = 0
         """How many records had been processed when the last turn ended."""
         self._turn = 1
@@ -185,13 +188,21 @@ class TaskRun:
         return rows
 
     def _process_everything(self) -> Iterator[None]:
-        """Process all records, pausing after some."""
+        """Process all records, pausing after some.
+
+        Raises:
+            IllegalTaskStateError: the engine leaves some.
+        """
         self._end_arrivals()
         while True:
             self._read()
             while self._process(_TURN_RECORDS):
                 yield
             if self._next is None and not self._unread:
+                if left := self.task.buffered():
+                    raise IllegalTaskStateError(
+                        f"task {self.task.task_id} left {left} records of its history unprocessed"
+                    )
                 return
             if self._next is None or self._must_read():
                 continue
@@ -244,7 +255,8 @@ class TaskRun:
 
     def _process(self, most: int) -> bool:
         """Process some records; return whether there were any that may be."""
-        task, now = self.task, _now()
+        task = self.task
+        self._now = now = max(self._now, _now())
         before = task.buffered()
         if not before or not task.ready(now):
             return False
