@@ -117,6 +117,26 @@ def test_a_turn_is_shorter_if_what_is_sent_is_large(tmp_path, monkeypatch):
     assert len(sizes) > 20
 
 
+def test_a_turn_ends_early_if_records_become_large(tmp_path, monkeypatch):
+    """What is held is little more than the limit, also if the turn began with small ones."""
+    sizes, _ = held(tmp_path, Copied("in", "out"), records_of([1] * 6_000 + [10_000] * 1_000), monkeypatch, 1_000_000)
+    assert max(sizes) < 2_000_000
+
+
+def test_a_turn_ends_early_if_what_is_kept_becomes_large(tmp_path, monkeypatch):
+    """So a task also commits soon after the limit."""
+    commits = []
+    commit = TaskRun._commit
+
+    def note(run):
+        commits.append(run.task.counters.records_processed)
+        commit(run)
+
+    monkeypatch.setattr(TaskRun, "_commit", note)
+    held(tmp_path, TableOfTopic("in", SETTINGS), records_of([1] * 5_100 + [10_000] * 1_000), monkeypatch, 200_000)
+    assert next(number for number in commits if number > 5_100) < 5_200
+
+
 def test_a_turn_is_longer_again_once_records_are_small(tmp_path, monkeypatch):
     """Whoever sends little is not kept up."""
     turns = []

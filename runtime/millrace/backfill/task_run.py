@@ -34,6 +34,8 @@ _TURN_RECORDS = 1_000
 """How many records a turn has at most."""
 _TURN_BYTES = 16 * 1024 * 1024
 """How many bytes a turn is meant to send and to keep in stores, at most."""
+_LOOK_RECORDS = 64
+"""After how many records a turn ends if it has too many bytes by then."""
 _NO_THROTTLE = {FINAL_RESULTS_INTERVAL: 0, OUTER_JOIN_INTERVAL: 0}
 
 
@@ -123,6 +125,10 @@ class TaskRun:
         """How many records had been processed when the last turn ended."""
         self._turn = 1
         """How many this turn is to have."""
+        self._look_at = _LOOK_RECORDS
+        """How many there will have been when the turn's bytes are looked at."""
+        self._sent = 0
+        """How many bytes had been sent when the last turn ended."""
         self._uncommitted = 0
         """What stores had to commit when the last turn ended."""
         self._punctuations = 0
@@ -169,23 +175,29 @@ class TaskRun:
         Spark may run it again, and use some of its packed rows of both runs: they must not overlap.
         """
         counters = self.task.counters
-        return counters.records_processed == self._taken + self._turn or counters.punctuations != self._punctuations
+        processed = counters.records_processed
+        if processed == self._taken + self._turn or counters.punctuations != self._punctuations:
+            return True
+        if processed < self._look_at:
+            return False
+        self._look_at += _LOOK_RECORDS
+        return self._size() > _TURN_BYTES
+
+    def _size(self) -> int:
+        """Return how many bytes this turn has sent and has in stores."""
+        return self._collector.count_sent() - self._sent + max(0, self.task.uncommitted_bytes() - self._uncommitted)
 
     def _end_turn(self) -> list[Row]:
         """Return what was sent, and begin the next turn: twice as long, unless it would have too many records or bytes then."""
         task, collector, counters = self.task, self._collector, self.task.counters
-        sent, uncommitted = collector.sent_bytes, task.uncommitted_bytes()
-        size = max(0, uncommitted - self._uncommitted)
-        if uncommitted > self._limit:
+        fitting = (counters.records_processed - self._taken) * _TURN_BYTES // max(1, self._size())
+        if task.uncommitted_bytes() > self._limit:
             self._commit()  # before anything is taken: suppressed tables log what has changed
-            uncommitted = task.uncommitted_bytes()
-        rows = collector.take()
-        size += collector.sent_bytes - sent
-        fitting = (counters.records_processed - self._taken) * _TURN_BYTES // max(1, size)
         self._turn = max(1, min(2 * self._turn, _TURN_RECORDS, fitting))
         self._taken, self._punctuations = counters.records_processed, counters.punctuations
-        self._uncommitted = uncommitted
-        return rows
+        self._look_at = self._taken + _LOOK_RECORDS
+        self._sent, self._uncommitted = collector.count_sent(), task.uncommitted_bytes()
+        return collector.take()
 
     def _process_everything(self) -> Iterator[None]:
         """Process all records, pausing after some.
@@ -260,7 +272,7 @@ class TaskRun:
         before = task.buffered()
         if not before or not task.ready(now):
             return False
-        left = self._taken + self._turn - task.counters.records_processed
+        left = min(self._taken + self._turn, self._look_at) - task.counters.records_processed
         task.process(now, min(most, left))
         task.punctuate_stream_time()
         return task.buffered() < before
