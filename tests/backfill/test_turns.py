@@ -32,6 +32,7 @@ from millrace.engine.task_state import IllegalTaskStateError
 from millrace.processor.api import Processor, PunctuationType, Record
 from millrace.processor.timestamp_extractors import log_and_skip_on_invalid_timestamp
 from millrace.records import NO_HEADERS, ConsumedRecord, TaskId, TopicPartition
+from millrace.serdes import Serdes
 from millrace.topology import Topology
 
 
@@ -177,6 +178,27 @@ def test_ties_after_dropped_records(topics):
     for batch in (1, 2, 3, 500):
         backfill = Backfill(lambda: topology, SETTINGS, replace(history, batch=batch), outputs=Outputs.ALL)
         assert differences(expected, run_without_spark(backfill)) == []
+
+
+@pytest.mark.parametrize("topics", ["ab", "abc"])
+def test_dead_letters_before_the_first_record(topics):
+    """They are sent in the same order however records come in batches: those of one partition after those of another."""
+    long = Serdes.long()
+    topology = (
+        Topology().add_source("source", *topics, value_serde=long).add_sink("sink", "out", "source", value_serde=long)
+    )
+    handler = "org.apache.kafka.streams.errors.LogAndContinueExceptionHandler"
+    dead = {"deserialization.exception.handler": handler, "errors.dead.letter.queue.topic.name": "dead"}
+    values = [b"bad"] * 3 + [bytes(8)]
+    records = [(topic, b"k", value, n, ()) for topic in topics for n, value in enumerate(values)]
+    history = Partitions.of(records, {**dict.fromkeys(topics, 1), "out": 1, "dead": 1})
+    found = []
+    for batch in (1, 300):
+        settings = {**SETTINGS, **dead}
+        rows = packed_rows(Backfill(lambda: topology, settings, replace(history, batch=batch), outputs=Outputs.ALL))
+        assert len([row for row in single_rows(rows) if row.topic == "dead"]) == 3 * len(topics)
+        found.append([(row.number, row.packed, row.value) for row in rows if row.topic in {"dead", "out"}])
+    assert found[0] == found[1]
 
 
 P, Q, Z = (TopicPartition(topic, 0) for topic in "pqz")

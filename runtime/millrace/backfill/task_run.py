@@ -229,17 +229,18 @@ class TaskRun:
     def _read(self) -> None:
         """Read until no partition that the task reads itself is empty before its end.
 
-        Partitions are filled in the same order however their records come in batches: it decides between the same timestamps.
+        One after the other, until it has a record that can be processed. So their order is the same however records come in
+        batches: that of partitions decides between the same timestamps, and records that are dropped may be sent as dead letters.
         """
         task = self.task
         while must_read := self._must_read():
-            for partition in must_read:
-                records = next(filter(None, self._unread[partition]), None)
-                if records is None:
-                    del self._unread[partition]
-                    task.set_lag(partition, 0)
-                else:
-                    task.add_records(partition, records)
+            partition = must_read[0]
+            records = next(filter(None, self._unread[partition]), None)
+            if records is None:
+                del self._unread[partition]
+                task.set_lag(partition, 0)
+                continue
+            task.add_records(partition, records)
             if len(task.input_partitions) > 1:
                 task.next_timestamp()  # drops what has no use, so that more is read before the engine chooses
 
