@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millrace.dsl import Consumed, Grouped, Materialized, Produced, SessionWindows, StreamsBuilder
+from millrace.dsl import Consumed, Grouped, Joined, Materialized, Produced, SessionWindows, StreamsBuilder
 from millrace.errors import UnavailableSerdeError
 from millrace.processor import Processor
 from millrace.serdes import Serde, Serdes
@@ -144,6 +144,25 @@ class TableOfTopic:
         builder = StreamsBuilder()
         builder.table(self.source, Consumed.with_(string, string), Materialized.as_("table"))
         return builder.build(self.settings)
+
+
+@dataclass
+class JoinedByValue:
+    """Joins a stream, by its values, with a table."""
+
+    stream: str
+    table: str
+    sink: str
+
+    def __call__(self):
+        string = Serdes.string()
+        consumed = Consumed.with_(string, string)
+        builder = StreamsBuilder()
+        table = builder.table(self.table, consumed, Materialized.as_("table"))
+        keyed = builder.stream(self.stream, consumed).select_key(lambda _, value: value)
+        joined = keyed.join(table, lambda _, value: value, Joined.with_(string, string, string, name="keyed"))
+        joined.to(self.sink, Produced.with_(string, string))
+        return builder.build()
 
 
 class KeepsRecords(Processor):

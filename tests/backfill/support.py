@@ -49,7 +49,7 @@ class Partitions:
 
     counts: Mapping[str, int]
     records: dict[TopicPartition, list[ConsumedRecord]]
-    shuffled: frozenset[str] = frozenset()
+    shuffled: Mapping[str, int | None] = field(default_factory=dict)
     batch: int = 50
 
     @classmethod

@@ -6,13 +6,16 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pyspark
 import pytest
+from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from tests.backfill.broker_app import FIRST_TIMESTAMP, App
-from tests.backfill.programs import CountPerKey, ReadWithUnavailableSerde, TableOfTopic
+from tests.backfill.programs import CountPerKey, JoinedByValue, ReadWithUnavailableSerde, TableOfTopic
+from tests.backfill.support import Engine, Partitions
 from tests.waiting import wait_until
 
+from millrace.backfill.collector import Outputs
 from millrace.backfill.failures import spark_failures
 from millrace.backfill.file_history import FileHistory, source_of_table
 from millrace.backfill.kafka_history import Extent, KafkaHistory
@@ -224,6 +227,41 @@ def test_files_up_to_an_instant_and_kafka_from_then_on(spark, kafka, tmp_path):
     assert result.notes == [
         f"{app.source}: 31 records from files (10 at or after the instant left out), 30 offsets from Kafka (30 earlier left out)"
     ]
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_a_table_that_goes_on_in_kafka_while_others_arrive(spark, kafka, tmp_path):
+    """A stream with another key is joined with what the table has at its time, on both sides of the instant."""
+    app = App(kafka)
+    table = f"{app.id}.table"
+    kafka.create_topics(table, partitions=app.partitions, config={"retention.ms": "-1"})
+    updates = [(FIRST_TIMESTAMP + n * 1_000, "k", f"v{n}") for n in range(60)]
+    asked = [
+        (FIRST_TIMESTAMP + n * 2 + 1, "any", "k") for n in range(30_000)
+    ]  # so many that they arrive in several batches
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "murmur2_random"})
+    for topic, records in ((table, updates), (app.source, asked)):
+        for at, key, value in records:
+            producer.produce(topic, value, key, timestamp=at)
+    assert producer.flush(60) == 0
+    path = str(tmp_path / "table")
+    spark.createDataFrame(updates[:40], "timestamp bigint, key string, value string").write.parquet(path)
+    columns = {"timestamp": "timestamp", "key": "key", "value": "value"}
+    files = [FileSource(table, path, columns, until_ms=FIRST_TIMESTAMP + 30_000)]
+    program = JoinedByValue(app.source, table, app.sink)
+    run_backfill(spark, BackfillSpec(program, app.settings, files=files, outputs=Outputs.ALL))
+    inputs = [
+        (topic, key.encode(), value.encode(), at, ())
+        for topic, records in ((table, updates), (app.source, asked))
+        for at, key, value in records
+    ]
+    history = Partitions.of(inputs, dict.fromkeys((table, app.source, app.sink), app.partitions))
+    expected = Engine(program, app.settings, history).run().outputs
+    sent = sorted((key, value, at) for rows in expected.values() for key, value, at, _ in rows)
+    assert len(sent) == len(asked)
+    found = app.read(app.sink)
+    assert sorted((record.key(), record.value(), record.timestamp()[1]) for record in found) == sent
 
 
 @pytest.mark.broker

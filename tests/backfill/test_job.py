@@ -243,7 +243,7 @@ def test_rows_of_files_come_before_what_is_read(spark):
     read = [("in", b"k", b"k4", 400, ()), ("other", b"o", b"o1", 150, ()), ("other", b"o", b"o2", 350, ())]
     history = Filed.of(read, {"in": 1, "other": 1, "out": 1})
     history.filed = [(0, 1, 100, b"f1"), (0, 2, 300, b"f2"), (0, 3, 200, b"f3")]
-    history.shuffled = frozenset({"in"})
+    history.shuffled = {"in": None}
     found = compute(spark, Backfill(partial(dsl, copied), SETTINGS, history, outputs=Outputs.ALL))
     values = [value for _, value in outputs_of(result_of(found.plan, found.records().collect()), "out")]
     assert values == [b"f1", b"o1", b"f2", b"f3", b"o2", b"k4"]

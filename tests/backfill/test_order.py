@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -47,7 +47,7 @@ class Late:
 
     records: int
     """Per partition of each topic."""
-    shuffled: frozenset[str] = frozenset()
+    shuffled: Mapping[str, int | None] = field(default_factory=dict)
 
     def partition_counts(self) -> Mapping[str, int]:
         """Return the partitions of inputs and outputs."""

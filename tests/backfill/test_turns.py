@@ -5,6 +5,7 @@ Spark may run a task again, and use some of its rows of both runs.
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -24,11 +25,14 @@ from tests.backfill.support import (
 from millrace.backfill import packing, task_run
 from millrace.backfill.collector import BackfillCollector, Outputs, Topics
 from millrace.backfill.history import Backfill
-from millrace.backfill.task_run import Inputs, TaskRun
+from millrace.backfill.task_run import Arrival, Inputs, TaskRun
 from millrace.config import StreamsConfig
+from millrace.engine.partition_group import PartitionGroup
+from millrace.engine.task_state import IllegalTaskStateError
 from millrace.processor.api import Processor, PunctuationType, Record
 from millrace.processor.timestamp_extractors import log_and_skip_on_invalid_timestamp
 from millrace.records import NO_HEADERS, ConsumedRecord, TaskId, TopicPartition
+from millrace.serdes import Serdes
 from millrace.topology import Topology
 
 
@@ -114,6 +118,26 @@ def test_a_turn_is_shorter_if_what_is_sent_is_large(tmp_path, monkeypatch):
     assert len(sizes) > 20
 
 
+def test_a_turn_ends_early_if_records_become_large(tmp_path, monkeypatch):
+    """What is held is little more than the limit, also if the turn began with small ones."""
+    sizes, _ = held(tmp_path, Copied("in", "out"), records_of([1] * 6_000 + [10_000] * 1_000), monkeypatch, 1_000_000)
+    assert max(sizes) < 2_000_000
+
+
+def test_a_turn_ends_early_if_what_is_kept_becomes_large(tmp_path, monkeypatch):
+    """So a task also commits soon after the limit."""
+    commits = []
+    commit = TaskRun._commit
+
+    def note(run):
+        commits.append(run.task.counters.records_processed)
+        commit(run)
+
+    monkeypatch.setattr(TaskRun, "_commit", note)
+    held(tmp_path, TableOfTopic("in", SETTINGS), records_of([1] * 5_100 + [10_000] * 1_000), monkeypatch, 200_000)
+    assert next(number for number in commits if number > 5_100) < 5_200
+
+
 def test_a_turn_is_longer_again_once_records_are_small(tmp_path, monkeypatch):
     """Whoever sends little is not kept up."""
     turns = []
@@ -154,3 +178,80 @@ def test_ties_after_dropped_records(topics):
     for batch in (1, 2, 3, 500):
         backfill = Backfill(lambda: topology, SETTINGS, replace(history, batch=batch), outputs=Outputs.ALL)
         assert differences(expected, run_without_spark(backfill)) == []
+
+
+@pytest.mark.parametrize("topics", ["ab", "abc"])
+def test_dead_letters_before_the_first_record(topics):
+    """They are sent in the same order however records come in batches: those of one partition after those of another."""
+    long = Serdes.long()
+    topology = (
+        Topology().add_source("source", *topics, value_serde=long).add_sink("sink", "out", "source", value_serde=long)
+    )
+    handler = "org.apache.kafka.streams.errors.LogAndContinueExceptionHandler"
+    dead = {"deserialization.exception.handler": handler, "errors.dead.letter.queue.topic.name": "dead"}
+    values = [b"bad"] * 3 + [bytes(8)]
+    records = [(topic, b"k", value, n, ()) for topic in topics for n, value in enumerate(values)]
+    history = Partitions.of(records, {**dict.fromkeys(topics, 1), "out": 1, "dead": 1})
+    found = []
+    for batch in (1, 300):
+        settings = {**SETTINGS, **dead}
+        rows = packed_rows(Backfill(lambda: topology, settings, replace(history, batch=batch), outputs=Outputs.ALL))
+        assert len([row for row in single_rows(rows) if row.topic == "dead"]) == 3 * len(topics)
+        found.append([(row.number, row.packed, row.value) for row in rows if row.topic in {"dead", "out"}])
+    assert found[0] == found[1]
+
+
+P, Q, Z = (TopicPartition(topic, 0) for topic in "pqz")
+
+
+def at(partition, *timestamps):
+    """Return records of a partition with these timestamps."""
+    return [ConsumedRecord(*partition, n, n, b"k", b"%d" % n, NO_HEADERS) for n in timestamps]
+
+
+def sent_at(tmp_path, inputs):
+    """Return the timestamps of what a task sends that copies these inputs."""
+    config, task, none = StreamsConfig.of(SETTINGS), TaskId(0, 0), frozenset()
+    read = sorted({partition.topic for partition in inputs.read.keys() | inputs.arriving})
+    topics = Topics({**dict.fromkeys(read, 1), "out": 1}, frozenset(read), none, none, none, none, None)
+    collector = BackfillCollector(task, tmp_path / "changes", topics, outputs=Outputs.ALL, limit_bytes=1_000_000)
+    topology = Topology().add_source("source", *read).add_sink("sink", "out", "source")
+    run = TaskRun(task, topology.build(config).subtopologies[0], config, collector, tmp_path / "state", inputs)
+    rows = [row for rows in run.rows() for row in rows]
+    collector.close()
+    return [row.timestamp for row in single_rows(rows)]
+
+
+def test_what_is_read_after_the_last_arrival(tmp_path):
+    """A partition that goes on in Kafka after its files is never passed over while it has records there."""
+    read = {P: iter([at(P, 10, 20)]), Q: iter([at(Q, 5, 15, 25)])}
+    arrivals = iter([Arrival(1, False, [(P, at(P, 1))])])
+    assert sent_at(tmp_path, Inputs(read, frozenset({P}), arrivals)) == [1, 5, 10, 15, 20, 25]
+
+
+def test_what_is_read_while_others_arrive(tmp_path):
+    """From the instant at which its files end, a partition is read whatever else arrives."""
+    read = {P: iter([at(P, 10, 20)])}
+    arrivals = iter(
+        [Arrival(1, False, [(P, at(P, 1))]), Arrival(15, False, [(Z, at(Z, 15))]), Arrival(25, False, [(Z, at(Z, 25))])]
+    )
+    assert sent_at(tmp_path, Inputs(read, frozenset({P, Z}), arrivals, {P: 10})) == [1, 10, 15, 20, 25]
+
+
+def both_arriving():
+    """Return inputs of two partitions that arrive, one after the other."""
+    arrivals = iter([Arrival(1, False, [(P, at(P, 1))]), Arrival(2, False, [(Z, at(Z, 2, 3, 4))])])
+    return Inputs({}, frozenset({P, Z}), arrivals)
+
+
+def test_a_clock_that_is_set_back(tmp_path, monkeypatch):
+    """What has arrived last is processed whatever the wall clock shows."""
+    monkeypatch.setattr(task_run, "_now", map(max, itertools.count(1_000, -100), itertools.repeat(0)).__next__)
+    assert sent_at(tmp_path, both_arriving()) == [1, 2, 3, 4]
+
+
+def test_records_that_are_left(tmp_path, monkeypatch):
+    """A task never ends well without having processed everything."""
+    monkeypatch.setattr(PartitionGroup, "ready", lambda *_: False)
+    with pytest.raises(IllegalTaskStateError, match="task 0_0 left 4 records of its history unprocessed"):
+        sent_at(tmp_path, both_arriving())

@@ -152,6 +152,30 @@ def test_the_changelog_has_the_last_state_of_each_key_at_the_flush(task: Any) ->
     assert len(task.log("b")) == 2
 
 
+def test_keys_to_be_logged_count_as_uncommitted(task: Any) -> None:
+    """Also those of changes that were emitted: a task commits before there are too many."""
+    buffer = task.open(suppression())
+    for number in range(100):
+        buffer.put(number, f"{number:04}", Change("a", None), HERE)
+    waiting = buffer.uncommitted_bytes()
+    assert waiting > 400
+    evicted(buffer)
+    assert buffer.uncommitted_bytes() == waiting
+    task.commit(buffer)
+    assert buffer.uncommitted_bytes() == 0
+
+
+def test_without_a_changelog_nothing_is_to_be_logged(task: Any) -> None:
+    """So nothing grows with the number of keys that ever were there."""
+    builder = suppression()
+    builder.with_logging_disabled()
+    buffer = task.open(builder)
+    buffer.put(1, "k", Change("a", None), HERE)
+    evicted(buffer)
+    task.commit(buffer)
+    assert (buffer.uncommitted_bytes(), buffer._dirty) == (0, {})
+
+
 def test_a_restored_buffer_continues_where_the_old_one_stopped(task: Any, make_task: Any) -> None:
     """It is rebuilt from the changelog alone, since it lives only in memory."""
     buffer = task.open(suppression())

@@ -123,6 +123,7 @@ class BackfillCollector:
         self._number = number = self._number + 1
         reached = max(at, self.reached, self.times.stream_time)
         row = (topic, partition, reached, self._name, number, at, key, value, headers, 0)
+        self._single_bytes += len(key or b"") + len(value or b"")
         self._rows.append(new_tuple(Row, row))
 
     def partition_count(self, topic: str) -> int:
@@ -151,19 +152,16 @@ class BackfillCollector:
         """Return nothing: offsets are known once the changelogs are written."""
         return {}
 
-    @property
-    def sent_bytes(self) -> int:
-        """How much had been sent by the last `take`, without what only the last record of each key is kept of."""
-        packed = (target.packed.sent_bytes for target in self._targets.values() if target.packed is not None)
+    def count_sent(self) -> int:
+        """Return how many bytes have been sent, without what only the last record of each key is kept of."""
+        packed = (target.packed.count() for target in self._targets.values() if target.packed is not None)
         return self._single_bytes + sum(packed)
 
     def take(self, *, everything: bool = False) -> list[Row]:
         """Return the rows since the last call; those for other tasks only once there are many, or if everything is wanted."""
         rows, self._rows = self._rows, []
         for row in rows:
-            size = len(row.key or b"") + len(row.value or b"")
-            self._single_bytes += size
-            self._count(row.topic, Size(1, size))
+            self._count(row.topic, Size(1, len(row.key or b"") + len(row.value or b"")))
         packed = [target.packed for target in self._targets.values() if target.packed is not None]
         for topic in packed:
             rows += topic.take(everything=everything)

@@ -143,8 +143,9 @@ class TaskFunction:
         ]
         return Inputs(
             read={at: _counted(history.read(at), observation) for at in partitions if at.topic not in upstream},
-            arriving=frozenset(at for at in partitions if at.topic in upstream | history.shuffled),
+            arriving=frozenset(at for at in partitions if at.topic in upstream | history.shuffled.keys()),
             arrivals=_counted_arrivals(_arrivals(batches, task_id.partition, self.stage.circular), observation),
+            until={at: until for at in partitions if (until := history.shuffled.get(at.topic)) is not None},
         )
 
     def _global_stores(self, built: BuiltTopology, config: StreamsConfig) -> Mapping[str, StateStore]:

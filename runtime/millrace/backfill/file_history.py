@@ -90,9 +90,9 @@ class FileHistory:
         return cls(kafka, sources, topology)
 
     @property
-    def shuffled(self) -> frozenset[str]:
-        """Topics whose history begins in `rows`."""
-        return frozenset(source.topic for source in self.sources)
+    def shuffled(self) -> Mapping[str, int | None]:
+        """Topics whose history begins in `rows`, with the instant from which Kafka is read."""
+        return {source.topic: source.until_ms for source in self.sources}
 
     def partition_counts(self) -> Mapping[str, int]:
         """Return the partitions of every topic that exists."""
@@ -104,7 +104,7 @@ class FileHistory:
 
     def read(self, partition: TopicPartition) -> Iterator[list[RawRecord]]:
         """Read what Kafka has of one partition; where files come first, what comes after them."""
-        until = next((source.until_ms for source in self.sources if source.topic == partition.topic), None)
+        until = self.shuffled.get(partition.topic)
         for records in self.kafka.read(partition):
             later = records if until is None else [record for record in records if record[TIMESTAMP] >= until]
             if later:

@@ -18,8 +18,11 @@ class History(Protocol):
     """Where the records of the user's topics come from; it is pickled into the executors."""
 
     @property
-    def shuffled(self) -> frozenset[str]:
-        """Topics of which records come as `rows`, before those that `read` returns."""
+    def shuffled(self) -> Mapping[str, int | None]:
+        """Topics of which records come as `rows`, before those that `read` returns.
+
+        Each with the instant before which all of the former are and none of the latter; None if they are all.
+        """
 
     def partition_counts(self) -> Mapping[str, int]:
         """Return the partitions of every topic that exists."""

@@ -127,7 +127,7 @@ def compute(spark: SparkSession, backfill: Backfill, watch: Watch | None = None)
         if stage.tasks:
             watch.stage(number, stage, _records(stage, backfill.history, counts))
             before = [rows.where(F.col("topic").isin(*stage.upstream)) for rows in done if stage.upstream]
-            if given is not None and stage.sources & backfill.history.shuffled:
+            if given is not None and stage.sources & backfill.history.shuffled.keys():
                 before.append(given.where(F.col("topic").isin(*stage.sources)).withColumn("packed", F.lit(0)))
             done.append(job.run(number, stage, before))
     rows = _union(done, spark.createDataFrame([], PACKED_DDL))

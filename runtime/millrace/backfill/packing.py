@@ -90,8 +90,6 @@ class PackedTopic:
         """Records that are not packed yet; to be appended to."""
         self.size = Size()
         """Of what has been packed."""
-        self.sent_bytes = 0
-        """How much had been sent by the last `take`, with headers."""
         self._topic = topic
         self._partitions = partitions
         self._task = task
@@ -99,18 +97,26 @@ class PackedTopic:
         self._enough = max(_RECORDS, partitions * _RECORDS_PER_PARTITION)
         self._number = 0
         self._counted = 0
+        """How many of `sent` have been counted."""
         self._bytes = 0
+        """How many bytes these are."""
+        self._sent_bytes = 0
+        """How many bytes had been sent when they were counted."""
         self._reached = [UNKNOWN_TIMESTAMP] * partitions
         """The largest timestamp sent to each partition."""
 
+    def count(self) -> int:
+        """Return how many bytes have been sent, with headers."""
+        new = _bytes(self.sent[self._counted :])
+        self._sent_bytes += new
+        self._bytes += new
+        self._counted = len(self.sent)
+        return self._sent_bytes
+
     def take(self, *, everything: bool) -> list[Row]:
         """Return packed rows if there is enough to pack, or if everything has to be."""
-        sent = self.sent
-        new = _bytes(sent[self._counted :])
-        self.sent_bytes += new
-        self._bytes += new
-        self._counted = len(sent)
-        size = self._bytes
+        self.count()
+        sent, size = self.sent, self._bytes
         if not sent or not (everything or len(sent) >= self._enough or size >= _BYTES):
             return []
         self.sent, self._counted, self._bytes = [], 0, 0

@@ -3,7 +3,8 @@
 The engine chooses between the task's partitions as it does elsewhere: the smallest timestamp first. Here it must never choose
 without having seen them all, so a partition is only passed over when what it still has is known to come later:
 
-* Partitions that the task reads itself are never empty before their end.
+* Partitions that the task reads itself are never empty before their end. Where files come first, the task begins to read once
+  the other records have reached the instant at which the files end: until then they are all earlier than what it would read.
 * Records of other tasks come in one stream, ordered by the largest timestamp so far (`Row.reached`). As long as the next one has
   not been reached, a partition that is empty has nothing earlier.
 * Records that come back from the task's own stage, such as the responses of a foreign-key join, must come after what caused
@@ -23,6 +24,7 @@ from millrace.backfill.rows import Row
 from millrace.config import FINAL_RESULTS_INTERVAL, OUTER_JOIN_INTERVAL, StreamsConfig
 from millrace.engine.punctuation import NEVER
 from millrace.engine.task import StreamTask
+from millrace.engine.task_state import IllegalTaskStateError
 from millrace.errors import UnsupportedFeatureError
 from millrace.records import UNKNOWN_TIMESTAMP, OffsetAndMetadata, RawRecord, TaskId, TopicPartition
 from millrace.state.api import StateStore
@@ -32,6 +34,8 @@ _TURN_RECORDS = 1_000
 """How many records a turn has at most."""
 _TURN_BYTES = 16 * 1024 * 1024
 """How many bytes a turn is meant to send and to keep in stores, at most."""
+_LOOK_RECORDS = 64
+"""After how many records a turn ends if it has too many bytes by then."""
 _NO_THROTTLE = {FINAL_RESULTS_INTERVAL: 0, OUTER_JOIN_INTERVAL: 0}
 
 
@@ -57,6 +61,8 @@ class Inputs(NamedTuple):
     """Partitions whose records come from elsewhere."""
     arrivals: Iterator[Arrival]
     """Those records, by `reached`."""
+    until: Mapping[TopicPartition, int] = MappingProxyType({})
+    """For partitions that are in both: an instant before which all is that arrives, and nothing that is read."""
 
 
 def backfill_config(config: StreamsConfig, state_dir: Path) -> StreamsConfig:
@@ -103,7 +109,9 @@ class TaskRun:
         self._collector = collector
         self._unread = dict(inputs.read)
         self._arriving = inputs.arriving
+        """Those of which there may be more."""
         self._arrivals = inputs.arrivals
+        self._until = inputs.until
         self._next = next(inputs.arrivals, None)
         self._wall_clock_punctuators = wall_clock_punctuators
         self._limit = config.uncommitted_max_bytes
@@ -111,10 +119,16 @@ class TaskRun:
         """The largest timestamp processed; known in the end."""
         self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         """What to commit for each partition of which a record was processed; known in the end."""
+        self._now = 0
+        """The latest time that the wall clock has shown: it may be set back, and the engine must not wait for what it showed."""
         self._taken = 0
         """How many records had been processed when the last turn ended."""
         self._turn = 1
         """How many this turn is to have."""
+        self._look_at = _LOOK_RECORDS
+        """How many there will have been when the turn's bytes are looked at."""
+        self._sent = 0
+        """How many bytes had been sent when the last turn ended."""
         self._uncommitted = 0
         """What stores had to commit when the last turn ended."""
         self._punctuations = 0
@@ -161,33 +175,46 @@ class TaskRun:
         Spark may run it again, and use some of its packed rows of both runs: they must not overlap.
         """
         counters = self.task.counters
-        return counters.records_processed == self._taken + self._turn or counters.punctuations != self._punctuations
+        processed = counters.records_processed
+        if processed == self._taken + self._turn or counters.punctuations != self._punctuations:
+            return True
+        if processed < self._look_at:
+            return False
+        self._look_at += _LOOK_RECORDS
+        return self._size() > _TURN_BYTES
+
+    def _size(self) -> int:
+        """Return how many bytes this turn has sent and has in stores."""
+        return self._collector.count_sent() - self._sent + max(0, self.task.uncommitted_bytes() - self._uncommitted)
 
     def _end_turn(self) -> list[Row]:
         """Return what was sent, and begin the next turn: twice as long, unless it would have too many records or bytes then."""
         task, collector, counters = self.task, self._collector, self.task.counters
-        sent, uncommitted = collector.sent_bytes, task.uncommitted_bytes()
-        size = max(0, uncommitted - self._uncommitted)
-        if uncommitted > self._limit:
+        fitting = (counters.records_processed - self._taken) * _TURN_BYTES // max(1, self._size())
+        if task.uncommitted_bytes() > self._limit:
             self._commit()  # before anything is taken: suppressed tables log what has changed
-            uncommitted = task.uncommitted_bytes()
-        rows = collector.take()
-        size += collector.sent_bytes - sent
-        fitting = (counters.records_processed - self._taken) * _TURN_BYTES // max(1, size)
         self._turn = max(1, min(2 * self._turn, _TURN_RECORDS, fitting))
         self._taken, self._punctuations = counters.records_processed, counters.punctuations
-        self._uncommitted = uncommitted
-        return rows
+        self._look_at = self._taken + _LOOK_RECORDS
+        self._sent, self._uncommitted = collector.count_sent(), task.uncommitted_bytes()
+        return collector.take()
 
     def _process_everything(self) -> Iterator[None]:
-        """Process all records, pausing after some."""
+        """Process all records, pausing after some.
+
+        Raises:
+            IllegalTaskStateError: the engine leaves some.
+        """
+        self._end_arrivals()
         while True:
             self._read()
-            if self._next is None:
-                self._wait_for_arrivals(wait=False)
             while self._process(_TURN_RECORDS):
                 yield
             if self._next is None and not self._unread:
+                if left := self.task.buffered():
+                    raise IllegalTaskStateError(
+                        f"task {self.task.task_id} left {left} records of its history unprocessed"
+                    )
                 return
             if self._next is None or self._must_read():
                 continue
@@ -202,17 +229,18 @@ class TaskRun:
     def _read(self) -> None:
         """Read until no partition that the task reads itself is empty before its end.
 
-        Partitions are filled in the same order however their records come in batches: it decides between the same timestamps.
+        One after the other, until it has a record that can be processed. So their order is the same however records come in
+        batches: that of partitions decides between the same timestamps, and records that are dropped may be sent as dead letters.
         """
         task = self.task
         while must_read := self._must_read():
-            for partition in must_read:
-                records = next(filter(None, self._unread[partition]), None)
-                if records is None:
-                    del self._unread[partition]
-                    task.set_lag(partition, 0)
-                else:
-                    task.add_records(partition, records)
+            partition = must_read[0]
+            records = next(filter(None, self._unread[partition]), None)
+            if records is None:
+                del self._unread[partition]
+                task.set_lag(partition, 0)
+                continue
+            task.add_records(partition, records)
             if len(task.input_partitions) > 1:
                 task.next_timestamp()  # drops what has no use, so that more is read before the engine chooses
 
@@ -220,21 +248,32 @@ class TaskRun:
         return [
             partition
             for partition in self._unread
-            if not self.task.buffered(partition) and (self._next is None or partition not in self._arriving)
+            if partition not in self._arriving and not self.task.buffered(partition)
         ]
 
     def _wait_for_arrivals(self, *, wait: bool) -> None:
         """Have the engine wait for partitions that arrive and are empty, or not."""
-        for partition in self._arriving - self._unread.keys() if self._next is None else self._arriving:
+        for partition in self._arriving:
             self.task.set_lag(partition, None if wait else 0)
+
+    def _end_arrivals(self) -> None:
+        """Have the engine wait no more for partitions of which all has arrived, except for what is still to be read of them."""
+        following, until = self._next, self._until
+        ended = self._arriving
+        if following is not None:
+            ended = frozenset(at for at in ended if at in until and until[at] <= following.reached)
+        for partition in ended:
+            self.task.set_lag(partition, None if partition in self._unread else 0)
+        self._arriving -= ended
 
     def _process(self, most: int) -> bool:
         """Process some records; return whether there were any that may be."""
-        task, now = self.task, _now()
+        task = self.task
+        self._now = now = max(self._now, _now())
         before = task.buffered()
         if not before or not task.ready(now):
             return False
-        left = self._taken + self._turn - task.counters.records_processed
+        left = min(self._taken + self._turn, self._look_at) - task.counters.records_processed
         task.process(now, min(most, left))
         task.punctuate_stream_time()
         return task.buffered() < before
@@ -260,6 +299,7 @@ class TaskRun:
             self._collector.reached = max(arrival.reached, self._collector.reached)
             while any(self.task.buffered(partition) for partition, _ in arrival.records) and self._process(1):
                 yield
+        self._end_arrivals()
 
     def _commit(self) -> None:
         self.offsets.update(self.task.prepare_commit())

@@ -28,6 +28,8 @@ from millrace.state.layered_store import changelog_topic, store_serdes
 from millrace.state.value_formats import pack_long
 
 NEVER = 2**63 - 1
+_DIRTY_OVERHEAD = 100
+"""Bytes of memory per key that is marked to be logged, in addition to the key."""
 
 Emit = Callable[[Any, "Change[Any]", RecordContext], None]
 """Gets key, change and the context of the record that caused the change."""
@@ -60,6 +62,7 @@ class SuppressionBuffer:
         self._times: dict[bytes, int] = {}
         self._changes: SortedDict[BufferKey, BufferedChange] = SortedDict()
         self._dirty: dict[bytes, None] = {}
+        self._dirty_bytes = 0
         self._hash_table_size = 16
         self._topic = ""
         self._partition = 0
@@ -89,6 +92,7 @@ class SuppressionBuffer:
             else:
                 log(key, encode_change(self._changes[time, key]) + pack_long(time), None, VERSION_HEADERS)
         self._dirty.clear()
+        self._dirty_bytes = 0
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Do nothing: there is no disk."""
@@ -110,8 +114,8 @@ class SuppressionBuffer:
             self._keep(time, record.key, change)
 
     def uncommitted_bytes(self) -> int:
-        """Return 0: nothing is pending."""
-        return 0
+        """Return what keys take that have changed since the last flush, also those that were emitted."""
+        return self._dirty_bytes
 
     def is_open(self) -> bool:
         """Tell whether the store is usable."""
@@ -123,6 +127,7 @@ class SuppressionBuffer:
         self._times.clear()
         self._changes.clear()
         self._dirty.clear()
+        self._dirty_bytes = 0
         self.min_timestamp = NEVER
         self.buffer_size = 0
 
@@ -194,8 +199,11 @@ class SuppressionBuffer:
         self.min_timestamp = self._changes.peekitem(0)[0][0] if self._changes else NEVER
 
     def _mark_dirty(self, raw: bytes) -> None:
-        """Mark a key to be logged, and grow the simulated hash table of Java."""
+        """Mark a key to be logged, if any are, and grow the simulated hash table of Java."""
+        if self._log is None or raw in self._dirty:
+            return
         self._dirty[raw] = None
+        self._dirty_bytes += _DIRTY_OVERHEAD + len(raw)
         while len(self._dirty) > self._hash_table_size * 0.75:
             self._hash_table_size *= 2
 
