@@ -12,10 +12,11 @@ from tests.backfill.programs import Copied
 from tests.backfill.test_packing import in_order, seen, seen_of, send
 
 from millrace.backfill import packing, publish
-from millrace.backfill.collector import Outputs
+from millrace.backfill.collector import BackfillCollector, Outputs, Topics
 from millrace.backfill.packing import Size, merged
 from millrace.backfill.rows import COLUMNS, PACKED_DDL
 from millrace.backfill.run import BackfillSpec, run_backfill
+from millrace.records import NO_HEADERS, TaskId
 
 TASKS = ("0_0", "0_1", "1_0")
 
@@ -36,6 +37,20 @@ def test_the_last_record_of_each_key_and_all_without_a_key(spark, kafka):
     assert {key: value for key, value in found if key is not None} == {b"k0": 18, b"k1": 16, b"k2": 14}
     assert len(found) == 13
     assert result.outputs == {app.sink: 13}
+
+
+def test_partitions_of_an_output_share_memory(tmp_path):
+    """The last records of keys go to disk before many partitions together have more than a topic may."""
+    none = frozenset()
+    topics = Topics({"out": 8}, none, none, none, none, none, None)
+    collector = BackfillCollector(TaskId(0, 0), tmp_path, topics, outputs=Outputs.LAST, limit_bytes=16_000_000)
+    for number in range(30):
+        collector.send("out", b"k%d" % number, bytes(100_000), number, NO_HEADERS, 0)
+        collector.send("out", b"k%d" % number, bytes(10_000), number, NO_HEADERS, 1)
+    assert [folder.name for folder in tmp_path.iterdir()] == ["out-0"]
+    assert sum(row.packed for row in collector.final_rows(30)) == 60
+    collector.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_rows_of_several_tasks_come_to_the_driver_in_order(spark, monkeypatch):

@@ -17,6 +17,8 @@ from millrace.errors import TopologyError
 from millrace.records import UNKNOWN_TIMESTAMP, Headers, TaskId, TopicPartition, new_tuple
 from millrace.state.api import LogChange
 
+_LEAST_BYTES = 1024 * 1024
+"""How much memory the last records of an output partition may have in any case."""
 _ANY_PARTITION = 2**31 - 1
 """The partitions of a topic that does not exist and is not written: whatever a partitioner chooses is right."""
 
@@ -74,7 +76,7 @@ class BackfillCollector:
         directory: scratch space on disk.
         topics: what is known about topics.
         outputs: what to keep of topics that the application does not read.
-        limit_bytes: memory for the last records of each topic, and for what waits to be packed.
+        limit_bytes: memory for the last records of each topic, shared by its partitions, and for what waits to be packed.
     """
 
     def __init__(self, task: TaskId, directory: Path, topics: Topics, *, outputs: Outputs, limit_bytes: int) -> None:
@@ -234,10 +236,10 @@ class BackfillCollector:
         if changes is None:
             folder = self._directory / f"{partition.topic}-{partition.partition}"
             every = partition.topic in self._topics.versioned
-            deletions = found is self._last or partition.topic in self._topics.numbered
-            changes = found[partition] = CompactedChanges(
-                folder, limit_bytes=self._limit, every=every, deletions=deletions
-            )
+            output = found is self._last
+            limit = max(_LEAST_BYTES, self._limit // self.partition_count(partition.topic)) if output else self._limit
+            deletions = output or partition.topic in self._topics.numbered
+            changes = found[partition] = CompactedChanges(folder, limit_bytes=limit, every=every, deletions=deletions)
         return changes
 
 
