@@ -320,9 +320,9 @@ class _Pass(BackfillStatus):
             )
             status = self.status_of("Stopping", message, self.nothing_is_left, condition)
             return BackfillDecision((), status, events, _MUCH_LATER_S)
-        if self.publication == UNHEARD and self.is_let_go:
+        if self.is_unheard and self.is_let_go:
             return self._end("Failed", f"{message}\n{LET_GO}")
-        what = MAYBE_HALF_PUBLISHED if self.publication == UNHEARD else HALF_PUBLISHED
+        what = MAYBE_HALF_PUBLISHED if self.is_unheard else HALF_PUBLISHED
         return self._end("Failed", f"{message}\n{what}", holds=bool(self.status.holds_app))
 
     def _deletions(self, running: Sequence[Object]) -> tuple[DeleteSparkApplication, ...]:

@@ -24,12 +24,15 @@ IN_ONE_BEFORE: Final = "EarlierInOneTransaction"
 _IN_PARTS: Final = "Publishing"
 _WHOLLY: Final = "Published"
 UNHEARD: Final = "NotHeard"
+UNHEARD_BEFORE: Final = "EarlierNotHeard"
+"""What an earlier attempt has done is not known, so another one finishes it."""
 _PUBLICATIONS: Final[Mapping[str, tuple[Literal["True", "Unknown"], str]]] = {
     IN_ONE: ("True", WHOLE),
     IN_ONE_BEFORE: ("True", WHOLE),
     _IN_PARTS: ("True", PARTS),
     _WHOLLY: ("True", EVERYTHING),
     UNHEARD: ("Unknown", MAYBE_PARTS),
+    UNHEARD_BEFORE: ("Unknown", MAYBE_PARTS),
 }
 """How attempts may have begun to publish: reasons of that condition, with its status and message."""
 STOPPED: Final = "SparkPodsStopped"
@@ -200,12 +203,19 @@ class Situation:
             return IN_ONE
         if answer is None and (self.went_unheard or self.went_unanswered or before == UNHEARD):
             return UNHEARD
+        if answer is None and before == UNHEARD_BEFORE:
+            return UNHEARD_BEFORE
         return IN_ONE_BEFORE if before == IN_ONE_BEFORE else None
 
     @property
     def publishes_in_one(self) -> bool:
         """Whether attempts have published in one transaction each, of which there is all or nothing."""
         return self.publication in {IN_ONE, IN_ONE_BEFORE}
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether nobody knows what an attempt has published, if anything."""
+        return self.publication in {UNHEARD, UNHEARD_BEFORE}
 
     @property
     def publishes(self) -> bool:
@@ -244,7 +254,7 @@ class Situation:
     @property
     def is_unanswered(self) -> bool:
         """Whether it cannot end, because only the brokers know whether half a state is left, and they do not answer."""
-        if self.publication != UNHEARD or self.observed.problem is None:
+        if not self.is_unheard or self.observed.problem is None:
             return False
         # Nothing starts on it then; and a deletion of the application waits for a backfill that has not ended.
         is_harmless = self.app.deleting or (self.desired.deleting and not self.app_starts)

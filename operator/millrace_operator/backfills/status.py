@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from millrace.manifest import Condition, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
-from millrace_operator.backfills.situation import ANSWERED, IN_ONE, IN_ONE_BEFORE, PUBLISHING, UNREADABLE, Situation
+from millrace_operator.backfills.situation import (
+    ANSWERED,
+    IN_ONE,
+    IN_ONE_BEFORE,
+    PUBLISHING,
+    UNHEARD,
+    UNHEARD_BEFORE,
+    UNREADABLE,
+    Situation,
+)
 from millrace_operator.backfills.spark_application import SparkState, shown_state, web_ui_of
 from millrace_operator.reconcile.status import timestamp
 
@@ -79,8 +88,9 @@ class BackfillStatus(Situation):
 
 def conditions_of_next_attempt(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
     """Return the conditions as they are once another attempt was created: what they say of one attempt is that of an earlier."""
+    earlier = {IN_ONE: IN_ONE_BEFORE, UNHEARD: UNHEARD_BEFORE}
     return tuple(
-        item.model_copy(update={"reason": IN_ONE_BEFORE}) if (item.type, item.reason) == (PUBLISHING, IN_ONE) else item
+        item.model_copy(update={"reason": earlier.get(item.reason, item.reason)}) if item.type == PUBLISHING else item
         for item in conditions
         if item.type != UNREADABLE
     )

@@ -650,6 +650,12 @@ def test_cancelled_job_that_is_gone_may_have_published_if_brokers_do_not_answer(
     world.pass_over()
     assert (phases(world), world.status.attempt) == (("Submitted", True), 2)
     assert condition(world, PUBLISHING) == "Unknown"
+    world.spark("start")
+    world.spark("compute")
+    for _ in range(3):
+        world.now += 60
+        world.pass_over()
+    assert (phases(world), world.status.attempt) == (("Computing", True), 2)  # it is not cancelled too
 
 
 def test_attempt_that_publishes_in_one_transaction_after_one_that_went_unheard_is_finished():
