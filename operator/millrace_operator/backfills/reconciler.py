@@ -127,9 +127,8 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
         decision = this.suspend()
     else:
         decision = this.stop() if this.status.phase == "Stopping" else this.follow()
-    if (
-        observed.log_problem
-    ):  # the node of the driver may be away: each attempt to read it occupies a worker until it times out
+    if observed.log_problem:
+        # The node of the driver may be away: each attempt to read the log occupies a worker until it times out.
         decision = replace(decision, again_after=max(decision.again_after or 0.0, _MUCH_LATER_S))
     if FINALIZER in desired.finalizers or desired.deleting:
         return decision
@@ -315,9 +314,8 @@ class _Pass(BackfillStatus):
         if self.is_unanswered:
             what, known = unanswered(self.observed.problem or ""), self.known(ANSWERED)
             condition = self.condition(ANSWERED, "False", "NoAnswer", what)
-            events = (
-                () if known is not None and known.status == "False" else (Event("BrokersDoNotAnswer", what, "Warning"),)
-            )
+            is_told = known is not None and known.status == "False"
+            events = () if is_told else (Event("BrokersDoNotAnswer", what, "Warning"),)
             status = self.status_of("Stopping", message, self.nothing_is_left, condition)
             return BackfillDecision((), status, events, _MUCH_LATER_S)
         if self.is_unheard and self.is_let_go:

@@ -170,18 +170,20 @@ class Situation:
     @property
     def went_unheard(self) -> bool:
         """Whether the latest attempt may have begun to publish without being heard: it may have run, and its log is gone."""
-        # An attempt that has ended or vanished may have run while the operator was away.
-        ended = self.application is None or state_of(self.application) == "Failed"
-        is_followed = self.status.phase in {"Submitted", "Computing"}
-        return is_followed and (self.driver_was_seen or ended) and self.log_is_gone
+        return self.status.phase in {"Submitted", "Computing"} and self._may_have_run and self.log_is_gone
 
     @property
     def went_unanswered(self) -> bool:
         """Whether a job was stopped that may have run, nothing reports what it has done, and neither do the brokers."""
-        ended = self.application is None or state_of(self.application) == "Failed"
-        may_have_run = self.status.phase == "Stopping" and (self.driver_was_seen or ended)
+        is_unknown = self.observed.progress is None and self.observed.problem is not None
         # A log without any report may have lost them all, and an evicted driver's is empty.
-        return may_have_run and self.observed.progress is None and self.observed.problem is not None
+        return self.status.phase == "Stopping" and self._may_have_run and is_unknown
+
+    @property
+    def _may_have_run(self) -> bool:
+        """Whether the latest attempt was seen to run, or may have while the operator was away, as it has ended or vanished."""
+        ended = self.application is None or state_of(self.application) == "Failed"
+        return self.driver_was_seen or ended
 
     @property
     def publication(self) -> str | None:
