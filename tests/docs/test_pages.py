@@ -16,7 +16,7 @@ import pytest
 import yaml
 from tests.waiting import wait_until
 
-from millrace import TopologyTestDriver
+from millrace import KafkaStreams, TopologyTestDriver
 from millrace.dsl import StreamsBuilder
 from millrace.manifest import StreamsApp, StreamsBackfill, StreamsReset
 from millrace.serdes import Serdes
@@ -54,7 +54,12 @@ def run(page: str, broker: str = BROKER) -> dict[str, Any]:
             assert failed == 0
             scope.update(test.globs)
         else:
-            exec(compile(code, page, "exec", dont_inherit=True), scope)
+            try:
+                exec(compile(code, page, "exec", dont_inherit=True), scope)
+            except BaseException:
+                if isinstance(streams := scope.get("streams"), KafkaStreams):
+                    streams.close(60)  # or its threads would run on during other tests
+                raise
     return scope
 
 
