@@ -174,6 +174,7 @@ def test_deletion_completes_while_kafka_is_down(word_count, own_words, policy: s
     app.wait("no pods", lambda: not app.objects("pods"))
 
 
+@pytest.mark.thorough
 def test_orphaned_application_keeps_running_and_is_adopted(word_count, words: Words) -> None:
     """`deletionPolicy: Orphan` leaves everything running, and the same manifest takes it over without a restart."""
     app: Application = word_count(words, replicas=1, deletionPolicy="Orphan")

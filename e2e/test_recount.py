@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from confluent_kafka import Consumer
 from tests.waiting import wait_until
 
@@ -12,6 +13,7 @@ from e2e.support.application import PATIENCE_S, Application
 from e2e.support.word_count import Words
 
 
+@pytest.mark.thorough
 def test_reset_application_counts_from_the_beginning(word_count, words: Words, kafka_topics) -> None:
     """It waits while anybody is in the group; after a dry run it is done: no state is left, and the recount is exact."""
     app: Application = word_count(words, replicas=1)

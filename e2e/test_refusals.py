@@ -143,6 +143,7 @@ def test_unseen_resource_is_in_progress(cluster):
     assert flux_says(world.app()) == "InProgress"
 
 
+@pytest.mark.thorough
 def test_refused_budget_blocks_neither_rolls_nor_scaling(cluster):
     """An admission policy that refuses PodDisruptionBudgets is named; pods start, roll and scale without a budget."""
     world = World(*cluster, "budget")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from tests.waiting import wait_until
 
@@ -46,6 +47,7 @@ def test_wrong_partition_count_is_reported_before_pods_start(word_count, words: 
     assert app.condition("Stalled")["status"] == "False"
 
 
+@pytest.mark.thorough
 def test_replication_factor_below_the_in_sync_minimum_is_reported(word_count, words: Words, admin) -> None:
     """With fewer replicas than min.insync.replicas nothing could ever be written: reported, and the given remedy works."""
     app: Application = word_count(words, replicas=1)
@@ -71,6 +73,7 @@ def test_missing_input_topics_are_named(word_count, words: Words, admin) -> None
     delete(admin, missing)
 
 
+@pytest.mark.thorough
 def test_verify_only_creates_nothing(word_count, words: Words, admin, kafka_topics) -> None:
     """`management: VerifyOnly` names what is missing and how to create it; once others have created it, it is used."""
     app: Application = word_count(words, replicas=1, internalTopics={"management": "VerifyOnly"})

@@ -138,6 +138,7 @@ def test_recreate_replaces_all_pods_at_once(word_count, words: Words) -> None:
     assert not uids(app) & old
 
 
+@pytest.mark.thorough
 def test_missing_image_leaves_running_pods_alone(word_count, words: Words) -> None:
     """What runs keeps running, the condition says why, and a good manifest fixes everything."""
     app: Application = word_count(words, replicas=1, upgrade=QUICK)
@@ -156,6 +157,7 @@ def test_missing_image_leaves_running_pods_alone(word_count, words: Words) -> No
     assert uids(app) == pods
 
 
+@pytest.mark.thorough
 def test_failed_plan_leaves_running_pods_alone(word_count, words: Words) -> None:
     """The condition shows the program's own error, what runs keeps running, and another restartNonce runs the program again."""
     app: Application = word_count(words, replicas=1, upgrade=QUICK)
@@ -261,6 +263,7 @@ def test_incompatible_topology_is_refused_before_a_pod_is_touched(word_count, wo
     anew.wait_exact()
 
 
+@pytest.mark.thorough
 def test_new_topology_is_compared_with_a_first_revision_that_is_not_stable(word_count, words: Words) -> None:
     """Pods that have just started already have state, and suspending them does not change that; reverting the change helps."""
     app: Application = word_count(words, replicas=1, upgrade={"gate": {"minStable": "1h"}})

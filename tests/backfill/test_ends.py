@@ -75,6 +75,7 @@ def go_on(app, tmp_path, program=None):
         streams.close(60, leave_group=True)
 
 
+@pytest.mark.thorough
 def test_result_may_be_larger_than_what_the_driver_takes_at_once(kafka, tmp_path):
     """The driver gets its rows a part at a time, so its memory has to suffice for one part only."""
     app = App(kafka)

@@ -93,6 +93,7 @@ def test_a_fenced_backfill_lets_the_later_one_end(spark, app):
     assert app.table(app.changelog) == dict(app.counts)
 
 
+@pytest.mark.thorough
 def test_a_frozen_backfill_that_goes_on_after_another_has_ended(spark, kafka, tmp_path):
     """Its tasks that have not written yet write nothing more: the changelogs are the later one's."""
     app = App(kafka, partitions=6)

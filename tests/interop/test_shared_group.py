@@ -378,7 +378,7 @@ def test_both_describe_the_same_topology(class_path):
 @pytest.mark.parametrize(
     ("first", "guarantee", "upgrade_from"),
     [
-        ("java", "exactly_once_v2", None),
+        pytest.param("java", "exactly_once_v2", None, marks=pytest.mark.thorough),
         ("python", "exactly_once_v2", "3.3"),
         pytest.param("java", "at_least_once", "4.2", marks=pytest.mark.thorough),
         pytest.param("python", "at_least_once", None, marks=pytest.mark.thorough),

@@ -413,7 +413,7 @@ UNCOMMITTED = {"commit.interval.ms": "30000", "producer.transaction.timeout.ms":
         pytest.param("python", "java", "at_least_once", False, marks=pytest.mark.thorough),
         ("java", "python", "exactly_once_v2", True),
         ("python", "java", "exactly_once_v2", True),
-        ("python", "python", "exactly_once_v2", False),
+        pytest.param("python", "python", "exactly_once_v2", False, marks=pytest.mark.thorough),
     ],
 )
 def test_killed_program_leaves_a_usable_directory(application, java_alone, killed, follower, guarantee, wiped):

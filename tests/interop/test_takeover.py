@@ -100,7 +100,7 @@ def _check_every_count_appears_once(application):
         pytest.param("java", "java", marks=pytest.mark.thorough),
         ("java", "python"),
         ("python", "java"),
-        ("python", "python"),
+        pytest.param("python", "python", marks=pytest.mark.thorough),
     ],
 )
 def test_another_program_takes_over(word_count, first, second, guarantee):
@@ -150,7 +150,9 @@ def test_another_program_takes_over_from_one_that_was_killed(word_count, first, 
     _check_every_count_appears_once(application)
 
 
-@pytest.mark.parametrize(("first", "second"), [("java", "python"), ("python", "java")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("java", "python"), pytest.param("python", "java", marks=pytest.mark.thorough)]
+)
 def test_both_share_a_streams_group(word_count, first, second):
     """With group.protocol=streams both describe the same topology to the brokers, share its tasks, and replace each other."""
     application = word_count(
