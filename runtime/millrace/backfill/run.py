@@ -1,7 +1,7 @@
 """A whole backfill: fix what is read, compute, and publish, in an order in which nothing is written before everything is known.
 
 1. Start the driver's producer, which fences an earlier backfill of the same application.
-2. Check that nobody runs the application, and fix the ends of the history.
+2. Check that no earlier attempt has handed over, that nobody runs the application, and fix the ends of the history.
 3. Compute.
 4. Check that the source topics and the group's offsets are still the same, create the internal topics, and publish.
 """
@@ -147,11 +147,11 @@ def run_backfill(
         publisher = None
         offsets: Mapping[TopicPartition, int] = {}
         if writes:
-            check_group_is_empty(group)
             publisher = stack.enter_context(Publisher(spec.settings, plan, spec.attempt_of))
             if publisher.has_handed_over(group):
                 progress(Phase.SUCCEEDED, {})
                 return BackfillResult(plan, {}, notes=["An earlier attempt has handed over, so nothing was done again"])
+            check_group_is_empty(group)
             # What the application has committed last may be pending where its group has no offsets yet.
             group_offsets(admin, plan.application_id, committed_partitions([plan], admin))
             offsets = group_offsets(admin, plan.application_id)

@@ -77,9 +77,8 @@ class Writer:
             raise
 
     def transaction(self) -> Writer:
-        """Begin a transaction; leaving the block without a commit aborts it."""
+        """Begin a transaction with what is sent first; leaving the block without a commit aborts it."""
         self._expiry = None
-        self._check(self._producer.begin)
         return self
 
     def __enter__(self) -> Self:
@@ -95,7 +94,7 @@ class Writer:
         """Send records; a timestamp of 0 would mean now, and becomes 1 as in the engine."""
         following = iter(records)
         while some := list(islice(following, _POLL_EVERY)):
-            self._begin_expiry()
+            self._begin()
             failure = self._send(target, some)
             self._check(self._producer.poll)  # may know the reason
             if failure is not None:
@@ -135,8 +134,7 @@ class Writer:
 
     def add_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit the offsets of one more group in this transaction."""
-        if offsets:
-            self._begin_expiry()
+        self._begin()
         group = encode_group_metadata(group_id, -1, "", None)
         self._check(lambda: self._producer.add_offsets(offsets, group))
 
@@ -169,9 +167,11 @@ class Writer:
         """Close the producer, maybe while an exception is being handled; see `_send`."""
         in_background("close", self._producer.close).result()
 
-    def _begin_expiry(self) -> None:
-        """Begin to count how long the transaction takes, as brokers do when it gets its first record or offset."""
-        self._expiry = self._expiry or Deadline(self._timeout_ms / 1000)
+    def _begin(self) -> None:
+        """Begin the transaction with its first record or offset: from then on, brokers count how long it takes."""
+        if not self._producer.in_transaction:
+            self._check(self._producer.begin)
+            self._expiry = Deadline(self._timeout_ms / 1000)
 
     def _check(self, call: Callable[[], object]) -> None:
         try:
