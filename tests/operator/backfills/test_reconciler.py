@@ -4,7 +4,7 @@ import contextlib
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.operator.backfills.world import APACHE, FOREIGN, CrashError, World, spec
 
@@ -637,32 +637,97 @@ def test_brokers_are_waited_for_from_when_they_can_be_asked():
     assert phases(world) == ("Failed", False)
 
 
-def test_cancelled_job_that_is_gone_may_have_published_if_brokers_do_not_answer():
-    """It ran when it was last heard of: it is done again, so that there is no half state."""
-    world = running()
+@pytest.mark.parametrize(("attempts", "has_begun"), [(1, False), (1, True), (2, True)])
+def test_cancelled_job_that_is_gone_may_have_published_if_brokers_do_not_answer(attempts, has_begun):
+    """It ran when it was last heard of: only when the brokers answer, it is done again, or ends if there is nothing of it."""
+    world = running(spec=spec(attempts=attempts))
     world.deleted = True
     world.pass_over()
-    world.spark("publish")
+    if has_begun:
+        world.spark("publish")
     world.spark("vanish")
     world.brokers_answer = False
-    world.pass_over()
-    world.now += 60
-    world.pass_over()
-    assert (phases(world), world.status.attempt) == (("Submitted", True), 2)
-    assert condition(world, PUBLISHING) == "Unknown"
-    world.spark("start")
-    world.spark("compute")
-    for _ in range(3):
-        world.now += 60
+    for _ in range(5):
         world.pass_over()
-    assert (phases(world), world.status.attempt) == (("Computing", True), 2)  # it is not cancelled too
+        world.now += 60
+    assert (phases(world), world.status.attempt) == (("Stopping", True), 1)
+    assert (condition(world, PUBLISHING), condition(world, ANSWERED)) == ("Unknown", "False")
+    world.brokers_answer = True
+    world.settle()
+    assert (world.gone, world.half, world.published, world.status.attempt) == (True, False, has_begun, 1 + has_begun)
+
+
+@pytest.mark.parametrize("change", [{"deleted": True}, {"app_changes": {"image": "registry.example/words:2"}}])
+def test_cancelled_job_is_not_done_again_while_brokers_are_silent(change):
+    """Every attempt would be cancelled in the same way, one a minute, and nothing could be deleted."""
+    world = World()
+    advance(world, "Submitted")
+    world.brokers_answer = False
+    for name, value in change.items():
+        setattr(world, name, value)
+    for _ in range(20):
+        world.fail_submission()
+        world.pass_over()
+        world.now += 60
+    assert (phases(world), list(world.applications)) == (("Stopping", True), ["history-1"])
+    world.app_deleting = True
+    world.pass_over()
+    assert world.status.phase == "Failed"
+
+
+def test_retry_that_waits_for_silent_brokers_is_cancelled_with_its_application():
+    """It has failed before that was deleted, and would be done again."""
+    world = World()
+    advance(world, "Submitted")
+    world.brokers_answer = False
+    world.fail_submission()
+    world.pass_over()
+    assert world.status.outcome == "Retry"
+    world.app_deleting = True
+    for _ in range(4):
+        world.pass_over()
+        world.now += 60
+    assert (world.status.phase, list(world.applications)) == ("Failed", ["history-1"])
+
+
+def test_job_that_was_cancelled_before_it_ran_has_published_nothing():
+    """The backfill has deleted its SparkApplication itself, so nobody has to be asked."""
+    world = World()
+    advance(world, "Submitted")
+    world.deleted, world.brokers_answer = True, False
+    for _ in range(5):
+        if not world.gone:
+            world.pass_over()
+        world.now += 60
+    assert (world.gone, world.status.attempt, world.applications) == (True, 1, {})
+    assert world.status.message == "The backfill was deleted. Nothing was published."
+
+
+def test_job_that_started_while_it_was_cancelled_may_have_published():
+    """Its driver was first seen after its SparkApplication was deleted."""
+    world = World()
+    advance(world, "Submitted")
+    world.deleted, world.brokers_answer = True, False
+    for _ in range(2):
+        world.pass_over()
+    assert world.applications == {}
+    world.spark_pods["-1-driver"] = True
+    world.pass_over()
+    assert world.status.spark.driver_pod == "-1-driver"
+    world.spark_pods.clear()
+    for _ in range(3):
+        world.pass_over()
+        world.now += 60
+    assert (phases(world), condition(world, ANSWERED)) == (("Stopping", True), "False")
 
 
 def test_attempt_that_publishes_in_one_transaction_after_one_that_went_unheard_is_finished():
     """There was no half state when it began, and its result comes as a whole."""
     world = running(in_one_transaction=True)
     world.brokers_answer = False
-    world.spark("vanish")
+    world.spark("die")
+    world.spark_pods.clear()
+    world.progress = None
     for _ in range(4):
         world.pass_over()
         world.now += 60
@@ -1052,6 +1117,9 @@ EVENTS = st.one_of(
             "app",
             "unreadable",
             "readable",
+            "silent",
+            "heard",
+            "unsubmitted",
         ]
     ),
     st.tuples(st.just("pass"), st.one_of(st.none(), st.integers(0, 2))),
@@ -1077,10 +1145,19 @@ def happen(world, event):
             world.app_pass()
         case "unreadable" | "readable":
             world.unreadable = event == "unreadable"
+        case "silent" | "heard":
+            world.brokers_answer = event == "heard"
+        case "unsubmitted":
+            world.fail_submission()
         case _:
             world.spark(event)
 
 
+PASS = ("pass", None)
+CANCELLED_UNHEARD = [PASS, "app", PASS, "silent", "delete", *["unsubmitted", PASS, ("wait", 70)] * 20]
+
+
+@example(events=CANCELLED_UNHEARD, attempts=1, in_one_transaction=False)
 @given(st.lists(EVENTS, max_size=40), st.sampled_from([1, 2]), st.booleans())
 def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts, in_one_transaction):
     """Jobs fail and operators die at any moment: nothing or everything is published when the application runs again.
@@ -1093,9 +1170,12 @@ def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts, i
             break
         happen(world, event)
         assert not (world.half and world.pods), "the application runs on half a state"
+    world.brokers_answer = True
     if not world.gone:
         world.settle(passes=400)
     world.app_pass()
+    created = {action.object["metadata"]["name"] for action in world.done if isinstance(action, CreateObject)}
+    assert len(created - {"history.backfill"}) <= attempts + 1, "one that was deleted has one more attempt at most"
     if world.half:
         assert phases(world) == ("Failed", True)
         assert world.pods == 0
