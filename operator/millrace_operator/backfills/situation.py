@@ -141,7 +141,7 @@ class Situation:
         if driver is not None:
             return 0.0 if driver.lives else self.waited_s(driver.ended_at or self.status.phase_time)
         # Without its reports the phase is `Submitted` again, unless it was publishing.
-        is_gone = self.driver_was_seen and self.status.phase in {"Submitted", "Publishing"}
+        is_gone = not self.never_ran and self.status.phase in {"Submitted", "Publishing"}
         return self.waited_s(self.status.phase_time) if is_gone else 0.0
 
     @property

@@ -972,6 +972,27 @@ def test_driver_that_is_gone_while_the_spark_operator_is_away_has_failed():
     assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
 
 
+@pytest.mark.parametrize("has_published", [True, False])
+def test_driver_that_nobody_has_seen_and_that_is_gone_has_failed(has_published):
+    """It came and went with its node while both operators were away, and the SparkApplication says for ever that it runs."""
+    world = World()
+    advance(world, "Submitted")
+    for event in ("start", "compute", *(("publish",) if has_published else ())):
+        world.spark(event)
+    world.spark_pods.clear()
+    world.progress = None
+    for seconds, phase in ((0, "Submitted"), (PATIENCE_S - 1, "Submitted"), (1, "Stopping")):
+        world.now += seconds
+        world.pass_over()
+        assert phases(world) == (phase, True)
+    assert (world.status.outcome, condition(world, PUBLISHING)) == ("Retry", "Unknown")
+    world.pass_over()
+    world.pass_over()
+    assert condition(world, PUBLISHING) == ("True" if has_published else "False")
+    world.settle()
+    assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
+
+
 @pytest.mark.parametrize("answer", [True, False])
 def test_only_transaction_is_not_forgotten_when_the_driver_is_gone_before_its_spark_operator_knows(answer):
     """It was reported, so there is all or nothing, whatever the brokers say."""
