@@ -279,6 +279,9 @@ class _Pass(BackfillStatus):
         exists = self.application is not None and "deletionTimestamp" not in self.application["metadata"]
         if outcome == "Cancelled" and exists and self._may_publish_unheard:  # decided again when its log can be read
             return self._wait_for_the_log("Computing")
+        if outcome == "Cancelled" and exists and self.reports_publishing:  # since that was decided, so it is finished
+            published = self.status_of(*self.progress_of("Running")).model_copy(update={"outcome": None})
+            return BackfillDecision((), published, (), _SOON_S)
         if self.running or self.living:
             what = still_there([item["metadata"]["name"] for item in self.running], self.living)
             condition = self.condition(STOPPED, "False", NEVER_RAN if self.never_ran else "Stopping", what)

@@ -821,6 +821,23 @@ def test_dry_run_is_cancelled_without_its_log():
     assert (world.gone, world.status.attempt, world.applications) == (True, 1, {})
 
 
+@pytest.mark.parametrize("change", [{"deleted": True}, {"app_changes": {"image": "registry.example/words:2"}}])
+@pytest.mark.parametrize("in_one_transaction", [True, False])
+def test_job_that_publishes_before_it_is_stopped_is_not_stopped(change, in_one_transaction):
+    """It was computing when it was decided to cancel it."""
+    world = running(spec=spec(attempts=1), in_one_transaction=in_one_transaction)
+    for name, value in change.items():
+        setattr(world, name, value)
+    world.pass_over()
+    assert (world.status.phase, world.status.outcome) == ("Stopping", "Cancelled")
+    world.spark("publish")
+    world.pass_over()
+    assert (phases(world), world.status.outcome) == (("Publishing", True), None)
+    world.settle()
+    assert (world.status.phase, world.status.attempt, world.published) == ("Succeeded", 1, 1)
+    assert not any(isinstance(action, DeleteSparkApplication) for action in world.done)
+
+
 @pytest.mark.parametrize("then", ["fail", "vanish"])
 def test_job_that_publishes_while_it_is_cancelled_is_finished(then):
     """Its last report shows that it was faster than its deletion; if its log is gone with its pod, the brokers know."""
