@@ -575,7 +575,8 @@ def test_brokers_are_asked_what_a_driver_whose_log_has_no_report_has_published(w
 
 @pytest.mark.parametrize("evicted", [False, True])
 def test_cancelled_job_without_a_report_may_have_published_if_brokers_do_not_answer(world, evicted):
-    """It is done again, so that there is no half state."""
+    """They are asked until they do, so that there is no half state."""
+    world.spec["state"] = "running"
     application = world.submit()
     pod = world.driver(application, "hello\n")
     world.spark_state(application, "RUNNING")
@@ -587,8 +588,10 @@ def test_cancelled_job_without_a_report_may_have_published_if_brokers_do_not_ans
     world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": status})
     world.spark_state(application, "FAILED")
     world.kafka.answer = None
-    check_answer(world, None, "Submitted", True)
-    assert world.status["attempt"] == 2
+    check_answer(world, None, "Stopping", True)
+    world.kafka.answer = "Nothing"
+    world.run()
+    assert (world.status["phase"], world.status["attempt"], world.status.get("holdsApp")) == ("Failed", 1, None)
 
 
 def test_driver_that_ends_while_the_spark_operator_is_away_has_failed(world):
