@@ -97,7 +97,7 @@ class BackfillController:
         return run_pass(ref, failures, lambda: self._pass(ref, resource, desired), partial(self._report_failure, ref))
 
     def _pass(self, ref: ResourceRef, resource: Object, desired: DesiredBackfill) -> float | None:
-        name = desired.spec.app_ref.name if desired.spec else ""
+        name = _name_of_app(resource)
         app = find_app(self.context, desired.namespace, name) if _needs_app(desired) else None
         observed = self._observe(resource, desired, name, app)
         decision = reconcile_backfill(desired, observed)
@@ -331,6 +331,11 @@ class BackfillController:
             write_status(self.context.requests, self.context.resources, BACKFILLS, resource, status)
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
+
+
+def _name_of_app(resource: Object) -> str:
+    """Return the name of a backfill's application, also if the rest of its spec cannot be read."""
+    return str(((resource.get("spec") or {}).get("appRef") or {}).get("name") or "")
 
 
 def _of_attempts(app: DesiredApp, observed: ObservedBackfill) -> DesiredApp:

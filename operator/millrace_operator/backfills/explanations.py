@@ -131,6 +131,14 @@ def unanswered(problem: str) -> str:
     )
 
 
+def unreadable_spec(problems: Sequence[str]) -> str:
+    """Return why a backfill that has begun is left alone: after a rollback, this operator is older than the one that began it."""
+    why = "; ".join(problems) or "no reason is given"
+    return (
+        f"This operator cannot read the spec ({why}): use the version of the operator that began this StreamsBackfill."
+    )
+
+
 def spec_changed(app: str) -> str:
     """Return why a backfill ends that has not published yet."""
     return f"The spec of StreamsApp {app} has changed, so the result would not fit it. Create another StreamsBackfill."

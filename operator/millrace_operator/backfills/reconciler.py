@@ -48,6 +48,7 @@ from millrace_operator.backfills.explanations import (
     still_there,
     strangers,
     unanswered,
+    unreadable_spec,
 )
 from millrace_operator.backfills.model import (
     BackfillDecision,
@@ -122,7 +123,9 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
         if desired.deleting:
             return BackfillDecision((SetFinalizer(present=False),) if FINALIZER in desired.finalizers else ())
         return this.hindrance() or this.begin()
-    if this.unrecorded is not None:
+    if desired.spec is None:
+        decision = this.leave_alone()
+    elif this.unrecorded is not None:
         decision = this.submitted()
     elif this.status.phase == "Suspending":
         decision = this.suspend()
@@ -170,6 +173,17 @@ class _Pass(BackfillStatus):
         return (
             BackfillDecision((DeleteBackfill(self.desired.uid),)) if left <= 0 else BackfillDecision(again_after=left)
         )
+
+    def leave_alone(self) -> BackfillDecision:
+        """Return what to do about a backfill that has begun, whose spec cannot be read: its job is neither stopped nor judged."""
+        what = unreadable_spec(self.desired.problems)
+        if not self.desired.deleting or self.running or self.living:
+            return BackfillDecision((), with_problem(self.desired, self.observed.now, what), (), _MUCH_LATER_S)
+        if self.has_succeeded:
+            return self._end("Succeeded", f"The job has succeeded. {what}")
+        if self.status.holds_app and (self.status.attempt or self.observed.applications):
+            return self._end("Failed", f"{what}\n{MAYBE_HALF_PUBLISHED}", holds=True)
+        return self._end("Failed", what)
 
     def hindrance(self) -> BackfillDecision | None:
         """Return what to do about a backfill that cannot begin, now or ever; None if it can."""

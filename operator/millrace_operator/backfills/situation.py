@@ -248,6 +248,8 @@ class Situation:
         """Whether the brokers are to be asked what was published: no log says so, and nothing is left that may still write."""
         if self.status.phase != "Stopping" or self.status.outcome == "Succeeded" or not self.status.attempt:
             return False
+        if self.desired.spec is None:
+            return False
         # A log without any report may have lost them all before it was first read.
         has_reported = self.observed.log_is_there and self.observed.progress is not None
         unknown = self.publishes or (self.spec.changes_kafka and not has_reported and not self.never_ran)
@@ -293,6 +295,8 @@ class Situation:
     @property
     def conditions_of_publication(self) -> tuple[Condition, ...]:
         """The condition that says how attempts have begun to publish; it is taken back if none has."""
+        if self.desired.spec is None:  # what is known stays
+            return ()
         if (reason := self.publication) is not None:
             value, what = _PUBLICATIONS[reason]
             return (self.condition(PUBLISHING, value, reason, what),)

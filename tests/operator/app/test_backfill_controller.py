@@ -546,6 +546,31 @@ def test_job_that_was_deleted_with_its_backfill_while_no_operator_ran_is_not_don
     assert not world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"]
 
 
+@pytest.mark.parametrize("phase", ["Publishing", "Stopping"])
+def test_deleted_backfill_whose_spec_cannot_be_read_keeps_its_application_stopped(world, phase):
+    """It has begun with a later operator. Its job has failed while it published, and nobody knows what."""
+    world.spec["state"] = "running"
+    application = world.submit()
+    log = '{"backfill": {"state": "Publishing"}}\n'
+    pod = world.driver(application, log)
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
+    world.spark_state(application, "FAILED")
+    if phase == "Stopping":
+        world.run()
+    assert world.status["phase"] == phase
+    path = BACKFILLS.path("default", "history")
+    backfill = world.server.objects[path]
+    world.watch(BACKFILLS, world.server.put(path, {**backfill, "spec": {**backfill["spec"], "later": 1}}))
+    for _ in range(3):
+        world.run()
+    assert (world.status["phase"], world.status["holdsApp"]) == ("Failed", True)
+    assert "This operator cannot read the spec" in world.status["message"]
+    assert world.server.objects[path]["metadata"]["finalizers"] == [FINALIZER]
+
+
 def test_brokers_are_not_asked_what_the_log_of_a_driver_says(world):
     """It was read to its end, so nobody has to guess."""
     application = world.submit()

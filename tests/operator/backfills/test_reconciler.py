@@ -1137,6 +1137,65 @@ def test_finished_backfill_is_deleted_when_its_time_to_live_is_over():
     assert world.gone
 
 
+def unread(world):
+    """Return what a pass decides whose operator cannot read the spec."""
+    desired, observed = world.look()
+    return reconcile_backfill(replace(desired, spec=None, problems=("spec.new: unknown field",)), observed)
+
+
+@pytest.mark.parametrize("phase", ["Suspending", "Submitted", "Computing", "Publishing", "Stopping"])
+def test_backfill_whose_spec_cannot_be_read_is_left_alone(phase):
+    """The operator was rolled back meanwhile to a version that does not know a field of it."""
+    world = World()
+    while world.status is None or world.status.phase != phase:
+        world.pass_over()
+        world.app_pass()
+        for event in ("start", "compute", *(("publish",) if phase == "Publishing" else ())):
+            world.spark(event)
+        if phase == "Stopping" and world.status.phase == "Computing":
+            world.deleted = True
+    before = world.status
+    decision = unread(world)
+    assert (decision.actions, decision.again_after, decision.status.phase) == ((), 30, phase)
+    problem = "This operator cannot read the spec (spec.new: unknown field): use the version of the operator that began"
+    stopped = [item.message for item in decision.status.conditions if item.type == "SparkPodsStopped"]
+    assert (stopped[0] if phase == "Stopping" else decision.status.message).startswith(problem)
+    assert decision.status.model_copy(update={"message": None, "conditions": ()}) == before.model_copy(
+        update={"message": None, "conditions": ()}
+    )
+    world.settle()
+    assert world.status.phase == ("Failed" if phase == "Stopping" else "Succeeded")
+
+
+@pytest.mark.parametrize(
+    ("events", "phase", "held"),
+    [
+        (None, "Failed", None),
+        (("publish", "fail"), "Failed", True),
+        (("publish", "vanish"), "Failed", True),
+        (("publish", "succeed"), "Succeeded", None),
+        (("publish",), "Publishing", True),
+    ],
+)
+def test_deleted_backfill_whose_spec_cannot_be_read_ends_with_its_job(events, phase, held):
+    """Nobody knows what a job has published that has not succeeded, so the application stays stopped."""
+    if events is None:
+        world = World()
+        world.pass_over()
+        phase, world.deleted = "Failed", True
+    else:
+        world = running()
+        world.spark("publish")
+        world.pass_over()
+        world.deleted = True
+        for event in events:
+            world.spark(event)
+    status = unread(world).status
+    assert (status.phase, status.holds_app) == (phase, held)
+    assert "This operator cannot read the spec" in status.message
+    assert [item.status for item in status.conditions if item.type == PUBLISHING] == ["True"] * (events is not None)
+
+
 EVENTS = st.one_of(
     st.sampled_from(
         [
