@@ -202,7 +202,7 @@ class Situation:
         known, progress, answer = self.known(PUBLISHING), self.observed.progress, self.observed.published
         before = known.reason if known is not None and known.status != "False" else None
         in_parts = progress is not None and progress.has_published and not progress.in_one_transaction
-        if answer == "Everything" or before == _WHOLLY:
+        if self.has_succeeded or before == _WHOLLY:
             return _WHOLLY
         if in_parts or before == _IN_PARTS or answer == "Parts":
             return _IN_PARTS

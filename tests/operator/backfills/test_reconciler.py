@@ -878,6 +878,26 @@ def test_success_tells_what_was_computed_once_the_log_can_be_read():
     assert world.status.message.startswith("The state is computed and published: 7 records in 1 store.")
 
 
+@pytest.mark.parametrize("in_one_transaction", [False, True])
+@pytest.mark.parametrize("log", ["read", "unread", "gone"])
+def test_condition_of_publication_says_that_everything_is_published_after_success(log, in_one_transaction):
+    """Whatever it said while the job published, or when nobody could read what the job said."""
+    world = running(in_one_transaction=in_one_transaction)
+    world.spark("publish")
+    if log == "read":
+        world.pass_over()
+    world.spark("succeed")
+    world.unreadable = log == "unread"
+    if log == "gone":
+        world.spark_pods.clear()
+        world.progress = None
+    for _ in range(2):
+        world.pass_over()
+    assert phases(world) == ("Succeeded", False)
+    published = next(item for item in world.status.conditions if item.type == PUBLISHING)
+    assert (published.status, published.message) == ("True", "The brokers have all results of this backfill.")
+
+
 @pytest.mark.parametrize("deleted", [False, True])
 def test_driver_that_has_succeeded_and_does_not_end_is_deleted_after_a_while(deleted):
     """A thread of the program's may keep it from ending; what it has handed over is there, so the application continues."""
