@@ -28,7 +28,7 @@ from millrace_operator.app.operations import (
     unfinished_before,
     write_operation_status,
 )
-from millrace_operator.backfills.explanations import unlisted
+from millrace_operator.backfills.explanations import unlisted, unread_log
 from millrace_operator.backfills.model import (
     BackfillAction,
     CreateObject,
@@ -239,7 +239,7 @@ class BackfillController:
                     return text, ""
         except ApiError as error:
             log.info("the log of pod %s cannot be read: %s", name, error)
-            return "", f"The log of pod {name} cannot be read: {error}"
+            return "", unread_log(name, str(error))
         has_reported = desired.status is not None and desired.status.phase in {"Computing", "Publishing"}
         return text, f"The end of the log of pod {name} has no report of the job." if has_reported else ""
 

@@ -328,7 +328,8 @@ class _Pass(BackfillStatus):
         if self.publishes_in_one:
             return self._end("Failed", f"{message}\n{WHOLE_OR_NOTHING}")
         if self.is_unanswered:
-            what, known = unanswered(self.observed.problem or ""), self.known(ANSWERED)
+            what = unanswered(self.observed.problem or "", deleted=self.desired.deleting)
+            known = self.known(ANSWERED)
             condition = self.condition(ANSWERED, "False", "NoAnswer", what)
             is_told = known is not None and known.status == "False"
             events = () if is_told else (Event("BrokersDoNotAnswer", what, "Warning"),)

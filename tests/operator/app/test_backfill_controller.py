@@ -697,6 +697,7 @@ def test_log_that_cannot_be_read_once_says_nothing(world):
     assert world.status["phase"] == "Computing"
     assert conditions["DriverLogUnreadable"]["status"] == "True"
     assert "The log of pod history-1-driver cannot be read: " in conditions["DriverLogUnreadable"]["message"]
+    assert world.status["message"].endswith("If the node of a pod is gone for good, delete the pod by force.")
     assert world.run() == 30.0, "each pass would occupy a worker until the kubelet's time is up"
     world.driver(application, log)
     world.delete()

@@ -608,9 +608,13 @@ def test_backfill_that_waits_for_an_answer_goes_when_its_user_deletes_it():
 def test_backfill_that_was_deleted_before_brokers_were_silent_waits_for_them(change):
     """Nobody has read why it waits. It goes when its application would not start on half a state any more."""
     world = unanswered()
+    said = next(item for item in world.status.conditions if item.type == ANSWERED).message
+    assert said.endswith("If it is only deleted, the application continues, perhaps from half a state.")
     world.deleted = True
     world.pass_over()
     assert phases(world) == ("Stopping", True)
+    said = next(item for item in world.status.conditions if item.type == ANSWERED).message
+    assert said.endswith("was deleted before, goes when the brokers answer or the application is suspended.")
     for name, value in change.items():
         setattr(world, name, value)
     for _ in range(2):
