@@ -315,6 +315,8 @@ class _Pass(BackfillStatus):
         if self.publishes and outcome != "Succeeded" and not (outcome == "Retry" and may_submit):
             return self._failed_while_publishing(message)
         match outcome:
+            case "Retry" if self.has_news_of_publication:  # the next attempt does not say what earlier ones have done
+                return BackfillDecision((), self.status_of("Stopping", message, self.nothing_is_left), (), _SOON_S)
             case "Retry":
                 return self._submit()
             case "Succeeded" | "Refused":

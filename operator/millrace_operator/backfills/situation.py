@@ -304,6 +304,13 @@ class Situation:
         return () if known is None else (self.condition(PUBLISHING, "False", "NothingPublished", NOTHING),)
 
     @property
+    def has_news_of_publication(self) -> bool:
+        """Whether it became known in this pass how attempts have begun to publish, or that none has."""
+        known = self.known(PUBLISHING)
+        before = None if known is None else (known.status, known.reason)
+        return any((item.status, item.reason) != before for item in self.conditions_of_publication)
+
+    @property
     def is_kept(self) -> bool:
         """Whether the backfill stays although it was deleted: its application would start on the half state that it has left.
 

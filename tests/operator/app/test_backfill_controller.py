@@ -502,8 +502,9 @@ def test_job_that_begins_to_publish_while_it_is_cancelled_is_finished(world):
     world.kafka.answer = "Parts"
     del world.server.objects[PODS.path("default", pod["metadata"]["name"])]
     world.run()
-    assert (world.status["phase"], world.status["attempt"], world.status["holdsApp"]) == ("Submitted", 2, True)
     assert len(world.kafka.asked) == 1
+    world.run()
+    assert (world.status["phase"], world.status["attempt"], world.status["holdsApp"]) == ("Submitted", 2, True)
     published = next(item for item in world.status["conditions"] if item["type"] == "PublicationBegun")
     assert (published["status"], published["reason"]) == ("True", "Publishing")
 

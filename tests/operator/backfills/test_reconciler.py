@@ -953,6 +953,31 @@ def test_operator_that_died_while_it_submitted_finds_its_attempt(number):
     assert not any(isinstance(action, DeleteSparkApplication) for action in world.done)
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_answer_of_the_brokers_outlives_an_operator_that_dies_while_it_submits(deleted):
+    """The next attempt's log does not say what earlier ones have published, and it could still be cancelled for that."""
+    world = World()
+    advance(world, "Submitted")
+    for event in ("start", "compute", "publish", "die"):
+        world.spark(event)
+    world.executors_end()
+    world.progress = None  # its log is empty, as that of a pod that was evicted
+    world.pass_over()
+    assert (world.status.outcome, condition(world, PUBLISHING)) == ("Retry", None)
+    while "history-2" not in world.applications:
+        desired, observed = world.look()
+        creates = any(isinstance(item, CreateObject) for item in reconcile_backfill(desired, observed).actions)
+        with contextlib.suppress(CrashError):
+            world.pass_over(crash_after=2 if creates else None)
+    world.deleted = deleted
+    for event in ("start", "compute"):
+        world.spark(event)
+    world.pass_over()
+    assert condition(world, PUBLISHING) == "True"
+    world.settle()
+    assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
+
+
 def test_spark_application_that_nobody_starts_is_given_up():
     """The application does not stay stopped for a Spark operator that watches other namespaces."""
     world = World()
