@@ -87,6 +87,11 @@ def obstacle_of(app: DesiredApp, claimants: Sequence[str], *, is_planned: bool) 
     return None
 
 
+def still_known(app: str, backfill: str) -> str:
+    """Return why a backfill waits whose application has been stopped for an earlier one of its name, and may just be starting."""
+    return f"StreamsApp {app} has not noticed yet that an earlier StreamsBackfill {backfill} is gone."
+
+
 def activity_of(backfill: str, app: DesiredApp, view: ChildrenView, observed: ObservedBackfill) -> str | None:
     """Return why an application may still write; None if it has stopped and nobody is in its group.
 

@@ -45,6 +45,7 @@ from millrace_operator.backfills.explanations import (
     not_started,
     obstacle_of,
     spec_changed,
+    still_known,
     still_there,
     strangers,
     unanswered,
@@ -200,6 +201,8 @@ class _Pass(BackfillStatus):
             return self._wait(obstacle)
         if (waiting := self._wait_for_spark()) is not None or not self.spec.changes_kafka:
             return waiting
+        if self.app.status is not None and self.app.status.backfill == self.desired.name:
+            return self._wait(still_known(self.app.name, self.desired.name))
         if self.observed.members is None:
             return self._wait(self.observed.problem or "The brokers have not been asked yet.")
         if foreign := members_of(self.app, self.view, self.observed, own=False):

@@ -81,6 +81,19 @@ def test_nothing_is_computed_until_the_application_knows(seen):
     assert "is being stopped" in world.status.message
 
 
+def test_application_that_knows_an_earlier_backfill_of_the_name_has_not_stopped_for_this_one():
+    """The earlier one has left half a state and was replaced: a pass that began after that may be starting pods."""
+    world = World(pods=0, app_sees="history")
+    world.pass_over()
+    assert phases(world) == ("Waiting", False)
+    assert "an earlier StreamsBackfill history is gone" in world.status.message
+    world.app_pass()
+    world.pass_over()
+    assert phases(world) == ("Suspending", True)
+    world.settle()
+    assert world.status.phase == "Succeeded"
+
+
 def test_backfill_waits_for_members_of_pods_that_have_stopped():
     """A static member stays in the group for a while after its pod."""
     left = ActiveMember("m-1", "app-0.u-1", "app-0.u-StreamThread-1-consumer", "/10.0.0.1")
