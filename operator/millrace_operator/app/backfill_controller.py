@@ -28,7 +28,7 @@ from millrace_operator.app.operations import (
     unfinished_before,
     write_operation_status,
 )
-from millrace_operator.backfills.explanations import unlisted
+from millrace_operator.backfills.explanations import unlisted, unread_log
 from millrace_operator.backfills.model import (
     BackfillAction,
     CreateObject,
@@ -97,7 +97,7 @@ class BackfillController:
         return run_pass(ref, failures, lambda: self._pass(ref, resource, desired), partial(self._report_failure, ref))
 
     def _pass(self, ref: ResourceRef, resource: Object, desired: DesiredBackfill) -> float | None:
-        name = desired.spec.app_ref.name if desired.spec else ""
+        name = _name_of_app(resource)
         app = find_app(self.context, desired.namespace, name) if _needs_app(desired) else None
         observed = self._observe(resource, desired, name, app)
         decision = reconcile_backfill(desired, observed)
@@ -239,7 +239,7 @@ class BackfillController:
                     return text, ""
         except ApiError as error:
             log.info("the log of pod %s cannot be read: %s", name, error)
-            return "", f"The log of pod {name} cannot be read: {error}"
+            return "", unread_log(name, str(error))
         has_reported = desired.status is not None and desired.status.phase in {"Computing", "Publishing"}
         return text, f"The end of the log of pod {name} has no report of the job." if has_reported else ""
 
@@ -331,6 +331,11 @@ class BackfillController:
             write_status(self.context.requests, self.context.resources, BACKFILLS, resource, status)
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
+
+
+def _name_of_app(resource: Object) -> str:
+    """Return the name of a backfill's application, also if the rest of its spec cannot be read."""
+    return str(((resource.get("spec") or {}).get("appRef") or {}).get("name") or "")
 
 
 def _of_attempts(app: DesiredApp, observed: ObservedBackfill) -> DesiredApp:

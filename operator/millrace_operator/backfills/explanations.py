@@ -27,6 +27,7 @@ MAYBE_HALF_PUBLISHED: Final = (
     "Nobody knows whether results were being published, so changelogs and offsets may not fit each other. "
     f"{_UNTIL_IT_IS_DELETED}"
 )
+_IF_ITS_NODE_IS_LOST: Final = "If the node of a pod is gone for good, delete the pod by force."
 LET_GO: Final = "It was deleted while the brokers did not say what it has published, so the application continues."
 PARTS: Final = "Results may be published in part, so it is finished now."
 MAYBE_PARTS: Final = (
@@ -86,6 +87,11 @@ def obstacle_of(app: DesiredApp, claimants: Sequence[str], *, is_planned: bool) 
     return None
 
 
+def still_known(app: str, backfill: str) -> str:
+    """Return why a backfill waits whose application has been stopped for an earlier one of its name, and may just be starting."""
+    return f"StreamsApp {app} has not noticed yet that an earlier StreamsBackfill {backfill} is gone."
+
+
 def activity_of(backfill: str, app: DesiredApp, view: ChildrenView, observed: ObservedBackfill) -> str | None:
     """Return why an application may still write; None if it has stopped and nobody is in its group.
 
@@ -122,12 +128,33 @@ def members_of(app: DesiredApp, view: ChildrenView, observed: ObservedBackfill, 
     ]
 
 
-def unanswered(problem: str) -> str:
-    """Return why a backfill does not end, and what to do if the brokers will never answer."""
-    return (
+def unanswered(problem: str, *, deleted: bool) -> str:
+    """Return why a backfill does not end, and what to do if the brokers will never answer.
+
+    Args:
+        problem: Why they do not.
+        deleted: Whether the backfill was deleted before it said so.
+    """
+    what = (
         f"The brokers do not say what was published: {problem.rstrip('.')}. They are asked until they do, and the application "
-        "stays stopped. If they never will, suspend the application (spec.state), delete this StreamsBackfill, and create a "
-        "StreamsReset or another StreamsBackfill. If it is only deleted, the application continues, perhaps from half a state."
+        "stays stopped. If they never will, suspend the application (spec.state)"
+    )
+    if deleted:
+        return (
+            f"{what} and create a StreamsReset or another StreamsBackfill. This StreamsBackfill, which was deleted before, goes "
+            "when the brokers answer or the application is suspended."
+        )
+    return (
+        f"{what}, delete this StreamsBackfill, and create a StreamsReset or another StreamsBackfill. If it is only deleted, the "
+        "application continues, perhaps from half a state."
+    )
+
+
+def unreadable_spec(problems: Sequence[str]) -> str:
+    """Return why a backfill that has begun is left alone: after a rollback, this operator is older than the one that began it."""
+    why = "; ".join(problems) or "no reason is given"
+    return (
+        f"This operator cannot read the spec ({why}): use the version of the operator that began this StreamsBackfill."
     )
 
 
@@ -152,8 +179,18 @@ def still_there(applications: Sequence[str], pods: Sequence[str]) -> str:
         pods: The pods that may still write.
     """
     if pods:
-        return f"Still there: {listed(pods)}. If the node of a pod is gone for good, delete the pod by force."
+        return f"Still there: {listed(pods)}. {_IF_ITS_NODE_IS_LOST}"
     return f"SparkApplication {listed(applications)} has not ended: check that its Spark operator runs."
+
+
+def unread_log(pod: str, problem: str) -> str:
+    """Return why the log of a driver cannot be read, and what to do if it never will be.
+
+    Args:
+        pod: The driver's pod.
+        problem: What the API server said.
+    """
+    return f"The log of pod {pod} cannot be read: {problem.rstrip('.')}. {_IF_ITS_NODE_IS_LOST}"
 
 
 def strangers(app: str, members: Sequence[ActiveMember]) -> str:

@@ -19,7 +19,8 @@ which there is all or nothing.
 What the job reports is read from its driver's log, which the API server gets from the driver's node. If it cannot be read, that
 says nothing; only a log that is gone, with its pod or for minutes after its driver has ended, may have said `Publishing`. In this
 case the brokers are asked what was published: before the application is let go or the job is done again, and once nothing is left
-that may still write. If they do not answer, the job is done again if it may be; otherwise the backfill asks until they do.
+that may still write. If they do not answer, a job that has failed is done again if it may be; otherwise, and if it was cancelled,
+the backfill asks until they do.
 
 Each attempt is a SparkApplication with a name of its own. One that has disappeared is never created again under its name.
 """
@@ -44,9 +45,11 @@ from millrace_operator.backfills.explanations import (
     not_started,
     obstacle_of,
     spec_changed,
+    still_known,
     still_there,
     strangers,
     unanswered,
+    unreadable_spec,
 )
 from millrace_operator.backfills.model import (
     BackfillDecision,
@@ -58,7 +61,7 @@ from millrace_operator.backfills.model import (
     ObservedBackfill,
 )
 from millrace_operator.backfills.progress import summary
-from millrace_operator.backfills.situation import ANSWERED, STOPPED, UNHEARD, UNREADABLE, Situation
+from millrace_operator.backfills.situation import ANSWERED, NEVER_RAN, STOPPED, UNHEARD, UNREADABLE, Situation
 from millrace_operator.backfills.spark_application import (
     Attempt,
     application_name,
@@ -121,7 +124,9 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
         if desired.deleting:
             return BackfillDecision((SetFinalizer(present=False),) if FINALIZER in desired.finalizers else ())
         return this.hindrance() or this.begin()
-    if this.unrecorded is not None:
+    if desired.spec is None:
+        decision = this.leave_alone()
+    elif this.unrecorded is not None:
         decision = this.submitted()
     elif this.status.phase == "Suspending":
         decision = this.suspend()
@@ -170,6 +175,17 @@ class _Pass(BackfillStatus):
             BackfillDecision((DeleteBackfill(self.desired.uid),)) if left <= 0 else BackfillDecision(again_after=left)
         )
 
+    def leave_alone(self) -> BackfillDecision:
+        """Return what to do about a backfill that has begun, whose spec cannot be read: its job is neither stopped nor judged."""
+        what = unreadable_spec(self.desired.problems)
+        if not self.desired.deleting or self.running or self.living:
+            return BackfillDecision((), with_problem(self.desired, self.observed.now, what), (), _MUCH_LATER_S)
+        if self.has_succeeded:
+            return self._end("Succeeded", f"The job has succeeded. {what}")
+        if self.status.holds_app and (self.status.attempt or self.observed.applications):
+            return self._end("Failed", f"{what}\n{MAYBE_HALF_PUBLISHED}", holds=True)
+        return self._end("Failed", what)
+
     def hindrance(self) -> BackfillDecision | None:
         """Return what to do about a backfill that cannot begin, now or ever; None if it can."""
         if self.desired.spec is None:
@@ -185,6 +201,8 @@ class _Pass(BackfillStatus):
             return self._wait(obstacle)
         if (waiting := self._wait_for_spark()) is not None or not self.spec.changes_kafka:
             return waiting
+        if self.app.status is not None and self.app.status.backfill == self.desired.name:
+            return self._wait(still_known(self.app.name, self.desired.name))
         if self.observed.members is None:
             return self._wait(self.observed.problem or "The brokers have not been asked yet.")
         if foreign := members_of(self.app, self.view, self.observed, own=False):
@@ -254,17 +272,15 @@ class _Pass(BackfillStatus):
         if self.log_is_late:
             return self._wait_for_the_log(self.status.phase or "Submitted")
         number, name = self.status.attempt or 1, (self.status.spark or SparkStatus()).name
-        may_retry = number < self.spec.attempts or self.is_taken_along
         if application is None:
             by = "with the backfill" if self.desired.deleting else "by somebody"
-            why = f"SparkApplication {name} was deleted {by}."
-            return self._stopping("Cancelled" if may_retry else "Failed", why)
+            return self._stopping("Cancelled", f"SparkApplication {name} was deleted {by}.")
         if state == "Failed" or self.driver_ended_s >= PATIENCE_S:  # its Spark operator may be away
             why = (progress.message if progress else "") or self.observed.last_words or error_of(application)
             why = why or "its driver says nothing"
             if progress is not None and progress.state == "Refused":
                 return self._stopping("Refused", why)
-            return self._stopping("Retry" if may_retry else "Failed", f"Attempt {number} failed: {why}")
+            return self._stopping("Retry" if self.may_retry else "Failed", f"Attempt {number} failed: {why}")
         if state == "New" and not self.has_started and self.waited_s(self.status.phase_time) >= PATIENCE_S:
             driver = next((pod for pod in self.pods if pod.is_driver), None)
             return self._stopping("Failed", not_started(self.desired.namespace, name or "", driver, PATIENCE_S / 60))
@@ -280,9 +296,12 @@ class _Pass(BackfillStatus):
         exists = self.application is not None and "deletionTimestamp" not in self.application["metadata"]
         if outcome == "Cancelled" and exists and self._may_publish_unheard:  # decided again when its log can be read
             return self._wait_for_the_log("Computing")
+        if outcome == "Cancelled" and exists and self.reports_publishing:  # since that was decided, so it is finished
+            published = self.status_of(*self.progress_of("Running")).model_copy(update={"outcome": None})
+            return BackfillDecision((), published, (), _SOON_S)
         if self.running or self.living:
             what = still_there([item["metadata"]["name"] for item in self.running], self.living)
-            condition = self.condition(STOPPED, "False", "Stopping", what)
+            condition = self.condition(STOPPED, "False", NEVER_RAN if self.never_ran else "Stopping", what)
             actions = self._deletions([] if outcome == "Succeeded" else self.running)
             return BackfillDecision(actions, self.status_of("Stopping", message, condition), (), _SOON_S)
         if self.waits_for_brokers:
@@ -291,14 +310,16 @@ class _Pass(BackfillStatus):
 
     def _stopped(self, outcome: str, message: str) -> BackfillDecision:
         """Return what to do once no Spark pod is left: end as decided, or try again."""
-        if outcome == "Cancelled" and self.publishes:  # it had begun, so it is finished
-            outcome = "Retry"
+        if outcome == "Cancelled" and self.publishes and not self.is_unheard:  # it had begun, so it is finished
+            outcome = "Retry" if self.may_retry else "Failed"
         may_submit = self.observed.app is not None and self._spec_of_attempts is not None
-        if self.publishes and (outcome in {"Failed", "Refused"} or (outcome == "Retry" and not may_submit)):
+        if outcome == "Retry" and (overtaken := self._overtaken()) is not None:
+            return overtaken
+        if self.publishes and outcome != "Succeeded" and not (outcome == "Retry" and may_submit):
             return self._failed_while_publishing(message)
         match outcome:
-            case "Retry" if not self.publishes and (overtaken := self._overtaken()) is not None:
-                return overtaken
+            case "Retry" if self.has_news_of_publication:  # the next attempt does not say what earlier ones have done
+                return BackfillDecision((), self.status_of("Stopping", message, self.nothing_is_left), (), _SOON_S)
             case "Retry":
                 return self._submit()
             case "Succeeded" | "Refused":
@@ -312,7 +333,8 @@ class _Pass(BackfillStatus):
         if self.publishes_in_one:
             return self._end("Failed", f"{message}\n{WHOLE_OR_NOTHING}")
         if self.is_unanswered:
-            what, known = unanswered(self.observed.problem or ""), self.known(ANSWERED)
+            what = unanswered(self.observed.problem or "", deleted=self.desired.deleting)
+            known = self.known(ANSWERED)
             condition = self.condition(ANSWERED, "False", "NoAnswer", what)
             is_told = known is not None and known.status == "False"
             events = () if is_told else (Event("BrokersDoNotAnswer", what, "Warning"),)

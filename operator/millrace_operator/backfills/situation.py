@@ -24,18 +24,17 @@ IN_ONE_BEFORE: Final = "EarlierInOneTransaction"
 _IN_PARTS: Final = "Publishing"
 _WHOLLY: Final = "Published"
 UNHEARD: Final = "NotHeard"
-UNHEARD_BEFORE: Final = "EarlierNotHeard"
-"""What an earlier attempt has done is not known, so another one finishes it."""
 _PUBLICATIONS: Final[Mapping[str, tuple[Literal["True", "Unknown"], str]]] = {
     IN_ONE: ("True", WHOLE),
     IN_ONE_BEFORE: ("True", WHOLE),
     _IN_PARTS: ("True", PARTS),
     _WHOLLY: ("True", EVERYTHING),
     UNHEARD: ("Unknown", MAYBE_PARTS),
-    UNHEARD_BEFORE: ("Unknown", MAYBE_PARTS),
 }
 """How attempts may have begun to publish: reasons of that condition, with its status and message."""
 STOPPED: Final = "SparkPodsStopped"
+NEVER_RAN: Final = "DriverNotStarted"
+"""Why pods stop of a SparkApplication that is deleted before its driver was started: a reason of that condition."""
 UNREADABLE: Final = "DriverLogUnreadable"
 ANSWERED: Final = "BrokersAnswered"
 LOG_PATIENCE_S: Final = 300.0
@@ -142,7 +141,7 @@ class Situation:
         if driver is not None:
             return 0.0 if driver.lives else self.waited_s(driver.ended_at or self.status.phase_time)
         # Without its reports the phase is `Submitted` again, unless it was publishing.
-        is_gone = self.driver_was_seen and self.status.phase in {"Submitted", "Publishing"}
+        is_gone = not self.never_ran and self.status.phase in {"Submitted", "Publishing"}
         return self.waited_s(self.status.phase_time) if is_gone else 0.0
 
     @property
@@ -170,20 +169,27 @@ class Situation:
     @property
     def went_unheard(self) -> bool:
         """Whether the latest attempt may have begun to publish without being heard: it may have run, and its log is gone."""
-        return self.status.phase in {"Submitted", "Computing"} and self._may_have_run and self.log_is_gone
+        return self.status.phase in {"Submitted", "Computing"} and not self.never_ran and self.log_is_gone
 
     @property
     def went_unanswered(self) -> bool:
         """Whether a job was stopped that may have run, nothing reports what it has done, and neither do the brokers."""
         is_unknown = self.observed.progress is None and self.observed.problem is not None
         # A log without any report may have lost them all, and an evicted driver's is empty.
-        return self.status.phase == "Stopping" and self._may_have_run and is_unknown
+        return self.status.phase == "Stopping" and not self.never_ran and is_unknown
 
     @property
-    def _may_have_run(self) -> bool:
-        """Whether the latest attempt was seen to run, or may have while the operator was away, as it has ended or vanished."""
-        ended = self.application is None or state_of(self.application) == "Failed"
-        return self.driver_was_seen or ended
+    def never_ran(self) -> bool:
+        """Whether the latest attempt's driver was not started: not yet, or not before the backfill deleted its SparkApplication.
+
+        One that has ended or vanished otherwise may have run while the operator was away.
+        """
+        if self.driver_was_seen or self.has_started:
+            return False
+        if self.application is not None:
+            return state_of(self.application) == "New"
+        known = self.known(STOPPED)
+        return known is not None and known.reason == NEVER_RAN
 
     @property
     def publication(self) -> str | None:
@@ -196,7 +202,7 @@ class Situation:
         known, progress, answer = self.known(PUBLISHING), self.observed.progress, self.observed.published
         before = known.reason if known is not None and known.status != "False" else None
         in_parts = progress is not None and progress.has_published and not progress.in_one_transaction
-        if answer == "Everything" or before == _WHOLLY:
+        if self.has_succeeded or before == _WHOLLY:
             return _WHOLLY
         if in_parts or before == _IN_PARTS or answer == "Parts":
             return _IN_PARTS
@@ -205,8 +211,6 @@ class Situation:
             return IN_ONE
         if answer is None and (self.went_unheard or self.went_unanswered or before == UNHEARD):
             return UNHEARD
-        if answer is None and before == UNHEARD_BEFORE:
-            return UNHEARD_BEFORE
         return IN_ONE_BEFORE if before == IN_ONE_BEFORE else None
 
     @property
@@ -217,7 +221,7 @@ class Situation:
     @property
     def is_unheard(self) -> bool:
         """Whether nobody knows what an attempt has published, if anything."""
-        return self.publication in {UNHEARD, UNHEARD_BEFORE}
+        return self.publication == UNHEARD
 
     @property
     def publishes(self) -> bool:
@@ -226,22 +230,29 @@ class Situation:
 
     @property
     def is_taken_along(self) -> bool:
-        """Whether a job that publishes ends because its backfill was deleted in the foreground, with all that it owns.
+        """Whether a job that publishes ends because its backfill was deleted: with all that the backfill owns, or by itself.
 
-        Then there is another attempt whatever the limit, because nothing says that it would fail. In a namespace that is being
+        Then there is one more attempt than the limit, because nothing says that it would fail. In a namespace that is being
         deleted, the API server refuses it.
         """
         ends = self.application is None or "deletionTimestamp" in self.application["metadata"]
         return self.desired.deleting and self.publishes and ends
 
     @property
+    def may_retry(self) -> bool:
+        """Whether there may be another attempt."""
+        return (self.status.attempt or 1) < self.spec.attempts + self.is_taken_along
+
+    @property
     def asks_brokers(self) -> bool:
         """Whether the brokers are to be asked what was published: no log says so, and nothing is left that may still write."""
         if self.status.phase != "Stopping" or self.status.outcome == "Succeeded" or not self.status.attempt:
             return False
+        if self.desired.spec is None:
+            return False
         # A log without any report may have lost them all before it was first read.
         has_reported = self.observed.log_is_there and self.observed.progress is not None
-        unknown = self.publishes or (self.spec.changes_kafka and not has_reported)
+        unknown = self.publishes or (self.spec.changes_kafka and not has_reported and not self.never_ran)
         return unknown and not self.running and not self.living
 
     @property
@@ -284,11 +295,20 @@ class Situation:
     @property
     def conditions_of_publication(self) -> tuple[Condition, ...]:
         """The condition that says how attempts have begun to publish; it is taken back if none has."""
+        if self.desired.spec is None:  # what is known stays
+            return ()
         if (reason := self.publication) is not None:
             value, what = _PUBLICATIONS[reason]
             return (self.condition(PUBLISHING, value, reason, what),)
         known = self.known(PUBLISHING)
         return () if known is None else (self.condition(PUBLISHING, "False", "NothingPublished", NOTHING),)
+
+    @property
+    def has_news_of_publication(self) -> bool:
+        """Whether it became known in this pass how attempts have begun to publish, or that none has."""
+        known = self.known(PUBLISHING)
+        before = None if known is None else (known.status, known.reason)
+        return any((item.status, item.reason) != before for item in self.conditions_of_publication)
 
     @property
     def is_kept(self) -> bool:

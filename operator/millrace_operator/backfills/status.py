@@ -12,8 +12,7 @@ from millrace_operator.backfills.situation import (
     IN_ONE,
     IN_ONE_BEFORE,
     PUBLISHING,
-    UNHEARD,
-    UNHEARD_BEFORE,
+    STOPPED,
     UNREADABLE,
     Situation,
 )
@@ -67,16 +66,13 @@ class BackfillStatus(Situation):
         """Return the fields that tell what the Spark operator and the job have reported."""
         fields: dict[str, object] = {}
         application, progress = self.application, self.observed.progress
-        if application is not None and self.status.spark is not None:
+        if (spark := self.status.spark) is not None:
             # One that was never started has published nothing: `spark-submit` removes it if the submission fails.
             drivers = [pod.name for pod in self.pods if pod.is_driver and pod.has_started]
-            fields["spark"] = self.status.spark.model_copy(
-                update={
-                    "state": shown_state(application) or None,
-                    "driver_pod": drivers[0] if drivers else self.status.spark.driver_pod,
-                    "web_ui": web_ui_of(application) or self.status.spark.web_ui,
-                }
-            )
+            seen: dict[str, object] = {"driver_pod": drivers[0] if drivers else spark.driver_pod}
+            if application is not None:
+                seen |= {"state": shown_state(application) or None, "web_ui": web_ui_of(application) or spark.web_ui}
+            fields["spark"] = spark.model_copy(update=seen)
         if progress is not None:
             fields["stages"] = progress.stages[:256]
             fields["progress"] = progress.stages_done
@@ -88,9 +84,8 @@ class BackfillStatus(Situation):
 
 def conditions_of_next_attempt(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
     """Return the conditions as they are once another attempt was created: what they say of one attempt is that of an earlier."""
-    earlier = {IN_ONE: IN_ONE_BEFORE, UNHEARD: UNHEARD_BEFORE}
     return tuple(
-        item.model_copy(update={"reason": earlier.get(item.reason, item.reason)}) if item.type == PUBLISHING else item
+        item.model_copy(update={"reason": IN_ONE_BEFORE}) if (item.type, item.reason) == (PUBLISHING, IN_ONE) else item
         for item in conditions
-        if item.type != UNREADABLE
+        if item.type not in {UNREADABLE, STOPPED}
     )

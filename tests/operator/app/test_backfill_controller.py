@@ -502,8 +502,9 @@ def test_job_that_begins_to_publish_while_it_is_cancelled_is_finished(world):
     world.kafka.answer = "Parts"
     del world.server.objects[PODS.path("default", pod["metadata"]["name"])]
     world.run()
-    assert (world.status["phase"], world.status["attempt"], world.status["holdsApp"]) == ("Submitted", 2, True)
     assert len(world.kafka.asked) == 1
+    world.run()
+    assert (world.status["phase"], world.status["attempt"], world.status["holdsApp"]) == ("Submitted", 2, True)
     published = next(item for item in world.status["conditions"] if item["type"] == "PublicationBegun")
     assert (published["status"], published["reason"]) == ("True", "Publishing")
 
@@ -546,6 +547,31 @@ def test_job_that_was_deleted_with_its_backfill_while_no_operator_ran_is_not_don
     assert not world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["finalizers"]
 
 
+@pytest.mark.parametrize("phase", ["Publishing", "Stopping"])
+def test_deleted_backfill_whose_spec_cannot_be_read_keeps_its_application_stopped(world, phase):
+    """It has begun with a later operator. Its job has failed while it published, and nobody knows what."""
+    world.spec["state"] = "running"
+    application = world.submit()
+    log = '{"backfill": {"state": "Publishing"}}\n'
+    pod = world.driver(application, log)
+    world.spark_state(application, "RUNNING")
+    world.run()
+    world.delete()
+    world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
+    world.spark_state(application, "FAILED")
+    if phase == "Stopping":
+        world.run()
+    assert world.status["phase"] == phase
+    path = BACKFILLS.path("default", "history")
+    backfill = world.server.objects[path]
+    world.watch(BACKFILLS, world.server.put(path, {**backfill, "spec": {**backfill["spec"], "later": 1}}))
+    for _ in range(3):
+        world.run()
+    assert (world.status["phase"], world.status["holdsApp"]) == ("Failed", True)
+    assert "This operator cannot read the spec" in world.status["message"]
+    assert world.server.objects[path]["metadata"]["finalizers"] == [FINALIZER]
+
+
 def test_brokers_are_not_asked_what_the_log_of_a_driver_says(world):
     """It was read to its end, so nobody has to guess."""
     application = world.submit()
@@ -575,7 +601,8 @@ def test_brokers_are_asked_what_a_driver_whose_log_has_no_report_has_published(w
 
 @pytest.mark.parametrize("evicted", [False, True])
 def test_cancelled_job_without_a_report_may_have_published_if_brokers_do_not_answer(world, evicted):
-    """It is done again, so that there is no half state."""
+    """They are asked until they do, so that there is no half state."""
+    world.spec["state"] = "running"
     application = world.submit()
     pod = world.driver(application, "hello\n")
     world.spark_state(application, "RUNNING")
@@ -587,8 +614,10 @@ def test_cancelled_job_without_a_report_may_have_published_if_brokers_do_not_ans
     world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": status})
     world.spark_state(application, "FAILED")
     world.kafka.answer = None
-    check_answer(world, None, "Submitted", True)
-    assert world.status["attempt"] == 2
+    check_answer(world, None, "Stopping", True)
+    world.kafka.answer = "Nothing"
+    world.run()
+    assert (world.status["phase"], world.status["attempt"], world.status.get("holdsApp")) == ("Failed", 1, None)
 
 
 def test_driver_that_ends_while_the_spark_operator_is_away_has_failed(world):
@@ -669,6 +698,7 @@ def test_log_that_cannot_be_read_once_says_nothing(world):
     assert world.status["phase"] == "Computing"
     assert conditions["DriverLogUnreadable"]["status"] == "True"
     assert "The log of pod history-1-driver cannot be read: " in conditions["DriverLogUnreadable"]["message"]
+    assert world.status["message"].endswith("If the node of a pod is gone for good, delete the pod by force.")
     assert world.run() == 30.0, "each pass would occupy a worker until the kubelet's time is up"
     world.driver(application, log)
     world.delete()

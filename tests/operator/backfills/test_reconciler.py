@@ -4,7 +4,7 @@ import contextlib
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.operator.backfills.world import APACHE, FOREIGN, CrashError, World, spec
 
@@ -79,6 +79,19 @@ def test_nothing_is_computed_until_the_application_knows(seen):
     world.app_sees = seen
     assert not any(isinstance(action, CreateObject) for action in world.pass_over().actions)
     assert "is being stopped" in world.status.message
+
+
+def test_application_that_knows_an_earlier_backfill_of_the_name_has_not_stopped_for_this_one():
+    """The earlier one has left half a state and was replaced: a pass that began after that may be starting pods."""
+    world = World(pods=0, app_sees="history")
+    world.pass_over()
+    assert phases(world) == ("Waiting", False)
+    assert "an earlier StreamsBackfill history is gone" in world.status.message
+    world.app_pass()
+    world.pass_over()
+    assert phases(world) == ("Suspending", True)
+    world.settle()
+    assert world.status.phase == "Succeeded"
 
 
 def test_backfill_waits_for_members_of_pods_that_have_stopped():
@@ -608,9 +621,13 @@ def test_backfill_that_waits_for_an_answer_goes_when_its_user_deletes_it():
 def test_backfill_that_was_deleted_before_brokers_were_silent_waits_for_them(change):
     """Nobody has read why it waits. It goes when its application would not start on half a state any more."""
     world = unanswered()
+    said = next(item for item in world.status.conditions if item.type == ANSWERED).message
+    assert said.endswith("If it is only deleted, the application continues, perhaps from half a state.")
     world.deleted = True
     world.pass_over()
     assert phases(world) == ("Stopping", True)
+    said = next(item for item in world.status.conditions if item.type == ANSWERED).message
+    assert said.endswith("was deleted before, goes when the brokers answer or the application is suspended.")
     for name, value in change.items():
         setattr(world, name, value)
     for _ in range(2):
@@ -637,32 +654,97 @@ def test_brokers_are_waited_for_from_when_they_can_be_asked():
     assert phases(world) == ("Failed", False)
 
 
-def test_cancelled_job_that_is_gone_may_have_published_if_brokers_do_not_answer():
-    """It ran when it was last heard of: it is done again, so that there is no half state."""
-    world = running()
+@pytest.mark.parametrize(("attempts", "has_begun"), [(1, False), (1, True), (2, True)])
+def test_cancelled_job_that_is_gone_may_have_published_if_brokers_do_not_answer(attempts, has_begun):
+    """It ran when it was last heard of: only when the brokers answer, it is done again, or ends if there is nothing of it."""
+    world = running(spec=spec(attempts=attempts))
     world.deleted = True
     world.pass_over()
-    world.spark("publish")
+    if has_begun:
+        world.spark("publish")
     world.spark("vanish")
     world.brokers_answer = False
-    world.pass_over()
-    world.now += 60
-    world.pass_over()
-    assert (phases(world), world.status.attempt) == (("Submitted", True), 2)
-    assert condition(world, PUBLISHING) == "Unknown"
-    world.spark("start")
-    world.spark("compute")
-    for _ in range(3):
-        world.now += 60
+    for _ in range(5):
         world.pass_over()
-    assert (phases(world), world.status.attempt) == (("Computing", True), 2)  # it is not cancelled too
+        world.now += 60
+    assert (phases(world), world.status.attempt) == (("Stopping", True), 1)
+    assert (condition(world, PUBLISHING), condition(world, ANSWERED)) == ("Unknown", "False")
+    world.brokers_answer = True
+    world.settle()
+    assert (world.gone, world.half, world.published, world.status.attempt) == (True, False, has_begun, 1 + has_begun)
+
+
+@pytest.mark.parametrize("change", [{"deleted": True}, {"app_changes": {"image": "registry.example/words:2"}}])
+def test_cancelled_job_is_not_done_again_while_brokers_are_silent(change):
+    """Every attempt would be cancelled in the same way, one a minute, and nothing could be deleted."""
+    world = World()
+    advance(world, "Submitted")
+    world.brokers_answer = False
+    for name, value in change.items():
+        setattr(world, name, value)
+    for _ in range(20):
+        world.fail_submission()
+        world.pass_over()
+        world.now += 60
+    assert (phases(world), list(world.applications)) == (("Stopping", True), ["history-1"])
+    world.app_deleting = True
+    world.pass_over()
+    assert world.status.phase == "Failed"
+
+
+def test_retry_that_waits_for_silent_brokers_is_cancelled_with_its_application():
+    """It has failed before that was deleted, and would be done again."""
+    world = World()
+    advance(world, "Submitted")
+    world.brokers_answer = False
+    world.fail_submission()
+    world.pass_over()
+    assert world.status.outcome == "Retry"
+    world.app_deleting = True
+    for _ in range(4):
+        world.pass_over()
+        world.now += 60
+    assert (world.status.phase, list(world.applications)) == ("Failed", ["history-1"])
+
+
+def test_job_that_was_cancelled_before_it_ran_has_published_nothing():
+    """The backfill has deleted its SparkApplication itself, so nobody has to be asked."""
+    world = World()
+    advance(world, "Submitted")
+    world.deleted, world.brokers_answer = True, False
+    for _ in range(5):
+        if not world.gone:
+            world.pass_over()
+        world.now += 60
+    assert (world.gone, world.status.attempt, world.applications) == (True, 1, {})
+    assert world.status.message == "The backfill was deleted. Nothing was published."
+
+
+def test_job_that_started_while_it_was_cancelled_may_have_published():
+    """Its driver was first seen after its SparkApplication was deleted."""
+    world = World()
+    advance(world, "Submitted")
+    world.deleted, world.brokers_answer = True, False
+    for _ in range(2):
+        world.pass_over()
+    assert world.applications == {}
+    world.spark_pods["-1-driver"] = True
+    world.pass_over()
+    assert world.status.spark.driver_pod == "-1-driver"
+    world.spark_pods.clear()
+    for _ in range(3):
+        world.pass_over()
+        world.now += 60
+    assert (phases(world), condition(world, ANSWERED)) == (("Stopping", True), "False")
 
 
 def test_attempt_that_publishes_in_one_transaction_after_one_that_went_unheard_is_finished():
     """There was no half state when it began, and its result comes as a whole."""
     world = running(in_one_transaction=True)
     world.brokers_answer = False
-    world.spark("vanish")
+    world.spark("die")
+    world.spark_pods.clear()
+    world.progress = None
     for _ in range(4):
         world.pass_over()
         world.now += 60
@@ -756,6 +838,23 @@ def test_dry_run_is_cancelled_without_its_log():
     assert (world.gone, world.status.attempt, world.applications) == (True, 1, {})
 
 
+@pytest.mark.parametrize("change", [{"deleted": True}, {"app_changes": {"image": "registry.example/words:2"}}])
+@pytest.mark.parametrize("in_one_transaction", [True, False])
+def test_job_that_publishes_before_it_is_stopped_is_not_stopped(change, in_one_transaction):
+    """It was computing when it was decided to cancel it."""
+    world = running(spec=spec(attempts=1), in_one_transaction=in_one_transaction)
+    for name, value in change.items():
+        setattr(world, name, value)
+    world.pass_over()
+    assert (world.status.phase, world.status.outcome) == ("Stopping", "Cancelled")
+    world.spark("publish")
+    world.pass_over()
+    assert (phases(world), world.status.outcome) == (("Publishing", True), None)
+    world.settle()
+    assert (world.status.phase, world.status.attempt, world.published) == ("Succeeded", 1, 1)
+    assert not any(isinstance(action, DeleteSparkApplication) for action in world.done)
+
+
 @pytest.mark.parametrize("then", ["fail", "vanish"])
 def test_job_that_publishes_while_it_is_cancelled_is_finished(then):
     """Its last report shows that it was faster than its deletion; if its log is gone with its pod, the brokers know."""
@@ -794,6 +893,26 @@ def test_success_tells_what_was_computed_once_the_log_can_be_read():
     world.pass_over()
     assert world.status.phase == "Succeeded"
     assert world.status.message.startswith("The state is computed and published: 7 records in 1 store.")
+
+
+@pytest.mark.parametrize("in_one_transaction", [False, True])
+@pytest.mark.parametrize("log", ["read", "unread", "gone"])
+def test_condition_of_publication_says_that_everything_is_published_after_success(log, in_one_transaction):
+    """Whatever it said while the job published, or when nobody could read what the job said."""
+    world = running(in_one_transaction=in_one_transaction)
+    world.spark("publish")
+    if log == "read":
+        world.pass_over()
+    world.spark("succeed")
+    world.unreadable = log == "unread"
+    if log == "gone":
+        world.spark_pods.clear()
+        world.progress = None
+    for _ in range(2):
+        world.pass_over()
+    assert phases(world) == ("Succeeded", False)
+    published = next(item for item in world.status.conditions if item.type == PUBLISHING)
+    assert (published.status, published.message) == ("True", "The brokers have all results of this backfill.")
 
 
 @pytest.mark.parametrize("deleted", [False, True])
@@ -845,6 +964,31 @@ def test_operator_that_died_while_it_submitted_finds_its_attempt(number):
     assert world.gone
     assert (world.published, world.half, world.status.phase) == (1, False, "Succeeded")
     assert not any(isinstance(action, DeleteSparkApplication) for action in world.done)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_answer_of_the_brokers_outlives_an_operator_that_dies_while_it_submits(deleted):
+    """The next attempt's log does not say what earlier ones have published, and it could still be cancelled for that."""
+    world = World()
+    advance(world, "Submitted")
+    for event in ("start", "compute", "publish", "die"):
+        world.spark(event)
+    world.executors_end()
+    world.progress = None  # its log is empty, as that of a pod that was evicted
+    world.pass_over()
+    assert (world.status.outcome, condition(world, PUBLISHING)) == ("Retry", None)
+    while "history-2" not in world.applications:
+        desired, observed = world.look()
+        creates = any(isinstance(item, CreateObject) for item in reconcile_backfill(desired, observed).actions)
+        with contextlib.suppress(CrashError):
+            world.pass_over(crash_after=2 if creates else None)
+    world.deleted = deleted
+    for event in ("start", "compute"):
+        world.spark(event)
+    world.pass_over()
+    assert condition(world, PUBLISHING) == "True"
+    world.settle()
+    assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
 
 
 def test_spark_application_that_nobody_starts_is_given_up():
@@ -903,6 +1047,27 @@ def test_driver_that_is_gone_while_the_spark_operator_is_away_has_failed():
         world.now += seconds
         world.pass_over()
         assert phases(world) == (phase, True)
+    world.settle()
+    assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
+
+
+@pytest.mark.parametrize("has_published", [True, False])
+def test_driver_that_nobody_has_seen_and_that_is_gone_has_failed(has_published):
+    """It came and went with its node while both operators were away, and the SparkApplication says for ever that it runs."""
+    world = World()
+    advance(world, "Submitted")
+    for event in ("start", "compute", *(("publish",) if has_published else ())):
+        world.spark(event)
+    world.spark_pods.clear()
+    world.progress = None
+    for seconds, phase in ((0, "Submitted"), (PATIENCE_S - 1, "Submitted"), (1, "Stopping")):
+        world.now += seconds
+        world.pass_over()
+        assert phases(world) == (phase, True)
+    assert (world.status.outcome, condition(world, PUBLISHING)) == ("Retry", "Unknown")
+    world.pass_over()
+    world.pass_over()
+    assert condition(world, PUBLISHING) == ("True" if has_published else "False")
     world.settle()
     assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
 
@@ -1034,6 +1199,65 @@ def test_finished_backfill_is_deleted_when_its_time_to_live_is_over():
     assert world.gone
 
 
+def unread(world):
+    """Return what a pass decides whose operator cannot read the spec."""
+    desired, observed = world.look()
+    return reconcile_backfill(replace(desired, spec=None, problems=("spec.new: unknown field",)), observed)
+
+
+@pytest.mark.parametrize("phase", ["Suspending", "Submitted", "Computing", "Publishing", "Stopping"])
+def test_backfill_whose_spec_cannot_be_read_is_left_alone(phase):
+    """The operator was rolled back meanwhile to a version that does not know a field of it."""
+    world = World()
+    while world.status is None or world.status.phase != phase:
+        world.pass_over()
+        world.app_pass()
+        for event in ("start", "compute", *(("publish",) if phase == "Publishing" else ())):
+            world.spark(event)
+        if phase == "Stopping" and world.status.phase == "Computing":
+            world.deleted = True
+    before = world.status
+    decision = unread(world)
+    assert (decision.actions, decision.again_after, decision.status.phase) == ((), 30, phase)
+    problem = "This operator cannot read the spec (spec.new: unknown field): use the version of the operator that began"
+    stopped = [item.message for item in decision.status.conditions if item.type == "SparkPodsStopped"]
+    assert (stopped[0] if phase == "Stopping" else decision.status.message).startswith(problem)
+    assert decision.status.model_copy(update={"message": None, "conditions": ()}) == before.model_copy(
+        update={"message": None, "conditions": ()}
+    )
+    world.settle()
+    assert world.status.phase == ("Failed" if phase == "Stopping" else "Succeeded")
+
+
+@pytest.mark.parametrize(
+    ("events", "phase", "held"),
+    [
+        (None, "Failed", None),
+        (("publish", "fail"), "Failed", True),
+        (("publish", "vanish"), "Failed", True),
+        (("publish", "succeed"), "Succeeded", None),
+        (("publish",), "Publishing", True),
+    ],
+)
+def test_deleted_backfill_whose_spec_cannot_be_read_ends_with_its_job(events, phase, held):
+    """Nobody knows what a job has published that has not succeeded, so the application stays stopped."""
+    if events is None:
+        world = World()
+        world.pass_over()
+        phase, world.deleted = "Failed", True
+    else:
+        world = running()
+        world.spark("publish")
+        world.pass_over()
+        world.deleted = True
+        for event in events:
+            world.spark(event)
+    status = unread(world).status
+    assert (status.phase, status.holds_app) == (phase, held)
+    assert "This operator cannot read the spec" in status.message
+    assert [item.status for item in status.conditions if item.type == PUBLISHING] == ["True"] * (events is not None)
+
+
 EVENTS = st.one_of(
     st.sampled_from(
         [
@@ -1052,6 +1276,9 @@ EVENTS = st.one_of(
             "app",
             "unreadable",
             "readable",
+            "silent",
+            "heard",
+            "unsubmitted",
         ]
     ),
     st.tuples(st.just("pass"), st.one_of(st.none(), st.integers(0, 2))),
@@ -1077,10 +1304,19 @@ def happen(world, event):
             world.app_pass()
         case "unreadable" | "readable":
             world.unreadable = event == "unreadable"
+        case "silent" | "heard":
+            world.brokers_answer = event == "heard"
+        case "unsubmitted":
+            world.fail_submission()
         case _:
             world.spark(event)
 
 
+PASS = ("pass", None)
+CANCELLED_UNHEARD = [PASS, "app", PASS, "silent", "delete", *["unsubmitted", PASS, ("wait", 70)] * 20]
+
+
+@example(events=CANCELLED_UNHEARD, attempts=1, in_one_transaction=False)
 @given(st.lists(EVENTS, max_size=40), st.sampled_from([1, 2]), st.booleans())
 def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts, in_one_transaction):
     """Jobs fail and operators die at any moment: nothing or everything is published when the application runs again.
@@ -1093,9 +1329,12 @@ def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts, i
             break
         happen(world, event)
         assert not (world.half and world.pods), "the application runs on half a state"
+    world.brokers_answer = True
     if not world.gone:
         world.settle(passes=400)
     world.app_pass()
+    created = {action.object["metadata"]["name"] for action in world.done if isinstance(action, CreateObject)}
+    assert len(created - {"history.backfill"}) <= attempts + 1, "one that was deleted has one more attempt at most"
     if world.half:
         assert phases(world) == ("Failed", True)
         assert world.pods == 0

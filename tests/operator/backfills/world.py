@@ -314,6 +314,12 @@ class World:
             self.spark_pods.pop(driver, None), self.spark_pods.pop(executor, None)
             self.progress = None
 
+    def fail_submission(self):
+        """Let the Spark operator fail to start the latest SparkApplication."""
+        item = self.current()
+        if item is not None and self._state(item) is None:
+            self._set(item, "FAILED")
+
     def _latest(self):
         """Return the name of the latest SparkApplication, as the names of its pods begin."""
         return f"{(list(self.applications) or [''])[-1].removeprefix('history')}-"
