@@ -120,7 +120,8 @@ class Situation:
     @property
     def has_started(self) -> bool:
         """Whether the latest attempt's job is seen to have started, which its Spark operator may not have noticed yet."""
-        return self.observed.progress is not None or any(pod.is_driver and pod.has_started for pod in self.pods)
+        # Executors are created by the driver.
+        return self.observed.progress is not None or any(pod.has_started or not pod.is_driver for pod in self.pods)
 
     @property
     def has_succeeded(self) -> bool:
@@ -182,7 +183,8 @@ class Situation:
     def never_ran(self) -> bool:
         """Whether the latest attempt's driver was not started: not yet, or not before the backfill deleted its SparkApplication.
 
-        One that has ended or vanished otherwise may have run while the operator was away.
+        One that has ended or vanished otherwise may have run while the operator was away. A node that is lost may have started a
+        driver without saying so: brokers that answer know better.
         """
         if self.driver_was_seen or self.has_started:
             return False
@@ -252,7 +254,7 @@ class Situation:
             return False
         # A log without any report may have lost them all before it was first read.
         has_reported = self.observed.log_is_there and self.observed.progress is not None
-        unknown = self.publishes or (self.spec.changes_kafka and not has_reported and not self.never_ran)
+        unknown = self.publishes or (self.spec.changes_kafka and not has_reported)
         return unknown and not self.running and not self.living
 
     @property
@@ -290,7 +292,8 @@ class Situation:
     @property
     def nothing_is_left(self) -> Condition:
         """The condition that no Spark pod is left."""
-        return self.condition(STOPPED, "True", "Stopped", "No Spark pod is left that may still write.")
+        reason = NEVER_RAN if self.never_ran else "Stopped"
+        return self.condition(STOPPED, "True", reason, "No Spark pod is left that may still write.")
 
     @property
     def conditions_of_publication(self) -> tuple[Condition, ...]:

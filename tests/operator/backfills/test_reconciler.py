@@ -708,7 +708,7 @@ def test_retry_that_waits_for_silent_brokers_is_cancelled_with_its_application()
 
 
 def test_job_that_was_cancelled_before_it_ran_has_published_nothing():
-    """The backfill has deleted its SparkApplication itself, so nobody has to be asked."""
+    """The backfill has deleted its SparkApplication itself, so silent brokers are waited for only a moment."""
     world = World()
     advance(world, "Submitted")
     world.deleted, world.brokers_answer = True, False
@@ -718,6 +718,39 @@ def test_job_that_was_cancelled_before_it_ran_has_published_nothing():
         world.now += 60
     assert (world.gone, world.status.attempt, world.applications) == (True, 1, {})
     assert world.status.message == "The backfill was deleted. Nothing was published."
+
+
+def start_unseen(world, executor):
+    """Let a driver begin to publish on a node that is lost before it says that it has started the driver."""
+    world.spark_pods["-1-driver"], world.troubles["-1-driver"] = True, "ContainerCreating"
+    if executor:
+        world.spark_pods["-1-exec-1"] = True
+    world.half = True
+
+
+def test_driver_whose_start_was_not_seen_may_have_published():
+    """Its node was lost before it could say that the container runs; the brokers know what the driver has published."""
+    world = World()
+    advance(world, "Submitted")
+    start_unseen(world, executor=False)
+    world.deleted = True
+    world.pass_over()
+    world.spark_pods.clear()
+    world.settle()
+    assert "Nothing was published" not in world.status.message
+    assert (world.gone, world.half, world.published, world.status.attempt) == (True, False, 1, 2)
+
+
+def test_executor_proves_that_its_driver_was_started():
+    """So silent brokers are asked until they answer, although nobody has seen the driver start."""
+    world = World()
+    advance(world, "Submitted")
+    start_unseen(world, executor=True)
+    world.deleted, world.brokers_answer = True, False
+    for _ in range(6):
+        world.pass_over()
+        world.now += 60
+    assert (phases(world), condition(world, ANSWERED)) == (("Stopping", True), "False")
 
 
 def test_job_that_started_while_it_was_cancelled_may_have_published():
