@@ -202,7 +202,9 @@ class Situation:
         if self.desired.spec is None or not self.spec.changes_kafka:
             return None
         known, progress, answer = self.known(PUBLISHING), self.observed.progress, self.observed.published
-        before = known.reason if known is not None and known.status != "False" else None
+        before = None
+        if known is not None and known.status != "False":
+            before = UNHEARD if known.status == "Unknown" else known.reason  # earlier versions wrote other reasons
         in_parts = progress is not None and progress.has_published and not progress.in_one_transaction
         if self.has_succeeded or before == _WHOLLY:
             return _WHOLLY

@@ -11,8 +11,9 @@ from tests.operator.backfills.world import APACHE, FOREIGN, CrashError, World, s
 from millrace.manifest.streamsbackfill import StoreResult
 from millrace.plan.reset import ActiveMember
 from millrace_operator.backfills.model import CreateObject, DeleteBackfill, DeleteSparkApplication
+from millrace_operator.backfills.progress import Progress
 from millrace_operator.backfills.reconciler import PATIENCE_S, reconcile_backfill
-from millrace_operator.backfills.situation import ANSWERED, LOG_PATIENCE_S, PUBLISHING, UNREADABLE
+from millrace_operator.backfills.situation import ANSWERED, LOG_PATIENCE_S, PUBLISHING, UNREADABLE, Situation
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import SetFinalizer
 
@@ -41,6 +42,11 @@ def advance(world, phase, passes=20):
 def condition(world, kind):
     """Return the value of a condition; None if the status does not have it."""
     return next((item.status for item in world.status.conditions if item.type == kind), None)
+
+
+def situation(world):
+    """Return what the next pass knows."""
+    return Situation(*world.look())
 
 
 def phases(world):
@@ -789,6 +795,26 @@ def test_attempt_that_publishes_in_one_transaction_after_one_that_went_unheard_i
     world.deleted = True
     world.pass_over()
     assert phases(world) == ("Publishing", True)
+
+
+def test_attempt_that_went_unheard_with_an_earlier_operator_may_have_published():
+    """The condition had another reason then; the last attempt fails before it publishes anything itself."""
+    world = running(spec=spec(attempts=2))
+    world.spark("fail")
+    advance(world, "Submitted")
+    known = situation(world).condition(PUBLISHING, "Unknown", "EarlierNotHeard", "Results may be published in part.")
+    world.status = world.status.model_copy(update={"conditions": (*world.status.conditions, known)})
+    for event in ("start", "compute"):
+        world.spark(event)
+    world.half = True
+    world.pass_over()
+    assert condition(world, PUBLISHING) == "Unknown"
+    world.spark("fail")
+    world.progress = Progress(state="Failed", message="it is full")
+    while world.status.phase != "Failed":
+        world.pass_over()
+        assert condition(world, PUBLISHING) != "False"
+    assert phases(world) == ("Failed", True)
 
 
 def test_log_that_cannot_be_read_for_a_while_changes_nothing():
