@@ -40,7 +40,7 @@ from millrace_operator.backfills.model import (
     SparkPod,
 )
 from millrace_operator.backfills.progress import last_words, parse_progress
-from millrace_operator.backfills.reconciler import has_begun, has_ended, needs_members, reconcile_backfill, with_problem
+from millrace_operator.backfills.reconciler import has_begun, has_ended, needs_members, reconcile_backfill
 from millrace_operator.backfills.situation import Situation
 from millrace_operator.backfills.spark_application import (
     ATTEMPT_LABEL,
@@ -51,6 +51,7 @@ from millrace_operator.backfills.spark_application import (
     is_of_backfill,
     state_of,
 )
+from millrace_operator.backfills.status import with_problem
 from millrace_operator.children.naming import COMPONENT_LABEL
 from millrace_operator.cluster.executor import StaleError, write_status
 from millrace_operator.cluster.kinds import BACKFILLS, CONFIG_MAPS, PODS, SPARK_APPLICATIONS, ResourceKind

@@ -61,7 +61,7 @@ from millrace_operator.backfills.model import (
     ObservedBackfill,
 )
 from millrace_operator.backfills.progress import summary
-from millrace_operator.backfills.situation import ANSWERED, NEVER_RAN, STOPPED, UNHEARD, UNREADABLE, Situation
+from millrace_operator.backfills.situation import ANSWERED, NEVER_RAN, STOPPED, UNHEARD, UNREADABLE
 from millrace_operator.backfills.spark_application import (
     Attempt,
     application_name,
@@ -71,7 +71,7 @@ from millrace_operator.backfills.spark_application import (
     spark_application,
     state_of,
 )
-from millrace_operator.backfills.status import BackfillStatus, conditions_of_next_attempt
+from millrace_operator.backfills.status import BackfillStatus, conditions_of_next_attempt, with_problem
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import AppRevision, Event, Object, SetFinalizer
 from millrace_operator.reconcile.revisions import revision_of
@@ -139,16 +139,6 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
         return decision
     # `kubectl replace` has dropped it.
     return replace(decision, actions=(SetFinalizer(present=True), *decision.actions))
-
-
-def with_problem(desired: DesiredBackfill, now: float, problem: str) -> StreamsBackfillStatus:
-    """Return the status of a backfill whose pass has failed. While it stops, its message stays: it is the reason for its end."""
-    this = Situation(desired, ObservedBackfill(now))
-    if this.status.phase != "Stopping":
-        return this.status.model_copy(update={"message": problem})
-    others = (item for item in this.status.conditions if item.type != STOPPED)
-    stopped = this.condition(STOPPED, "False", "NotSeen", problem)
-    return this.status.model_copy(update={"conditions": (*others, stopped)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,8 +291,11 @@ class _Pass(BackfillStatus):
             return BackfillDecision((), published, (), _SOON_S)
         if self.running or self.living:
             what = still_there([item["metadata"]["name"] for item in self.running], self.living)
+            known = self.known(STOPPED)
+            # Once they are deleted, only the status says whether the driver had been started.
+            is_told = (known is not None and known.reason == NEVER_RAN) == self.never_ran
             condition = self.condition(STOPPED, "False", NEVER_RAN if self.never_ran else "Stopping", what)
-            actions = self._deletions([] if outcome == "Succeeded" else self.running)
+            actions = self._deletions([] if outcome == "Succeeded" else self.running) if is_told else ()
             return BackfillDecision(actions, self.status_of("Stopping", message, condition), (), _SOON_S)
         if self.waits_for_brokers:
             return BackfillDecision((), self.status_of("Stopping", message, self.nothing_is_left), (), _LATER_S)

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from millrace.manifest import Condition, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
+from millrace_operator.backfills.model import DesiredBackfill, ObservedBackfill
 from millrace_operator.backfills.situation import (
     ANSWERED,
     IN_ONE,
     IN_ONE_BEFORE,
+    NEVER_RAN,
     PUBLISHING,
     STOPPED,
     UNREADABLE,
@@ -89,3 +91,13 @@ def conditions_of_next_attempt(conditions: Iterable[Condition]) -> tuple[Conditi
         for item in conditions
         if item.type not in {UNREADABLE, STOPPED}
     )
+
+
+def with_problem(desired: DesiredBackfill, now: float, problem: str) -> StreamsBackfillStatus:
+    """Return the status of a backfill whose pass has failed. While it stops, its message stays: it is the reason for its end."""
+    this = Situation(desired, ObservedBackfill(now))
+    if this.status.phase != "Stopping":
+        return this.status.model_copy(update={"message": problem})
+    others = (item for item in this.status.conditions if item.type != STOPPED)
+    stopped = this.condition(STOPPED, "False", NEVER_RAN if this.never_ran else "NotSeen", problem)
+    return this.status.model_copy(update={"conditions": (*others, stopped)})

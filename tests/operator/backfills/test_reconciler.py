@@ -14,6 +14,7 @@ from millrace_operator.backfills.model import CreateObject, DeleteBackfill, Dele
 from millrace_operator.backfills.progress import Progress
 from millrace_operator.backfills.reconciler import PATIENCE_S, reconcile_backfill
 from millrace_operator.backfills.situation import ANSWERED, LOG_PATIENCE_S, PUBLISHING, UNREADABLE, Situation
+from millrace_operator.backfills.status import with_problem
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import SetFinalizer
 
@@ -718,12 +719,34 @@ def test_job_that_was_cancelled_before_it_ran_has_published_nothing():
     world = World()
     advance(world, "Submitted")
     world.deleted, world.brokers_answer = True, False
-    for _ in range(5):
+    for _ in range(6):
         if not world.gone:
             world.pass_over()
         world.now += 60
     assert (world.gone, world.status.attempt, world.applications) == (True, 1, {})
     assert world.status.message == "The backfill was deleted. Nothing was published."
+
+
+@pytest.mark.parametrize("what", ["killed", "failed"])
+def test_job_that_never_ran_is_known_not_to_have_whatever_becomes_of_a_pass(what):
+    """The operator is killed, or a request fails, after it has deleted the SparkApplication."""
+    world = World()
+    advance(world, "Submitted")
+    world.deleted, world.brokers_answer = True, False
+    while world.applications:
+        desired, observed = world.look()
+        deletes = any(
+            isinstance(item, DeleteSparkApplication) for item in reconcile_backfill(desired, observed).actions
+        )
+        with contextlib.suppress(CrashError):
+            world.pass_over(crash_after=1 if deletes and what == "killed" else None)
+    if what == "failed":
+        world.status = with_problem(world.look()[0], world.now, "the API server does not answer")
+    for _ in range(5):
+        if not world.gone:
+            world.pass_over()
+        world.now += 60
+    assert (world.gone, world.status.message) == (True, "The backfill was deleted. Nothing was published.")
 
 
 def start_unseen(world, executor):
@@ -740,8 +763,8 @@ def test_driver_whose_start_was_not_seen_may_have_published():
     advance(world, "Submitted")
     start_unseen(world, executor=False)
     world.deleted = True
-    world.pass_over()
-    world.spark_pods.clear()
+    while world.applications:
+        world.pass_over()
     world.settle()
     assert "Nothing was published" not in world.status.message
     assert (world.gone, world.half, world.published, world.status.attempt) == (True, False, 1, 2)
@@ -764,7 +787,7 @@ def test_job_that_started_while_it_was_cancelled_may_have_published():
     world = World()
     advance(world, "Submitted")
     world.deleted, world.brokers_answer = True, False
-    for _ in range(2):
+    for _ in range(3):
         world.pass_over()
     assert world.applications == {}
     world.spark_pods["-1-driver"] = True
@@ -1058,7 +1081,8 @@ def test_spark_application_that_nobody_starts_is_given_up():
     world.pass_over()
     world.pass_over()
     assert "No Spark operator has started" in world.status.message
-    world.pass_over()
+    for _ in range(2):
+        world.pass_over()
     assert phases(world) == ("Failed", False)
     assert world.applications == {}
 
@@ -1075,7 +1099,8 @@ def test_driver_that_does_not_start_is_named_and_given_up():
     world.pass_over()
     world.pass_over()
     assert "Pod -1-driver of SparkApplication history-1 did not start within 10 minutes: Uns" in world.status.message
-    world.pass_over()
+    for _ in range(2):
+        world.pass_over()
     assert phases(world) == ("Failed", False)
     assert world.applications == {}
 
