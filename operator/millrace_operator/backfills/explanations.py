@@ -158,6 +158,14 @@ def unreadable_spec(problems: Sequence[str]) -> str:
     )
 
 
+def unreadable_app(app: str) -> str:
+    """Return why no attempt is started: the application's spec is not valid, or this operator is older than what it needs."""
+    return (
+        f"The spec of StreamsApp {app} cannot be read, so the next attempt waits: correct the spec, or use the version of the "
+        "operator that began this StreamsBackfill."
+    )
+
+
 def spec_changed(app: str) -> str:
     """Return why a backfill ends that has not published yet."""
     return f"The spec of StreamsApp {app} has changed, so the result would not fit it. Create another StreamsBackfill."

@@ -49,6 +49,7 @@ from millrace_operator.backfills.explanations import (
     still_there,
     strangers,
     unanswered,
+    unreadable_app,
     unreadable_spec,
 )
 from millrace_operator.backfills.model import (
@@ -305,10 +306,9 @@ class _Pass(BackfillStatus):
         """Return what to do once no Spark pod is left: end as decided, or try again."""
         if outcome == "Cancelled" and self.publishes and not self.is_unheard:  # it had begun, so it is finished
             outcome = "Retry" if self.may_retry else "Failed"
-        may_submit = self.observed.app is not None and self._spec_of_attempts is not None
         if outcome == "Retry" and (overtaken := self._overtaken()) is not None:
             return overtaken
-        if self.publishes and outcome != "Succeeded" and not (outcome == "Retry" and may_submit):
+        if self.publishes and outcome != "Succeeded" and not (outcome == "Retry" and self._may_submit):
             return self._failed_while_publishing(message)
         match outcome:
             case "Retry" if self.has_news_of_publication:  # the next attempt does not say what earlier ones have done
@@ -368,6 +368,14 @@ class _Pass(BackfillStatus):
         """The spec of the application that all attempts run, even after it was changed; the changed one if the first is lost."""
         return self.observed.first_spec or self.app.spec
 
+    @property
+    def _may_submit(self) -> bool:
+        """Whether there can be another attempt: now, or once the application's spec can be read, if nothing is deleted."""
+        app = self.observed.app
+        if app is None:
+            return False
+        return self._spec_of_attempts is not None or not (app.deleting or self.desired.deleting)
+
     def _submit(self) -> BackfillDecision:
         """Return the start of an attempt."""
         if self.observed.served is None:
@@ -375,7 +383,8 @@ class _Pass(BackfillStatus):
         if self.observed.refusal is not None:
             return self._refused(self.observed.refusal)
         spec, revision = self._spec_of_attempts, self.status.revision or ""
-        assert spec is not None
+        if spec is None:
+            return self._wait_for_spec()
         attempt = Attempt(
             name=self.desired.name,
             uid=self.desired.uid,
@@ -388,6 +397,11 @@ class _Pass(BackfillStatus):
         actions = (CreateObject(config_map(attempt)), CreateObject(spark_application(attempt, self.observed.served)))
         submitted = self.submitted()
         return replace(submitted, actions=actions, events=(*submitted.events, *self._loss_of_first_spec()))
+
+    def _wait_for_spec(self) -> BackfillDecision:
+        stopped = [] if self.known(STOPPED) is None else [self.nothing_is_left]
+        status = self.status_of(self.status.phase or "Suspending", unreadable_app(self.app.name), *stopped)
+        return BackfillDecision((), status, (), _MUCH_LATER_S)
 
     def _loss_of_first_spec(self) -> tuple[Event, ...]:
         """Return what to say about an attempt that cannot run the same program as the first: its ConfigMap is gone.

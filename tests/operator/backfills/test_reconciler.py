@@ -1342,6 +1342,63 @@ def test_deleted_backfill_whose_spec_cannot_be_read_ends_with_its_job(events, ph
     assert [item.status for item in status.conditions if item.type == PUBLISHING] == ["True"] * (events is not None)
 
 
+def app_unread(world):
+    """Run a pass whose operator cannot read the spec of the application."""
+    desired, observed = world.look()
+    decision = reconcile_backfill(desired, replace(observed, app=replace(observed.app, spec=None), first_spec=None))
+    world.status = decision.status
+    return decision
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_next_attempt_waits_for_an_application_whose_spec_cannot_be_read(half):
+    """The operator was rolled back meanwhile; its attempts are not over for that."""
+    world = running()
+    if half:
+        world.spark("publish")
+        world.pass_over()
+    world.spark("fail")
+    advance(world, "Stopping")
+    for _ in range(3):
+        decision = app_unread(world)
+        world.now += PATIENCE_S
+    assert (decision.actions, decision.again_after) == ((), 30)
+    assert (phases(world), world.status.outcome) == (("Stopping", True), "Retry")
+    assert world.status.message.startswith("The spec of StreamsApp app cannot be read, so the next attempt waits: ")
+    world.pass_over()
+    assert (world.status.phase, world.status.attempt) == ("Submitted", 2)
+    world.settle()
+    assert (world.status.phase, world.half) == ("Succeeded", False)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_deleted_backfill_does_not_wait_for_an_application_whose_spec_cannot_be_read(half):
+    """If nothing is half published, nothing keeps the application stopped."""
+    world = running()
+    if half:
+        world.spark("publish")
+        world.pass_over()
+    world.spark("fail")
+    advance(world, "Stopping")
+    app_unread(world)
+    world.deleted = True
+    while world.status.phase == "Stopping":
+        app_unread(world)
+    assert phases(world) == ("Failed", half)
+
+
+def test_first_attempt_waits_for_an_application_whose_spec_cannot_be_read():
+    """It has stopped for the backfill."""
+    world = World()
+    advance(world, "Suspending")
+    world.app_pass()
+    app_unread(world)
+    assert phases(world) == ("Suspending", True)
+    assert world.status.message.startswith("The spec of StreamsApp app cannot be read")
+    world.settle()
+    assert world.status.phase == "Succeeded"
+
+
 EVENTS = st.one_of(
     st.sampled_from(
         [
