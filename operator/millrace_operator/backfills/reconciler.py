@@ -72,7 +72,7 @@ from millrace_operator.backfills.spark_application import (
     spark_application,
     state_of,
 )
-from millrace_operator.backfills.status import BackfillStatus, conditions_of_next_attempt, with_problem
+from millrace_operator.backfills.status import CREATED, BackfillStatus, with_problem
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import AppRevision, Event, Object, SetFinalizer
 from millrace_operator.reconcile.revisions import revision_of
@@ -89,7 +89,6 @@ _LATER_S: Final = 5.0
 _MUCH_LATER_S: Final = 30.0
 _SOON_S: Final = 1.0
 _TURN: Final = "OthersFinished"
-_CREATED: Final = "SparkApplicationCreated"
 
 Outcome = Literal["Succeeded", "Failed", "Refused", "Cancelled", "Retry"]
 
@@ -416,36 +415,15 @@ class _Pass(BackfillStatus):
 
     def _refused(self, why: str) -> BackfillDecision:
         """Return what to do about an attempt that cannot be created: wait for a while, if that may help."""
-        condition = self.condition(_CREATED, "False", "Refused", why)
+        condition = self.condition(CREATED, "False", "Refused", why)
         if self.observed.refusal_is_final or self.waited_s(condition.last_transition_time) >= PATIENCE_S:
             return self._stopping("Refused", f"{why} Then create another StreamsBackfill.")
         return BackfillDecision((), self.status_of(self.status.phase or "Suspending", why, condition), (), _LATER_S)
 
     def submitted(self) -> BackfillDecision:
         """Return the status of the next attempt, which is created now or was."""
-        number, created = self.next_attempt, self.unrecorded
+        number, status = self.next_attempt, self.status_of_next_attempt()
         name = application_name(self.desired.name, number)
-        api_version = self.observed.served if created is None else created["apiVersion"]
-        status = self.status_of(
-            "Submitted",
-            f"SparkApplication {name} waits for the Spark operator.",
-            self.condition(_CREATED, "True", "Created", f"SparkApplication {name} was created."),
-            self.condition("AppStopped", "True", "NoMembers", "Nobody is in the group.")
-            if self.status.holds_app
-            else self.condition(
-                "AppStopped", "False", "NotNeeded", "Nothing is written to Kafka, so the application may run."
-            ),
-        ).model_copy(
-            update={
-                "attempt": number,
-                "outcome": None,
-                "spark": SparkStatus(api_version=api_version, name=name),
-                "phase_time": timestamp(self.observed.now),
-                "progress": None,
-                "stages": (),
-            }
-        )
-        status = status.model_copy(update={"conditions": conditions_of_next_attempt(status.conditions)})
         event = Event("SparkApplicationCreated", f"Attempt {number} of {self.spec.attempts}: SparkApplication {name}.")
         return BackfillDecision((), status, (event,), _SOON_S)
 

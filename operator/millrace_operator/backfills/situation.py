@@ -176,8 +176,10 @@ class Situation:
     def went_unanswered(self) -> bool:
         """Whether a job was stopped that may have run, nothing reports what it has done, and neither do the brokers."""
         is_unknown = self.observed.progress is None and self.observed.problem is not None
+        known = self.known(PUBLISHING)  # if it is false, they have answered for this attempt
+        has_answer = known is not None and known.status == "False"
         # A log without any report may have lost them all, and an evicted driver's is empty.
-        return self.status.phase == "Stopping" and not self.never_ran and is_unknown
+        return self.status.phase == "Stopping" and not self.never_ran and is_unknown and not has_answer
 
     @property
     def never_ran(self) -> bool:

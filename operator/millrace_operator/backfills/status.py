@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from millrace.manifest import Condition, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
@@ -18,8 +19,10 @@ from millrace_operator.backfills.situation import (
     UNREADABLE,
     Situation,
 )
-from millrace_operator.backfills.spark_application import SparkState, shown_state, web_ui_of
+from millrace_operator.backfills.spark_application import SparkState, application_name, shown_state, web_ui_of
 from millrace_operator.reconcile.status import timestamp
+
+CREATED: Final = "SparkApplicationCreated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,33 @@ class BackfillStatus(Situation):
         }
         return old.model_copy(update={**update, **self._reported()})
 
+    def status_of_next_attempt(self) -> StreamsBackfillStatus:
+        """Return the status of the next attempt, which is created now or was."""
+        number, created = self.next_attempt, self.unrecorded
+        name = application_name(self.desired.name, number)
+        stopped = self.condition("AppStopped", "True", "NoMembers", "Nobody is in the group.")
+        if not self.status.holds_app:
+            what = "Nothing is written to Kafka, so the application may run."
+            stopped = self.condition("AppStopped", "False", "NotNeeded", what)
+        status = self.status_of(
+            "Submitted",
+            f"SparkApplication {name} waits for the Spark operator.",
+            self.condition(CREATED, "True", "Created", f"SparkApplication {name} was created."),
+            stopped,
+        )
+        api_version = self.observed.served if created is None else created["apiVersion"]
+        return status.model_copy(
+            update={
+                "attempt": number,
+                "outcome": None,
+                "spark": SparkStatus(api_version=api_version, name=name),
+                "phase_time": timestamp(self.observed.now),
+                "progress": None,
+                "stages": (),
+                "conditions": _conditions_of_next_attempt(status.conditions),
+            }
+        )
+
     def _reported(self) -> dict[str, object]:
         """Return the fields that tell what the Spark operator and the job have reported."""
         fields: dict[str, object] = {}
@@ -84,12 +114,13 @@ class BackfillStatus(Situation):
         return fields
 
 
-def conditions_of_next_attempt(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+def _conditions_of_next_attempt(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
     """Return the conditions as they are once another attempt was created: what they say of one attempt is that of an earlier."""
+    kept = (item for item in conditions if item.type not in {UNREADABLE, STOPPED})
     return tuple(
         item.model_copy(update={"reason": IN_ONE_BEFORE}) if (item.type, item.reason) == (PUBLISHING, IN_ONE) else item
-        for item in conditions
-        if item.type not in {UNREADABLE, STOPPED}
+        for item in kept
+        if (item.type, item.status) != (PUBLISHING, "False")
     )
 
 

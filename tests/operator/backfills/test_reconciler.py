@@ -820,6 +820,45 @@ def test_attempt_that_publishes_in_one_transaction_after_one_that_went_unheard_i
     assert phases(world) == ("Publishing", True)
 
 
+def test_answer_of_the_brokers_is_not_taken_back_when_they_are_silent_later():
+    """The next attempt begins without anything left of the first."""
+    world = running()
+    world.spark("die")
+    world.spark_pods.clear()
+    world.progress, world.brokers_answer = None, False
+    for _ in range(2):
+        world.pass_over()
+    assert (world.status.outcome, condition(world, PUBLISHING)) == ("Retry", "Unknown")
+    world.brokers_answer = True
+    world.pass_over()
+    assert (world.status.phase, condition(world, PUBLISHING)) == ("Stopping", "False")
+    world.brokers_answer = False
+    world.now += 60
+    world.pass_over()
+    assert (world.status.phase, world.status.attempt, condition(world, PUBLISHING)) == ("Submitted", 2, None)
+
+
+def test_answer_of_the_brokers_about_one_attempt_says_nothing_of_the_next():
+    """That may publish while it is cancelled."""
+    world = running()
+    world.spark("die")
+    world.spark_pods.clear()
+    world.progress = None
+    advance(world, "Submitted")
+    for event in ("start", "compute"):
+        world.spark(event)
+    world.pass_over()
+    world.deleted = True
+    world.pass_over()
+    world.spark("publish")
+    world.spark("vanish")
+    world.brokers_answer = False
+    for _ in range(4):
+        world.pass_over()
+        world.now += 60
+    assert (phases(world), condition(world, PUBLISHING)) == (("Stopping", True), "Unknown")
+
+
 def test_attempt_that_went_unheard_with_an_earlier_operator_may_have_published():
     """The condition had another reason then; the last attempt fails before it publishes anything itself."""
     world = running(spec=spec(attempts=2))
