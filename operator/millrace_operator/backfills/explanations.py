@@ -191,6 +191,18 @@ def still_there(applications: Sequence[str], pods: Sequence[str]) -> str:
     return f"SparkApplication {listed(applications)} has not ended: check that its Spark operator runs."
 
 
+def job_of_unreadable(running: Sequence[str], pods: Sequence[str], applications: Sequence[str]) -> str:
+    """Return what a deleted backfill waits for whose spec cannot be read, and how its user can end that.
+
+    Args:
+        running: The SparkApplications that have not ended.
+        pods: The pods that may still write.
+        applications: The SparkApplications of all attempts.
+    """
+    end = f" To end the job, delete SparkApplication {listed(applications)}." if applications else ""
+    return f"{still_there(running, pods)}{end}"
+
+
 def unread_log(pod: str, problem: str) -> str:
     """Return why the log of a driver cannot be read, and what to do if it never will be.
 

@@ -40,6 +40,7 @@ from millrace_operator.backfills.explanations import (
     WHOLE_OR_NOTHING,
     activity_of,
     first_spec_lost,
+    job_of_unreadable,
     members_of,
     no_spark_operator,
     not_started,
@@ -141,6 +142,10 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
     return replace(decision, actions=(SetFinalizer(present=True), *decision.actions))
 
 
+def _names(objects: Sequence[Object]) -> list[str]:
+    return [item["metadata"]["name"] for item in objects]
+
+
 @dataclass(frozen=True, slots=True)
 class _Pass(BackfillStatus):
     """Decides what to do in one situation."""
@@ -169,6 +174,9 @@ class _Pass(BackfillStatus):
         """Return what to do about a backfill that has begun, whose spec cannot be read: its job is neither stopped nor judged."""
         what = unreadable_spec(self.desired.problems)
         if not self.desired.deleting or self.running or self.living:
+            if self.desired.deleting:
+                names = _names(self.observed.applications)
+                what = f"{what} {job_of_unreadable(_names(self.running), self.living, names)}"
             return BackfillDecision((), with_problem(self.desired, self.observed.now, what), (), _MUCH_LATER_S)
         if self.has_succeeded:
             return self._end("Succeeded", f"The job has succeeded. {what}")
@@ -290,7 +298,7 @@ class _Pass(BackfillStatus):
             published = self.status_of(*self.progress_of("Running")).model_copy(update={"outcome": None})
             return BackfillDecision((), published, (), _SOON_S)
         if self.running or self.living:
-            what = still_there([item["metadata"]["name"] for item in self.running], self.living)
+            what = still_there(_names(self.running), self.living)
             known = self.known(STOPPED)
             # Once they are deleted, only the status says whether the driver had been started.
             is_told = (known is not None and known.reason == NEVER_RAN) == self.never_ran

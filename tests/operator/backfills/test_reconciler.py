@@ -1381,6 +1381,19 @@ def test_deleted_backfill_whose_spec_cannot_be_read_ends_with_its_job(events, ph
     assert [item.status for item in status.conditions if item.type == PUBLISHING] == ["True"] * (events is not None)
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_deleted_backfill_whose_spec_cannot_be_read_names_the_job_that_it_waits_for(runs):
+    """The job may never end by itself, and this operator does not stop it."""
+    world = running()
+    world.deleted = True
+    if not runs:
+        world.spark("die")
+    message = unread(world).status.message
+    assert ("Still there: " in message, "-1-exec-1" in message, "-1-driver" in message) == (True, True, runs)
+    assert message.endswith(" To end the job, delete SparkApplication history-1.")
+    assert "history-1" not in unread(running()).status.message
+
+
 def app_unread(world):
     """Run a pass whose operator cannot read the spec of the application."""
     desired, observed = world.look()
