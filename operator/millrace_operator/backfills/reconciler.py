@@ -291,10 +291,9 @@ class _Pass(BackfillStatus):
             return self._stopping("Succeeded", summary(self.spec, self.observed.progress))  # it was faster
         if outcome == "Succeeded" and self.observed.progress is not None:
             message = summary(self.spec, self.observed.progress)  # its log could perhaps not be read when it succeeded
-        exists = self.application is not None and "deletionTimestamp" not in self.application["metadata"]
-        if outcome == "Cancelled" and exists and self._may_publish_unheard:  # decided again when its log can be read
+        if self._goes_on_if_it_publishes and self._may_publish_unheard:  # decided again when its log can be read
             return self._wait_for_the_log("Computing")
-        if outcome == "Cancelled" and exists and self.reports_publishing:  # since that was decided, so it is finished
+        if self._goes_on_if_it_publishes and self.reports_publishing:  # since that was decided, so it is finished
             published = self.status_of(*self.progress_of("Running")).model_copy(update={"outcome": None})
             return BackfillDecision((), published, (), _SOON_S)
         if self.running or self.living:
@@ -444,6 +443,14 @@ class _Pass(BackfillStatus):
     def _may_publish_unheard(self) -> bool:
         """Whether the job may have begun to publish since its log was last read."""
         return self.spec.changes_kafka and self.log_is_late
+
+    @property
+    def _goes_on_if_it_publishes(self) -> bool:
+        """Whether a job that is being stopped is finished if it publishes: it was cancelled, or has started after all."""
+        if self.application is None or "deletionTimestamp" in self.application["metadata"]:
+            return False
+        runs = self.application in self.running and any(pod.is_driver and pod.lives for pod in self.pods)
+        return self.status.outcome == "Cancelled" or (self.status.outcome == "Failed" and runs)
 
     def _wait_for_the_log(self, phase: Phase) -> BackfillDecision:
         problem = self.observed.log_problem

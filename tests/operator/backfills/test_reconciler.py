@@ -976,6 +976,41 @@ def test_job_that_publishes_before_it_is_stopped_is_not_stopped(change, in_one_t
     assert not any(isinstance(action, DeleteSparkApplication) for action in world.done)
 
 
+@pytest.mark.parametrize("unreadable", [False, True])
+def test_job_that_publishes_after_it_was_given_up_is_not_stopped(unreadable):
+    """It was not started for ten minutes, and then it was, while the operator was away."""
+    world = World(spec=spec(attempts=1))
+    advance(world, "Submitted")
+    world.now += PATIENCE_S
+    world.pass_over()
+    assert (world.status.phase, world.status.outcome) == ("Stopping", "Failed")
+    for event in ("start", "compute", "publish"):
+        world.spark(event)
+    world.unreadable = unreadable
+    world.pass_over()
+    assert (phases(world), world.status.outcome) == (("Computing" if unreadable else "Publishing", True), None)
+    world.unreadable = False
+    world.settle()
+    assert (world.status.phase, world.status.attempt, world.published) == ("Succeeded", 1, 1)
+    assert not any(isinstance(action, DeleteSparkApplication) for action in world.done)
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_last_attempt_that_has_failed_while_it_published_stays_failed(lives):
+    """Even if its driver lives on for a while."""
+    world = running(spec=spec(attempts=1))
+    world.spark("publish")
+    world.pass_over()
+    world.spark("die")
+    world.spark_pods["-1-driver"] = lives
+    for _ in range(3):
+        world.pass_over()
+        assert (phases(world), world.status.outcome) == (("Stopping", True), "Failed")
+    world.executors_end()
+    world.pass_over()
+    assert phases(world) == ("Failed", True)
+
+
 @pytest.mark.parametrize("then", ["fail", "vanish"])
 def test_job_that_publishes_while_it_is_cancelled_is_finished(then):
     """Its last report shows that it was faster than its deletion; if its log is gone with its pod, the brokers know."""
