@@ -350,6 +350,7 @@ def test_an_executor_whose_disk_is_full(kafka, tmp_path):
     ends_on_full_disk(app, tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_not_the_fault_of_a_record(kafka, tmp_path):
     """Though it is noticed while a record is processed, nobody is asked whether to skip the record."""
     app = App(kafka, partitions=1)

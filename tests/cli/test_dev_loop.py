@@ -171,6 +171,7 @@ def test_policy_starts_a_program_that_the_state_does_not_fit(app):
     app.millrace("dev", "up", "--detach")
 
 
+@pytest.mark.thorough
 def test_reload_runs_the_changed_program(app):
     """A change restarts the replicas; one that is wrong is reported, and what runs keeps running."""
     log = app.folder / "data" / "host.log"

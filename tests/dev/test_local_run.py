@@ -152,6 +152,7 @@ def status(place: list[str]) -> dict:
     return json.loads(millrace("dev", "status", *place, "--json").stdout)
 
 
+@pytest.mark.thorough
 def test_detached_host_is_shown_and_stopped(tmp_path):
     """`dev up --detach` returns once replicas run; a second one is refused; `dev down` stops everything."""
     place = ["-f", str(EXAMPLE), "--dir", str(tmp_path / "data")]

@@ -215,6 +215,7 @@ def test_an_instance_that_cannot_start_has_no_clients(kafka, topic_factory, app,
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_producers_that_were_given_up_end(tmp_path):
     """If the group's coordinator leaves the cluster, a commit hangs and a new producer continues; the old one ends later."""
     process = multiprocessing.get_context("spawn").Process(target=give_producers_up, args=(tmp_path,))

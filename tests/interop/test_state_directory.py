@@ -305,8 +305,8 @@ def run_phase(application, language, phase):
 def _start(application, language):
     """Start the application, and return the run and what it reads at the start.
 
-    Java 4.3.1 dies if the first store that it finds corrupted has segments: the one that could not be opened stays among those that
-    are open (KAFKA-20808). By then it has wiped the state, so it is started once more.
+    Java 4.3.1 dies if the first store that it finds corrupted has segments: the one that could not be opened stays among the
+    open ones (KAFKA-20808). By then it has wiped the state, so it is started once more.
     """
     run = Run(application, language)
     try:

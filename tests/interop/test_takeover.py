@@ -126,7 +126,9 @@ def test_another_program_takes_over(word_count, first, second, guarantee):
         _check_every_count_appears_once(application)
 
 
-@pytest.mark.parametrize(("first", "second"), [("java", "python"), ("python", "java")])
+@pytest.mark.parametrize(
+    ("first", "second"), [pytest.param("java", "python", marks=pytest.mark.thorough), ("python", "java")]
+)
 def test_another_program_takes_over_from_one_that_was_killed(word_count, first, second):
     """A program dies during a transaction; the other waits for its abort and repeats exactly what was lost."""
     application = word_count(

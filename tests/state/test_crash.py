@@ -1,6 +1,6 @@
 """What RocksDB stores hold after their process is killed.
 
-`MILLRACE_CRASH_KILLS` says how often it is killed (30 by default; a thousand take some minutes).
+`MILLRACE_CRASH_KILLS` says how often it is killed (15 by default; a thousand take some minutes).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from crash_writer import (  # noqa: E402 (needs the path above)
     open_store,
 )
 
-KILLS = int(os.environ.get("MILLRACE_CRASH_KILLS", "30"))
+KILLS = int(os.environ.get("MILLRACE_CRASH_KILLS", "15"))
 SECONDS_PER_KILL = 5
 
 
