@@ -1,4 +1,4 @@
-"""`make e2e`: the whole run, including setup, with the duration of each part; arguments go to pytest: files, `-k`, ….
+"""`make e2e`: the whole run, including setup, with the duration of each part; arguments go to pytest: files, `-k`, `-m`, ….
 
 All tests share one cluster with an operator. Most of the time they wait for pods, so several files run at a time; those that
 disturb others (`@pytest.mark.disturbs`) run afterwards, one by one. Those that are slow and rarely fail (`@pytest.mark.thorough`)
@@ -8,6 +8,7 @@ leftover files.
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
@@ -54,12 +55,15 @@ def main(arguments: list[str]) -> int:
 
 def _run_tests(cluster: Cluster, arguments: list[str]) -> int:
     results = []
-    and_quick = "" if _ALL in arguments else " and not thorough"
-    arguments = [argument for argument in arguments if argument != _ALL]
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-m", dest="chosen")
+    parser.add_argument(_ALL, action="store_true", dest="all")
+    options, arguments = parser.parse_known_args(arguments)
+    and_chosen = f" and ({options.chosen})" if options.chosen else "" if options.all else " and not thorough"
     with phase("The tests"):
-        results.append(_pytest(cluster, f"not disturbs{and_quick}", f"-n{_WORKERS}", "--dist=loadfile", *arguments))
+        results.append(_pytest(cluster, f"not disturbs{and_chosen}", f"-n{_WORKERS}", "--dist=loadfile", *arguments))
     with phase("The tests that disturb others"):
-        results.append(_pytest(cluster, f"disturbs{and_quick}", *arguments))
+        results.append(_pytest(cluster, f"disturbs{and_chosen}", *arguments))
     if results == [_NO_TESTS, _NO_TESTS]:
         return _NO_TESTS
     return next((result for result in results if result not in {0, _NO_TESTS}), 0)
