@@ -244,6 +244,7 @@ def test_one_operation_at_a_time(api: Cluster, app: SuspendedApplication, tmp_pa
         wait_until(lambda: reset().get("phase") == "Succeeded", "the reset", SECONDS)
 
 
+@pytest.mark.thorough
 def test_crashing_operator_gets_there(api: Cluster, app: SuspendedApplication, tmp_path: Path) -> None:
     """Killed after every action, the operator creates each SparkApplication once and ends the backfill.
 

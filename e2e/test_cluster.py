@@ -107,6 +107,7 @@ def _starts(cluster, namespace):
     return cluster.kubectl("exec", "pod-0", "-n", namespace, "--", "cat", "/data/starts", check=False)
 
 
+@pytest.mark.thorough
 def test_pod_writes_to_its_volume_and_finds_its_own_name(cluster, pod):
     """A non-root pod under Restricted rules has a writable volume and a name behind its headless Service."""
     address = wait_until(lambda: cluster.kubectl("logs", "pod-0", "-n", pod), "the pod's own address", 120)
@@ -114,6 +115,7 @@ def test_pod_writes_to_its_volume_and_finds_its_own_name(cluster, pod):
     assert _starts(cluster, pod) == "x"
 
 
+@pytest.mark.thorough
 def test_volume_outlives_its_pod_and_grows_with_its_claim(cluster, pod):
     """A deleted pod comes back with its data, and a claim that asks for more space gets it."""
     wait_until(lambda: _starts(cluster, pod) == "x", "the first start", 120)
@@ -127,6 +129,7 @@ def test_volume_outlives_its_pod_and_grows_with_its_claim(cluster, pod):
 
 
 @pytest.mark.disturbs
+@pytest.mark.thorough
 def test_killed_container_restarts_only_while_a_kubelet_runs(cluster, pod):
     """With the kubelet dead nobody restarts a killed container; a new kubelet does."""
     wait_until(lambda: _starts(cluster, pod) == "x", "the first start", 120)
@@ -142,6 +145,7 @@ def test_killed_container_restarts_only_while_a_kubelet_runs(cluster, pod):
 
 
 @pytest.mark.disturbs
+@pytest.mark.thorough
 def test_node_comes_back_from_a_reboot(cluster, pod):
     """After the kubelet, containerd and all containers are killed at once, pods run again with their data."""
     wait_until(lambda: _starts(cluster, pod) == "x", "the first start", 120)
@@ -149,6 +153,7 @@ def test_node_comes_back_from_a_reboot(cluster, pod):
     wait_until(lambda: _starts(cluster, pod) == "xx", "the second start", 120)
 
 
+@pytest.mark.thorough
 def test_pod_can_be_cut_off_from_a_port_and_frozen(cluster, pod):
     """A blocked pod cannot reach a server on the host until it is unblocked; a frozen pod does nothing until it is resumed."""
     wait_until(lambda: _starts(cluster, pod) == "x", "the first start", 120)

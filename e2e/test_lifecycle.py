@@ -163,6 +163,7 @@ def test_purged_application_leaves_nothing(word_count, words: Words, kafka_topic
 
 
 @pytest.mark.parametrize("policy", [pytest.param("Retain", marks=pytest.mark.thorough), "Purge"])
+@pytest.mark.thorough
 def test_deletion_completes_while_kafka_is_down(word_count, own_words, policy: str) -> None:
     """An application whose brokers are down can be deleted, whatever its policy."""
     kafka, words = own_words
@@ -189,6 +190,7 @@ def test_orphaned_application_keeps_running_and_is_adopted(word_count, words: Wo
     assert [pod["metadata"]["uid"] for pod in app.pods()] == pods
 
 
+@pytest.mark.thorough
 def test_paused_application_is_left_alone(word_count, words: Words) -> None:
     """With the annotation `streams.millrace.dev/pause` the operator only watches."""
     app: Application = word_count(words, replicas=1)

@@ -146,6 +146,7 @@ def _differing(before: dict[str, float], after: dict[str, float], but: dict[str,
     return {name: count for name, count in grown.items() if count}
 
 
+@pytest.mark.thorough
 def test_broken_resource_does_not_block_others(world):
     """Among fifty good applications, one whose reconciliation fails reports it in `Stalled`; the others run, and can change."""
     space = world.namespace("poison")

@@ -160,6 +160,7 @@ def gone(world: Place, space: str, kind: str, *objects: str) -> None:
     wait_until(lambda: not world.get(space, kind, *objects), f"{kind} {objects} to be gone", 180)
 
 
+@pytest.mark.thorough
 def test_foreign_objects_are_left_alone(world):
     """Whatever its kind, it is never written and survives the app, and the app continues by itself once it is gone."""
     space = world.namespace("foreign")

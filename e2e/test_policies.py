@@ -162,6 +162,7 @@ def test_pods_connect_only_where_the_policy_says(word_count, words: Words, clust
     words.wait_exact()
 
 
+@pytest.mark.thorough
 def test_plan_job_has_no_network(word_count, words: Words, cluster: Cluster, visitor) -> None:
     """A plan Job runs user code that does not need the network: under the policy it can reach no broker and resolve no name."""
     host, port = words.bootstrap_servers.rsplit(":", 1)

@@ -11,6 +11,7 @@ from e2e.support.word_count import Words
 from e2e.test_faults import status_of_container
 
 
+@pytest.mark.thorough
 def test_a_standby_takes_over_from_a_killed_process(word_count, words: Words, cluster) -> None:
     """Its members are removed from the group long before their sessions time out, nothing is restored, and counts are exact."""
     app: Application = word_count(words, replicas=2, standby={"replicas": 1}, membership={"sessionTimeout": "30m"})

@@ -33,6 +33,7 @@ def told(app: Application, reason: str) -> str:
     return app.condition("TopicsReady")["message"]
 
 
+@pytest.mark.thorough
 def test_wrong_partition_count_is_reported_before_pods_start(word_count, words: Words, admin) -> None:
     """Somebody else's topic is named with its and the required partitions, and left alone; once it is gone, all continues."""
     app: Application = word_count(words, replicas=1)
@@ -91,6 +92,7 @@ def test_verify_only_creates_nothing(word_count, words: Words, admin, kafka_topi
     words.wait_exact()
 
 
+@pytest.mark.thorough
 def test_changelog_deleted_while_suspended_is_not_recreated(word_count, words: Words, admin, kafka_topics) -> None:
     """The state's backup is gone: nothing starts until the user accepts the loss; then the state starts empty."""
     app: Application = word_count(words, replicas=1)

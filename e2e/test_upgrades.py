@@ -116,6 +116,7 @@ def restarts_of(app: Application) -> dict[str, int]:
     }
 
 
+@pytest.mark.thorough
 def test_recreate_replaces_all_pods_at_once(word_count, words: Words) -> None:
     """Old and new pods never run at the same time; that costs a pause, but no count."""
     app: Application = word_count(words, replicas=2, upgrade={**QUICK, "strategy": "Recreate"})
@@ -292,6 +293,7 @@ def test_new_topology_is_compared_with_a_first_revision_that_is_not_stable(word_
     assert app.status().get("stableRevision") is None
 
 
+@pytest.mark.thorough
 def test_volumes_grow_under_running_pods(word_count, words: Words) -> None:
     """A larger storage.size reaches claims and StatefulSet, which is recreated under its pods; none of them is restarted."""
     app: Application = word_count(words, replicas=2, upgrade=QUICK)
