@@ -69,17 +69,28 @@ def provide_spark_image(cluster: Cluster, images: Images, source: Path = ROOT) -
     loaded = cluster.directory / "spark-image"
     if loaded.exists():
         return
-    with sole_use():
-        if loaded.exists():
-            return
-        with tempfile.TemporaryDirectory(prefix="millrace-images-") as directory:
-            arguments = {"BASE_IMAGE": provide_base()}
-            build_image(images.backfill, source / "Dockerfile", context=source, target="backfill", arguments=arguments)
-            _build_apps(images.backfill, f"{images.spark_apps}-wordcount", images.spark_apps, source)
-            archive = Path(directory) / "spark.tar"
+    with tempfile.TemporaryDirectory(prefix="millrace-images-") as directory:
+        archive = Path(directory) / "spark.tar"
+        with sole_use():
+            _build_spark(images, source)
             save(images.spark_apps, archive)
-            cluster.import_image(archive)
-        loaded.touch()
+        cluster.import_image(archive)
+    loaded.touch()
+
+
+def build_images(source: Path = ROOT) -> None:
+    """Build all images, so that they are quickly provided later.
+
+    Args:
+        source: The checkout to build them from.
+
+    Raises:
+        ClusterError: A build failed.
+    """
+    images = Images()
+    with sole_use():
+        _build(images, source)
+        _build_spark(images, source)
 
 
 def _build(images: Images, source: Path) -> None:
@@ -87,6 +98,12 @@ def _build(images: Images, source: Path) -> None:
     for name, target in ((images.runtime, "runtime"), (images.operator, "operator")):
         build_image(name, source / "Dockerfile", context=source, target=target, arguments={"BASE_IMAGE": base})
     _build_apps(images.runtime, images.wordcount, images.apps, source)
+
+
+def _build_spark(images: Images, source: Path) -> None:
+    arguments = {"BASE_IMAGE": provide_base()}
+    build_image(images.backfill, source / "Dockerfile", context=source, target="backfill", arguments=arguments)
+    _build_apps(images.backfill, f"{images.spark_apps}-wordcount", images.spark_apps, source)
 
 
 def _build_apps(runtime: str, wordcount: str, apps: str, source: Path) -> None:
