@@ -39,6 +39,11 @@ class Key:
         return cls(str(item["kind"]), str(item["metadata"]["name"]))
 
 
+def app_named_by(operation: Object) -> str:
+    """Return the name of the application that a reset or backfill is for, even if its spec is invalid; empty if it names none."""
+    return str(((operation.get("spec") or {}).get("appRef") or {}).get("name") or "")
+
+
 def labels_of(item: Object) -> Mapping[str, str]:
     """Return the labels of an object or a template; empty if it has none."""
     return item.get("metadata", {}).get("labels") or {}

@@ -58,7 +58,16 @@ from millrace_operator.cluster.kinds import BACKFILLS, CONFIG_MAPS, PODS, SPARK_
 from millrace_operator.cluster.observe import desired_backfill_from, desired_from, neighbours_of
 from millrace_operator.cluster.requests import FORBIDDEN, ApiError, NotAllowedToWriteError
 from millrace_operator.kafka.state_cache import KafkaStateCache
-from millrace_operator.model import DeleteGroup, DesiredApp, Json, Object, ResourceRef, SetFinalizer, labels_of
+from millrace_operator.model import (
+    DeleteGroup,
+    DesiredApp,
+    Json,
+    Object,
+    ResourceRef,
+    SetFinalizer,
+    app_named_by,
+    labels_of,
+)
 from millrace_operator.reconcile.children_view import trouble_of
 from millrace_operator.reconcile.revisions import revision_of, spec_of
 from millrace_operator.resets.planning import merged_plan
@@ -98,7 +107,7 @@ class BackfillController:
         return run_pass(ref, failures, lambda: self._pass(ref, resource, desired), partial(self._report_failure, ref))
 
     def _pass(self, ref: ResourceRef, resource: Object, desired: DesiredBackfill) -> float | None:
-        name = _name_of_app(resource)
+        name = app_named_by(resource)
         app = find_app(self.context, desired.namespace, name) if _needs_app(desired) else None
         observed = self._observe(resource, desired, name, app)
         decision = reconcile_backfill(desired, observed)
@@ -332,11 +341,6 @@ class BackfillController:
             write_status(self.context.requests, self.context.resources, BACKFILLS, resource, status)
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
-
-
-def _name_of_app(resource: Object) -> str:
-    """Return the name of a backfill's application, also if the rest of its spec cannot be read."""
-    return str(((resource.get("spec") or {}).get("appRef") or {}).get("name") or "")
 
 
 def _of_attempts(app: DesiredApp, observed: ObservedBackfill) -> DesiredApp:

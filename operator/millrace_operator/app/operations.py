@@ -29,7 +29,7 @@ from millrace_operator.cluster.executor import StaleError, write_status
 from millrace_operator.cluster.kinds import APPS, BACKFILLS, RESETS, ResourceKind
 from millrace_operator.cluster.observe import desired_backfill_from, desired_reset_from
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
-from millrace_operator.model import Json, Object, ResourceRef
+from millrace_operator.model import Json, Object, ResourceRef, app_named_by
 from millrace_operator.resets.reconciler import has_ended as reset_has_ended
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ def _others(context: ControllerContext, kind: ResourceKind, resource: Object, ap
         for obj in context.resources.of_kind(kind)
         if obj["metadata"]["namespace"] == resource["metadata"]["namespace"]
         and obj["metadata"]["uid"] != resource["metadata"]["uid"]
-        and ((obj.get("spec") or {}).get("appRef") or {}).get("name") == app
+        and app_named_by(obj) == app
     ]
 
 

@@ -18,7 +18,7 @@ from typing import Final
 from millrace_operator.children.naming import APP_LABEL
 from millrace_operator.cluster.kinds import APPS, BACKFILLS, CHILDREN, POD_MONITORS, RESOURCES, ResourceKind
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.model import Key, Object, ResourceRef, labels_of
+from millrace_operator.model import Key, Object, ResourceRef, app_named_by, labels_of
 
 _Id = tuple[str, str, str]
 
@@ -141,8 +141,8 @@ def concerned_by(kind: ResourceKind, obj: Object) -> set[ResourceRef]:
     if kind not in RESOURCES:
         return {ResourceRef(APPS.kind, *app_of(obj))}
     ref = ResourceRef(kind.kind, str(metadata["namespace"]), str(metadata["name"]))
-    app = ((obj.get("spec") or {}).get("appRef") or {}).get("name") if kind is BACKFILLS else None
-    return {ref, ResourceRef(APPS.kind, ref.namespace, str(app))} if app else {ref}
+    app = app_named_by(obj) if kind is BACKFILLS else ""
+    return {ref, ResourceRef(APPS.kind, ref.namespace, app)} if app else {ref}
 
 
 def _id(kind: ResourceKind, obj: Object) -> _Id:

@@ -40,7 +40,16 @@ from millrace_operator.cluster.kinds import (
     STORAGE_CLASSES,
 )
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.model import DesiredApp, HoldingBackfill, Key, Neighbour, Object, ResourceRef, labels_of
+from millrace_operator.model import (
+    DesiredApp,
+    HoldingBackfill,
+    Key,
+    Neighbour,
+    Object,
+    ResourceRef,
+    app_named_by,
+    labels_of,
+)
 from millrace_operator.reconcile.children_view import read_plan
 from millrace_operator.reconcile.topics import needed_topics
 from millrace_operator.resets.reconciler import DesiredReset
@@ -290,7 +299,7 @@ def holding_backfill(resources: Cache, ref: ResourceRef, *, ended: bool = True) 
         )
         for obj in resources.of_kind(BACKFILLS)
         if obj["metadata"]["namespace"] == ref.namespace
-        and ((obj.get("spec") or {}).get("appRef") or {}).get("name") == ref.name
+        and app_named_by(obj) == ref.name
         and (obj.get("status") or {}).get("holdsApp")
         and (ended or not obj["status"].get("completionTime"))
     ]
