@@ -50,6 +50,28 @@ def situation(world):
     return Situation(*world.look())
 
 
+def run_minutes(world, number):
+    """Run passes a minute apart, as long as there is a backfill."""
+    for _ in range(number):
+        if not world.gone:
+            world.pass_over()
+        world.now += 60
+
+
+def die_unheard(world):
+    """Let the driver die, and its log go with its pod."""
+    world.spark("die")
+    world.spark_pods.clear()
+    world.progress = None
+
+
+def check_finished_by_the_first_attempt(world):
+    """Check that the job is left alone and publishes everything, once its backfill has noticed that it publishes."""
+    world.settle()
+    assert (world.status.phase, world.status.attempt, world.published) == ("Succeeded", 1, 1)
+    assert not any(isinstance(action, DeleteSparkApplication) for action in world.done)
+
+
 def phases(world):
     """Return the phase and whether the application is kept stopped."""
     return world.status.phase, world.held
@@ -595,9 +617,7 @@ def unanswered(**fields):
     world = running(spec=spec(attempts=1), **fields)
     world.spark("vanish")
     world.brokers_answer = False
-    for _ in range(3):
-        world.pass_over()
-        world.now += 60
+    run_minutes(world, 3)
     assert (phases(world), condition(world, ANSWERED)) == (("Stopping", True), "False")
     world.app_pass()
     return world
@@ -671,9 +691,7 @@ def test_cancelled_job_that_is_gone_may_have_published_if_brokers_do_not_answer(
         world.spark("publish")
     world.spark("vanish")
     world.brokers_answer = False
-    for _ in range(5):
-        world.pass_over()
-        world.now += 60
+    run_minutes(world, 5)
     assert (phases(world), world.status.attempt) == (("Stopping", True), 1)
     assert (condition(world, PUBLISHING), condition(world, ANSWERED)) == ("Unknown", "False")
     world.brokers_answer = True
@@ -708,9 +726,7 @@ def test_retry_that_waits_for_silent_brokers_is_cancelled_with_its_application()
     world.pass_over()
     assert world.status.outcome == "Retry"
     world.app_deleting = True
-    for _ in range(4):
-        world.pass_over()
-        world.now += 60
+    run_minutes(world, 4)
     assert (world.status.phase, list(world.applications)) == ("Failed", ["history-1"])
 
 
@@ -719,10 +735,7 @@ def test_job_that_was_cancelled_before_it_ran_has_published_nothing():
     world = World()
     advance(world, "Submitted")
     world.deleted, world.brokers_answer = True, False
-    for _ in range(6):
-        if not world.gone:
-            world.pass_over()
-        world.now += 60
+    run_minutes(world, 6)
     assert (world.gone, world.status.attempt, world.applications) == (True, 1, {})
     assert world.status.message == "The backfill was deleted. Nothing was published."
 
@@ -742,10 +755,7 @@ def test_job_that_never_ran_is_known_not_to_have_whatever_becomes_of_a_pass(what
             world.pass_over(crash_after=1 if deletes and what == "killed" else None)
     if what == "failed":
         world.status = with_problem(world.look()[0], world.now, "the API server does not answer")
-    for _ in range(5):
-        if not world.gone:
-            world.pass_over()
-        world.now += 60
+    run_minutes(world, 5)
     assert (world.gone, world.status.message) == (True, "The backfill was deleted. Nothing was published.")
 
 
@@ -776,9 +786,7 @@ def test_executor_proves_that_its_driver_was_started():
     advance(world, "Submitted")
     start_unseen(world, executor=True)
     world.deleted, world.brokers_answer = True, False
-    for _ in range(6):
-        world.pass_over()
-        world.now += 60
+    run_minutes(world, 6)
     assert (phases(world), condition(world, ANSWERED)) == (("Stopping", True), "False")
 
 
@@ -794,9 +802,7 @@ def test_job_that_started_while_it_was_cancelled_may_have_published():
     world.pass_over()
     assert world.status.spark.driver_pod == "-1-driver"
     world.spark_pods.clear()
-    for _ in range(3):
-        world.pass_over()
-        world.now += 60
+    run_minutes(world, 3)
     assert (phases(world), condition(world, ANSWERED)) == (("Stopping", True), "False")
 
 
@@ -804,12 +810,8 @@ def test_attempt_that_publishes_in_one_transaction_after_one_that_went_unheard_i
     """There was no half state when it began, and its result comes as a whole."""
     world = running(in_one_transaction=True)
     world.brokers_answer = False
-    world.spark("die")
-    world.spark_pods.clear()
-    world.progress = None
-    for _ in range(4):
-        world.pass_over()
-        world.now += 60
+    die_unheard(world)
+    run_minutes(world, 4)
     assert (phases(world), world.status.attempt) == (("Submitted", True), 2)
     world.spark("start")
     world.spark("compute")
@@ -823,9 +825,8 @@ def test_attempt_that_publishes_in_one_transaction_after_one_that_went_unheard_i
 def test_answer_of_the_brokers_is_not_taken_back_when_they_are_silent_later():
     """The next attempt begins without anything left of the first."""
     world = running()
-    world.spark("die")
-    world.spark_pods.clear()
-    world.progress, world.brokers_answer = None, False
+    die_unheard(world)
+    world.brokers_answer = False
     for _ in range(2):
         world.pass_over()
     assert (world.status.outcome, condition(world, PUBLISHING)) == ("Retry", "Unknown")
@@ -841,9 +842,7 @@ def test_answer_of_the_brokers_is_not_taken_back_when_they_are_silent_later():
 def test_answer_of_the_brokers_about_one_attempt_says_nothing_of_the_next():
     """That may publish while it is cancelled."""
     world = running()
-    world.spark("die")
-    world.spark_pods.clear()
-    world.progress = None
+    die_unheard(world)
     advance(world, "Submitted")
     for event in ("start", "compute"):
         world.spark(event)
@@ -853,9 +852,7 @@ def test_answer_of_the_brokers_about_one_attempt_says_nothing_of_the_next():
     world.spark("publish")
     world.spark("vanish")
     world.brokers_answer = False
-    for _ in range(4):
-        world.pass_over()
-        world.now += 60
+    run_minutes(world, 4)
     assert (phases(world), condition(world, PUBLISHING)) == (("Stopping", True), "Unknown")
 
 
@@ -971,9 +968,7 @@ def test_job_that_publishes_before_it_is_stopped_is_not_stopped(change, in_one_t
     world.spark("publish")
     world.pass_over()
     assert (phases(world), world.status.outcome) == (("Publishing", True), None)
-    world.settle()
-    assert (world.status.phase, world.status.attempt, world.published) == ("Succeeded", 1, 1)
-    assert not any(isinstance(action, DeleteSparkApplication) for action in world.done)
+    check_finished_by_the_first_attempt(world)
 
 
 @pytest.mark.parametrize("unreadable", [False, True])
@@ -990,9 +985,7 @@ def test_job_that_publishes_after_it_was_given_up_is_not_stopped(unreadable):
     world.pass_over()
     assert (phases(world), world.status.outcome) == (("Computing" if unreadable else "Publishing", True), None)
     world.unreadable = False
-    world.settle()
-    assert (world.status.phase, world.status.attempt, world.published) == ("Succeeded", 1, 1)
-    assert not any(isinstance(action, DeleteSparkApplication) for action in world.done)
+    check_finished_by_the_first_attempt(world)
 
 
 @pytest.mark.parametrize("lives", [False, True])
