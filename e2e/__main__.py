@@ -56,10 +56,10 @@ def main(arguments: list[str]) -> int:
 def _run_tests(cluster: Cluster, arguments: list[str]) -> int:
     results = []
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("-m", dest="chosen")
-    parser.add_argument(_ALL, action="store_true", dest="all")
+    parser.add_argument("-m", dest="chosen", default="not thorough")
+    parser.add_argument(_ALL, dest="chosen", action="store_const", const="")
     options, arguments = parser.parse_known_args(arguments)
-    and_chosen = f" and ({options.chosen})" if options.chosen else "" if options.all else " and not thorough"
+    and_chosen = f" and ({options.chosen})" if options.chosen else ""
     with phase("The tests"):
         results.append(_pytest(cluster, f"not disturbs{and_chosen}", f"-n{_WORKERS}", "--dist=loadfile", *arguments))
     with phase("The tests that disturb others"):

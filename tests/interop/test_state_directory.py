@@ -312,7 +312,7 @@ def _start(application, language):
     try:
         return run, run.reads("start")
     except AssertionError:
-        if language != "java" or "is currently closed" not in run.tail():
+        if language != "java" or "AbstractSegments.committedOffset" not in run.tail():
             raise
         run.kill()
     run = Run(application, language)
