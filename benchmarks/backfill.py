@@ -6,6 +6,7 @@ For each program and number of records the input is written once. Then there is,
 
 * *live*: one instance with one stream thread and default settings, until it has processed everything and closed;
 * *backfill*: what the command `millrace backfill` does, in Spark with `local[1]` and `local[2]`, until all is committed;
+* for programs of which all outputs are kept, *in parts*: the same if these are more than one transaction takes;
 * for the word count *groupBy.count*: the same records, read in the same way, counted by Spark itself. This is a lower bound.
 
 Wall clock and CPU count from the moment at which interpreter, JVM and one Python worker are there. CPU is that of all processes:
@@ -49,12 +50,13 @@ class Case:
     """One run."""
 
     what: str
-    """`live`, `backfill` or `spark`."""
+    """`live`, `backfill`, `parts` or `spark`."""
     cores: int = 1
 
     def __str__(self) -> str:
-        names = {"live": "live, one instance", "spark": f"groupBy.count, local[{self.cores}]"}
-        return names.get(self.what, f"backfill, local[{self.cores}]")
+        names = {"live": "live, one instance", "spark": "groupBy.count", "parts": "backfill in parts"}
+        name = names.get(self.what, self.what)
+        return name if self.what == "live" else f"{name}, local[{self.cores}]"
 
 
 def main() -> None:
@@ -106,6 +108,8 @@ def measure_program(
             servers, program, names, records, options.keys, start_ms, lambda count: bar.advance(task, count)
         )
     cases = [Case("live"), *(Case("backfill", count) for count in cores)]
+    if OUTPUTS[program] == "all":
+        cases += [Case("parts", count) for count in cores]
     if program == "words":
         cases.append(Case("spark"))
     runs: dict[Case, list[dict[str, Any]]] = {case: [] for case in cases}

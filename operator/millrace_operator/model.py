@@ -374,7 +374,7 @@ class DeleteGroup:
     """Delete the consumer group with its offsets."""
 
     backfill: str | None = None
-    """The uid of a backfill that has ended: the group by which its attempts knew of each other is deleted instead."""
+    """The uid of a backfill that has ended: the groups by which its attempts knew of each other are deleted instead."""
 
 
 @dataclass(frozen=True, slots=True)

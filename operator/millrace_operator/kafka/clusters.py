@@ -30,7 +30,7 @@ from millrace.kafka.offsets import group_offsets
 from millrace.kafka.resetter import set_offsets
 from millrace.manifest import StreamsApp, to_group_settings
 from millrace.plan import reset
-from millrace.plan.backfill_marks import attempts_group, is_marked, mark_of
+from millrace.plan.backfill_marks import attempts_group, is_marked, mark_of, outputs_group
 from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import OffsetTarget
 from millrace_operator.backfills.model import Published
@@ -253,9 +253,11 @@ def perform(connection: AdminConnection, config: StreamsConfig, action: KafkaAct
             set_group_settings(connection.admin, config.application_id, settings, ACTION_TIMEOUT_S)
             log.info("Set %s for group %s", dict(settings), config.application_id)
         case DeleteGroup(backfill):
-            group_id = config.application_id if backfill is None else attempts_group(config.application_id, backfill)
-            delete_group(connection.admin, group_id, ACTION_TIMEOUT_S)
-            log.info("Deleted group %s", group_id)
+            of = config.application_id
+            groups = [of] if backfill is None else [outputs_group(of, backfill), attempts_group(of, backfill)]
+            for group_id in groups:
+                delete_group(connection.admin, group_id, ACTION_TIMEOUT_S)
+                log.info("Deleted group %s", group_id)
 
 
 def _check_may_go_on(config: StreamsConfig) -> None:

@@ -144,6 +144,7 @@ def freeze(
     *,
     until_ms: Mapping[str, int | None] = MappingProxyType({}),
     allow_missing: bool = False,
+    ends: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> KafkaHistory:
     """Fix what a backfill reads.
 
@@ -153,25 +154,43 @@ def freeze(
         admin: client of its cluster.
         until_ms: topic → the instant up to which files have its history: Kafka is read from there, or not at all if it is None.
         allow_missing: read what is left where Kafka has deleted records.
+        ends: where an earlier attempt has fixed them; empty if none has.
 
     Raises:
         MissingSourceTopicError: topics do not exist.
         MissingHistoryError: Kafka no longer has the beginning, and `allow_missing` is False.
+        StreamsError: the topics do not fit these ends.
     """
     partitions = source_partitions(plan, admin)
     first = earliest_offsets(admin, partitions)
-    ends = latest_offsets(admin, partitions, committed_only=True)
+    latest = latest_offsets(admin, partitions, committed_only=True)
+    if ends:
+        latest = _up_to(ends, first, latest)
     starts = dict(first)
     for topic, instant in until_ms.items():
         own = [partition for partition in partitions if partition.topic == topic]
-        after = ends if instant is None else offsets_for_time(admin, own, instant)
-        starts |= {partition: min(after[partition], ends[partition]) for partition in own}
-    extents = {p: Extent(first[p], starts[p], max(ends[p], starts[p])) for p in partitions}
+        after = latest if instant is None else offsets_for_time(admin, own, instant)
+        starts |= {partition: min(after[partition], latest[partition]) for partition in own}
+    extents = {p: Extent(first[p], starts[p], max(latest[p], starts[p])) for p in partitions}
     if not allow_missing:
         _check_beginning(extents, until_ms)
     described = describe_topics(admin, {partition.topic for partition in partitions})
     ids = {topic: found.id for topic, found in described.items()}
     return KafkaHistory(settings, all_topic_partitions(admin), ids, extents, allow_missing)
+
+
+def _up_to(
+    ends: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return the ends that an earlier attempt has fixed, of partitions that are the same."""
+    for partition, now in latest.items():
+        if not first[partition] <= ends.get(partition, -1) <= now:
+            raise StreamsError(
+                f"An earlier attempt of this backfill has begun to write outputs, and {partition} has changed since: it was "
+                "deleted and created again, is new, or retention has deleted all that was read. Start another backfill (another "
+                "name, or another StreamsBackfill), which writes all outputs again"
+            )
+    return {partition: ends[partition] for partition in latest}
 
 
 def _check_beginning(extents: Mapping[TopicPartition, Extent], until_ms: Mapping[str, int | None]) -> None:

@@ -1,7 +1,7 @@
 """Writes one partition of a changelog or an output: its records, and tombstones for the keys that it holds besides.
 
-The driver does so for all partitions in its transaction. If there are several, an executor does for each changelog partition;
-`millrace.backfill.publish` says when it may.
+The driver does so for all partitions in its transaction. If there are several, an executor does for each changelog partition, and
+for those of outputs if they are too many; `millrace.backfill.publish` says when it may.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from millrace.backfill.kafka_history import backfill_clients, read_records
 from millrace.backfill.packing import Size, merged, size_of
 from millrace.backfill.preconditions import NOTHING_WRITTEN
 from millrace.backfill.rows import Row, headers_of, to_arrow, values_of
+from millrace.backfill.split_outputs import SplitOutputs
 from millrace.backfill.writer import Writer
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, TaskMigratedError
@@ -91,7 +92,7 @@ def old_records(admin: AdminClient, targets: list[TopicPartition]) -> dict[Topic
 
 
 def transactional_id(application_id: str, target: TopicPartition) -> str:
-    """Return the id under which an executor writes a partition of a changelog."""
+    """Return the id under which an executor writes a partition of a changelog or an output."""
     return f"{application_id}-backfill-{target}"
 
 
@@ -232,10 +233,16 @@ class ExecutorTombstones:
 
 
 class ExecutorWrite:
-    """Writes one changelog partition: that of its rows, of which there is at least a marker."""
+    """Writes one partition: that of its rows, of which there is at least a marker.
 
-    def __init__(self, changes: Changes) -> None:
+    Args:
+        changes: writes it.
+        outputs: which partitions are of outputs; None if there are none.
+    """
+
+    def __init__(self, changes: Changes, outputs: SplitOutputs | None = None) -> None:
         self._changes = changes
+        self._outputs = outputs
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of one Spark partition, and return what was written."""
@@ -248,9 +255,15 @@ class ExecutorWrite:
             writer = Writer(clients, transactional_id(config.application_id, target))
             try:
                 confirm()
-                with rarely_collected(*MANY_RECORDS), writer.transaction():
-                    written = self._changes.write(writer, clients, target, records)
-                    writer.commit(config.application_id, {}, confirm)
+                outputs = self._outputs if self._outputs is not None and target in self._outputs.targets else None
+                if outputs is not None and outputs.is_written(group, target):
+                    written = Written(*target, 0, 0, 0)
+                else:
+                    with rarely_collected(*MANY_RECORDS), writer.transaction():
+                        written = self._changes.write(writer, clients, target, records)
+                        if outputs is not None:
+                            writer.add_offsets(outputs.group_id, outputs.writing(target))
+                        writer.commit(config.application_id, {}, confirm)
             finally:
                 writer.close()
         yield pa.RecordBatch.from_pylist([written._asdict()])

@@ -2,10 +2,11 @@
 
 Nothing is written before everything is computed. Then one transaction of the driver has it all, so there is never half a result.
 Only if there is more than one transaction can take, the changelogs are written first, each partition by an executor in
-transactions of its own; outputs and offsets still follow in the driver's transaction. A backfill that ended half-way is started
+a transaction of its own; outputs and offsets still follow in the driver's transaction. A backfill that ended half-way is started
 again: every changelog partition is compared with what is to be in it, and gets tombstones for the keys that are no longer there,
 so the second result replaces the first. Keys of aborted records get tombstones too, as Java's applications read these under
-at-least-once. Outputs cannot be replaced, hence they are never written by themselves.
+at-least-once. Outputs cannot be replaced. If they are too many for one transaction themselves, executors write them as well, and
+`millrace.backfill.split_outputs` has each partition written once by all attempts.
 
 Every transactional id is fixed. So whoever starts later fences those who wrote before, and of two backfills only the one that
 started last can end: the driver's producer is started before anything is computed. One that is fenced never starts its producer
@@ -34,17 +35,17 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Self
 
-import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
+from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import KafkaHistory, backfill_clients
 from millrace.backfill.packing import Size, merged
 from millrace.backfill.partition_write import (
@@ -58,7 +59,9 @@ from millrace.backfill.partition_write import (
     versioned_changelogs,
 )
 from millrace.backfill.preconditions import HALF_WRITTEN, NOTHING_WRITTEN, Preconditions
-from millrace.backfill.rows import PACKED_DDL, REPORT, values_of
+from millrace.backfill.rows import PACKED_DDL, REPORT
+from millrace.backfill.split_outputs import SplitOutputs, ends_of_earlier
+from millrace.backfill.transport import in_executors, ordered
 from millrace.backfill.writer import Writer
 from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
@@ -68,7 +71,14 @@ from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.kafka.admin_requests import pause
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import latest_offsets
-from millrace.plan.backfill_marks import UNFINISHED_BACKFILL, are_marked, attempts_group, is_marked, mark_of
+from millrace.plan.backfill_marks import (
+    UNFINISHED_BACKFILL,
+    are_marked,
+    attempts_group,
+    is_marked,
+    mark_of,
+    outputs_group,
+)
 from millrace.plan.model import TopologyPlan, changelog_topics
 from millrace.records import UNKNOWN_TIMESTAMP, OffsetAndMetadata, TopicPartition
 
@@ -83,13 +93,6 @@ __all__ = ["DEFAULT_TRANSACTION_RECORDS", "Publisher"]
 _log = logging.getLogger(__name__)
 
 DEFAULT_TRANSACTION_RECORDS: Final = 10_000_000
-_PART_BYTES: Final = 16 * 1024 * 1024
-"""How much the driver gets at once."""
-_ROW_BYTES: Final = 50
-"""What a row has besides key and value, about."""
-_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-"""How large a message to the driver is, and one row more: Java has each several times."""
-_BATCH_DDL: Final = "batch binary"
 
 
 @dataclass(slots=True)
@@ -108,17 +111,28 @@ class Publisher:
         settings: the application's.
         plan: the application's.
         attempt_of: what attempts of the same backfill have in common; None if there are no others.
+        outputs: what is kept of them.
 
     Raises:
         StreamsTimeoutError: no transaction coordinator answered.
     """
 
-    def __init__(self, settings: Mapping[str, object], plan: TopologyPlan, attempt_of: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, object],
+        plan: TopologyPlan,
+        attempt_of: str | None = None,
+        outputs: Outputs = Outputs.NONE,
+    ) -> None:
         self._settings = settings
         self._plan = plan
         self._clients = backfill_clients(StreamsConfig.of(settings))
         self._writer = Writer(self._clients, f"{plan.application_id}-backfill")
+        self._attempt_of = attempt_of
         self._attempts_group = None if attempt_of is None else attempts_group(plan.application_id, attempt_of)
+        self._result = f"{plan.hash} {outputs}"
+        self._goes_on = False
+        """Whether an earlier attempt has begun to write outputs partition by partition."""
         self._mark = f"{mark_of(attempt_of)}{uuid.uuid4().hex}"
 
     def __enter__(self) -> Self:
@@ -138,6 +152,20 @@ class Publisher:
         if self._attempts_group is None:
             return False
         return bool(group.of_group(self._attempts_group, group.timeout_s).positions())
+
+    def ends_of_earlier(self, group: GroupAdmin) -> dict[TopicPartition, int]:
+        """Return where an earlier attempt has fixed the ends of the history for this one, too; empty if none has.
+
+        Args:
+            group: the application's.
+
+        Raises:
+            ConfigError: that attempt has computed something else.
+            StreamsError: the application has gone on since.
+        """
+        found = {} if self._attempt_of is None else ends_of_earlier(group, self._attempt_of, self._result)
+        self._goes_on = bool(found)
+        return found
 
     def publish(
         self,
@@ -162,7 +190,8 @@ class Publisher:
         Raises:
             ActiveGroupError: the application was started in the meantime.
             TaskMigratedError: another backfill of this application has started in the meantime.
-            ConfigError: there are more outputs than one transaction can take, or a changelog has versions that cannot be removed.
+            ConfigError: there are more outputs than one transaction can take, and other attempts would not know which of them are
+                written; or a changelog has versions that cannot be removed.
             StreamsError: a record was refused, a transaction took too long, or the application ran in the meantime.
         """
         admin, group, history = preconditions.admin, preconditions.group, preconditions.history
@@ -171,7 +200,9 @@ class Publisher:
             for topic in changelog_topics(self._plan)
             if topic in computed.counts.changelogs
         }
-        _check_outputs(sum(size.records for topic, size in sizes.items() if topic not in logs), transaction_records)
+        outputs = self._split(
+            {topic: size for topic, size in sizes.items() if topic not in logs}, history, transaction_records
+        )
         positions, offsets = group.positions(), _offsets(computed, history, admin)
         offsets |= _left_marked(positions, offsets.keys(), history.partition_counts())
         published = Published(offsets=offsets)
@@ -181,31 +212,32 @@ class Publisher:
         rows, records = computed.rows.where(F.col("topic") != REPORT), sum(size.records for size in sizes.values())
         content = _Content(rows, records, changes)
         unfinished = is_marked(positions, UNFINISHED_BACKFILL)
-        if content.most_records > transaction_records and not unfinished:
+        if (outputs is not None or content.most_records > transaction_records) and not unfinished:
             content = _with_tombstones(spark, content, transaction_records)
-        several = content.most_records > transaction_records
+        several = outputs is not None or content.most_records > transaction_records
         written = HALF_WRITTEN if unfinished else NOTHING_WRITTEN
         preconditions.check(written)
         report = partial(begins, several or unfinished)
         if several or unfinished:
-            preconditions = self._mark_unfinished(preconditions, published.offsets, written, report)
+            preconditions = self._mark_unfinished(preconditions, published.offsets, written, report, outputs)
             written = HALF_WRITTEN
-            published.transactions += 1
         else:
             report()
-        self._fence_executors(admin, targets, every=unfinished)
+        parts = [*targets, *sorted(outputs.targets if outputs is not None else ())]
+        self._fence_executors(admin, [*parts, *(self._sinks(history, parts) if unfinished else ())], every=unfinished)
         rows, changes = content.rows, content.changes
         if changes.old:
             changes = replace(changes, old=old_records(admin, targets))
         small, in_driver, own = rows, [*sizes.values(), *content.tombstones.values()], targets
         if several:
-            small, large = rows.where(~F.col("topic").isin(*logs)), rows.where(F.col("topic").isin(*logs))
-            found = _in_executors(spark, large, targets, ExecutorWrite(changes), WRITTEN_DDL).collect()
+            topics = {part.topic for part in parts}
+            small, large = rows.where(~F.col("topic").isin(*topics)), rows.where(F.col("topic").isin(*topics))
+            found = in_executors(spark, large, parts, ExecutorWrite(changes, outputs), WRITTEN_DDL).collect()
             published.written += [Written(**row.asDict()) for row in found]
-            published.transactions += len(targets)
-            in_driver, own = [size for topic, size in sizes.items() if topic not in logs], []
+            in_driver, own = [size for topic, size in sizes.items() if topic not in topics], []
         with rarely_collected(*MANY_RECORDS), self._writer.transaction():
-            for target, some in groupby(_ordered(spark, small, own, in_driver), itemgetter(0)):
+            left = ordered(spark, small, own, in_driver) if own or in_driver else ()
+            for target, some in groupby(left, itemgetter(0)):
                 batches = merged((batch for _, batch in some), frozenset())
                 published.written.append(changes.write(self._writer, self._clients, target, batches))
             self._writer.flush()
@@ -213,11 +245,35 @@ class Publisher:
             if self._attempts_group is not None:
                 self._writer.add_offsets(self._attempts_group, dict(islice(published.offsets.items(), 1)))
             self._writer.commit(self._plan.application_id, published.offsets, partial(preconditions.check, written))
-        published.transactions += 1
+        published.transactions = 1 + (several or unfinished) + (len(parts) if several else 0)
         published.written = list(map(content.told_apart, published.written))
         if several:
-            self._end_executors(admin, group, targets)
+            self._end_executors(admin, group, parts)
         return published
+
+    def _split(self, sizes: Mapping[str, Size], history: KafkaHistory, transaction_records: int) -> SplitOutputs | None:
+        """Return the partitions of outputs if these are too many for one transaction, or if an earlier attempt has found that."""
+        records = sum(size.records for size in sizes.values())
+        if not self._goes_on and records <= transaction_records:
+            return None
+        if self._attempt_of is None:
+            raise ConfigError(
+                f"There are {records:,} output records, and one transaction is to have at most {transaction_records:,}. They can "
+                "be written partition by partition if the backfill has a name, from which another attempt knows what is written "
+                "(--attempt-of NAME). Or write fewer (--outputs last or none), or allow larger transactions "
+                "(--transaction-records); nothing has been written"
+            )
+        counts = history.partition_counts()
+        targets = frozenset(TopicPartition(topic, number) for topic in sizes for number in range(counts[topic]))
+        ends = {partition: extent.end for partition, extent in history.extents.items()}
+        return SplitOutputs(outputs_group(self._plan.application_id, self._attempt_of), self._result, ends, targets)
+
+    def _sinks(self, history: KafkaHistory, others: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Return where executors of another backfill may write outputs, too."""
+        counts = history.partition_counts()
+        topics = {topic for item in self._plan.subtopologies for topic in item.sink_topics}
+        found = {TopicPartition(topic, number) for topic in topics for number in range(counts.get(topic, 0))}
+        return sorted(found - set(others))
 
     def _mark_unfinished(
         self,
@@ -225,6 +281,7 @@ class Publisher:
         partitions: Collection[TopicPartition],
         written: str,
         begins: Callable[[], None],
+        outputs: SplitOutputs | None,
     ) -> Preconditions:
         """Mark the group's offsets, and return what must be so from then on; `begins` is called right before."""
         marked = {partition: before.offsets.get(partition, 0) for partition in partitions}
@@ -234,11 +291,13 @@ class Publisher:
             begins()  # earlier would be wrong if the check fails, and later it may not be known that the mark is there
 
         with self._writer.transaction():
+            if outputs is not None and not self._goes_on:
+                self._writer.add_offsets(outputs.group_id, outputs.beginning())
             positions = {partition: OffsetAndMetadata(offset, self._mark) for partition, offset in marked.items()}
             self._writer.commit(self._plan.application_id, positions, confirm)
         deadline, group = Deadline(before.group.timeout_s), before.group
-        # The commit is answered before the group has its offsets.
-        while not are_marked(group.positions(), marked, self._mark):
+        # The commit is answered before the groups have their offsets.
+        while not (are_marked(group.positions(), marked, self._mark) and (outputs is None or outputs.is_begun(group))):
             pause(deadline, "mark the offsets", "the group does not have them yet")
         return replace(before, offsets={**before.offsets, **marked}, mark=self._mark, marked=marked.keys())
 
@@ -296,15 +355,6 @@ class _Content:
         )
 
 
-def _check_outputs(records: int, transaction_records: int) -> None:
-    if records > transaction_records:
-        raise ConfigError(
-            f"There are {records:,} output records, and outputs are written in one transaction of at most "
-            f"{transaction_records:,}. Write fewer (--outputs last or none), or allow larger transactions "
-            "(--transaction-records); nothing has been written"
-        )
-
-
 def _with_tombstones(spark: SparkSession, content: _Content, transaction_records: int) -> _Content:
     """Add tombstones to rows that may fit into one transaction with them, as most offsets of a changelog may be of few keys.
 
@@ -328,75 +378,7 @@ def _with_tombstones(spark: SparkSession, content: _Content, transaction_records
 
 def _tombstones(spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], changes: Changes) -> DataFrame:
     own = rows.where(F.col("topic").isin(*{target.topic for target in targets}))
-    return _in_executors(spark, own, targets, ExecutorTombstones(changes), PACKED_DDL)
-
-
-def _in_executors(
-    spark: SparkSession,
-    rows: DataFrame,
-    targets: list[TopicPartition],
-    function: ExecutorWrite | ExecutorTombstones,
-    returned: str,
-) -> DataFrame:
-    """Call a function for the rows of each target, of which none has others."""
-    index = F.create_map(*(F.lit(x) for n, p in enumerate(targets) for x in (str(p), n)))
-    placed = _with_markers(spark, rows, targets).withColumn("at", index[F.concat_ws("-", "topic", "partition")])
-    ordered = placed.repartitionById(len(targets), F.col("at")).sortWithinPartitions(*_ORDER).drop("at")
-    return ordered.mapInArrow(function, returned)
-
-
-_ORDER: Final = ("topic", "partition", "reached", "task", "number")
-
-
-def _with_markers(spark: SparkSession, rows: DataFrame, targets: list[TopicPartition]) -> DataFrame:
-    """Add a row for each target, so that those without rows are seen too."""
-    if not targets:
-        return rows
-    markers = [(*target, UNKNOWN_TIMESTAMP, "", 0, 0, None, None, None, -1) for target in targets]
-    return rows.unionByName(spark.createDataFrame(markers, PACKED_DDL))
-
-
-def _ordered(
-    spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], sizes: list[Size]
-) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    """Bring rows to the driver in order, a part at a time, each of which is in the driver's memory several times.
-
-    They come as Arrow messages: Spark's own way to bring single ones costs several times as much. And they come from an RDD:
-    until an action of a DataFrame ends, Spark 4.3's scheduler keeps its jobs with their results, so the driver would have all.
-
-    Args:
-        spark: the session.
-        rows: what to bring.
-        targets: partitions that get a marker.
-        sizes: how much that is.
-    """
-    count = 1 + sum(size.bytes + _ROW_BYTES * size.records for size in sizes) // _PART_BYTES
-    parts = _with_markers(spark, rows, targets).repartitionByRange(count, *_ORDER)
-    ordered = parts.sortWithinPartitions(*_ORDER)
-    for (packed,) in ordered.mapInArrow(_pack, _BATCH_DDL).rdd.toLocalIterator():
-        with pa.ipc.open_stream(packed) as reader:
-            for batch in reader:
-                yield from _by_target(batch)
-
-
-def _by_target(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    """Take apart rows that are ordered by their partitions."""
-    targets = list(map(TopicPartition, values_of(batch, "topic"), values_of(batch, "partition")))
-    start = 0
-    for target, same in groupby(targets):
-        count = len(list(same))
-        yield target, batch.slice(start, count)
-        start += count
-
-
-def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        step = max(1, len(batch) * _MESSAGE_BYTES // max(1, batch.nbytes))
-        for start in range(0, len(batch), step):
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, batch.schema) as writer:
-                writer.write_batch(batch.slice(start, step))
-            yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["batch"])
+    return in_executors(spark, own, targets, ExecutorTombstones(changes), PACKED_DDL)
 
 
 def _offsets(computed: Computed, history: KafkaHistory, admin: AdminClient) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -146,8 +146,9 @@ def run_backfill(
         group = stack.enter_context(GroupAdmin(settings))
         publisher = None
         offsets: Mapping[TopicPartition, int] = {}
+        earlier: Mapping[TopicPartition, int] = {}
         if writes:
-            publisher = stack.enter_context(Publisher(spec.settings, plan, spec.attempt_of))
+            publisher = stack.enter_context(Publisher(spec.settings, plan, spec.attempt_of, spec.outputs))
             if publisher.has_handed_over(group):
                 progress(Phase.SUCCEEDED, {})
                 return BackfillResult(plan, {}, notes=["An earlier attempt has handed over, so nothing was done again"])
@@ -155,8 +156,11 @@ def run_backfill(
             # What the application has committed last may be pending where its group has no offsets yet.
             group_offsets(admin, plan.application_id, committed_partitions([plan], admin))
             offsets = group_offsets(admin, plan.application_id)
+            earlier = publisher.ends_of_earlier(group)
         until_ms = {source.topic: source.until_ms for source in spec.files}
-        kafka = freeze(plan, spec.settings, admin, until_ms=until_ms, allow_missing=spec.allow_missing_history)
+        kafka = freeze(
+            plan, spec.settings, admin, until_ms=until_ms, allow_missing=spec.allow_missing_history, ends=earlier
+        )
         ends = {partition: extent.end for partition, extent in kafka.extents.items()}
         progress(Phase.COMPUTING, ends)
         history = FileHistory.of(kafka, spec.files, spec.topology, plan) if spec.files else kafka

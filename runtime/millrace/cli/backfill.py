@@ -141,7 +141,7 @@ def backfill(
         typer.Option(
             "--attempt-of",
             metavar="NAME",
-            help="Do nothing if a backfill with the same name here has handed over.",
+            help="Do nothing if a backfill with the same name here has handed over, and write no output twice.",
             show_default=False,
         ),
     ] = None,

@@ -7,7 +7,7 @@ from typing import Final
 
 from millrace.records import OffsetAndMetadata, TopicPartition
 
-__all__ = ["UNFINISHED_BACKFILL", "are_marked", "attempts_group", "is_marked", "mark_of"]
+__all__ = ["UNFINISHED_BACKFILL", "are_marked", "attempts_group", "is_marked", "mark_of", "outputs_group"]
 
 UNFINISHED_BACKFILL: Final = "millrace: unfinished backfill"
 """How the metadata begins that a backfill which needs several transactions commits with every offset before the first of them;
@@ -42,3 +42,8 @@ def are_marked(
 def attempts_group(application_id: str, backfill: str) -> str:
     """Return the group whose offsets tell the attempts of a backfill that one of them has handed over."""
     return f"{application_id}-backfill-{backfill}"
+
+
+def outputs_group(application_id: str, backfill: str) -> str:
+    """Return the group whose offsets tell the attempts of a backfill which partitions of outputs are written."""
+    return f"{attempts_group(application_id, backfill)}:outputs"

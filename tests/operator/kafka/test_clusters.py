@@ -27,7 +27,7 @@ from millrace.kafka.admin import delete_topics, topic_configs
 from millrace.kafka.admin_requests import give_up_when
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
-from millrace.plan.backfill_marks import attempts_group, mark_of
+from millrace.plan.backfill_marks import attempts_group, mark_of, outputs_group
 from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace_operator.children import naming
 from millrace_operator.kafka.client_config import Credentials, client_config
@@ -245,17 +245,18 @@ def test_static_members_are_matched_to_pods_and_removed(clusters, kafka, plan, a
     assert clusters.observe(app, Credentials(), plan).group is None
 
 
-def test_the_group_of_a_backfills_attempts_is_deleted(clusters, app, plan):
+def test_the_groups_of_a_backfills_attempts_are_deleted(clusters, app, plan):
     """The application's own group, and those of other backfills, keep their offsets."""
     given = ClientSettings(client_config(app, Credentials()), "test")
-    names = [plan.application_id, *(attempts_group(plan.application_id, uid) for uid in ("b-1", "b-2"))]
+    of = plan.application_id
+    names = [of, *(group(of, uid) for uid in ("b-1", "b-2") for group in (attempts_group, outputs_group))]
     with GroupAdmin(given) as admin:
         groups = [admin.of_group(name, admin.timeout_s) for name in names]
         for group in groups:
             group.commit({TopicPartition(source_of(plan), 0): 7})
         for _ in range(2):
             clusters.act(app, Credentials(), DeleteGroup("b-1"))
-        assert [len(group.committed()) for group in groups] == [1, 0, 1]
+        assert [len(group.committed()) for group in groups] == [1, 0, 0, 1, 1]
 
 
 class Driver:

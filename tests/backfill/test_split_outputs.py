@@ -1,0 +1,187 @@
+"""Outputs that are written partition by partition: each once, however many attempts it takes."""
+
+import os
+import signal
+import subprocess
+from collections import Counter
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+from tests.backfill.broker_app import App
+from tests.backfill.test_ends import DEADLINE_S, KEYS, command, go_on, spec, wait_for_publishing
+from tests.instance.test_producer import set_largest_batch
+from tests.waiting import wait_until
+
+from millrace.backfill import publish
+from millrace.backfill.collector import Outputs
+from millrace.backfill.run import run_backfill
+from millrace.errors import ConfigError, ProductionError, StreamsError
+from millrace.instance.kafka_streams import KafkaStreams
+from millrace.instance.states import State
+from millrace.kafka.clients import open_admin
+from millrace.kafka.offsets import latest_offsets
+from millrace.kafka.resetter import Resetter
+from millrace.records import TopicPartition
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+
+@pytest.fixture
+def app(kafka):
+    """An application with a hundred records."""
+    app = App(kafka)
+    app.produce(KEYS)
+    return app
+
+
+def split(app, name="history", **options):
+    """Return what to do if every output is too much for one transaction."""
+    return spec(app, **{"outputs": Outputs.ALL, "transaction_records": 1, "attempt_of": name, **options})
+
+
+def outputs_of(app):
+    """Return the values of each key in the output, in their order."""
+    found = {}
+    for record in app.read(app.sink):
+        found.setdefault(record.key().decode(), []).append(int.from_bytes(record.value(), "big"))
+    return found
+
+
+def counted(keys):
+    """Return what counting keys writes."""
+    return {key: list(range(1, number + 1)) for key, number in Counter(keys).items()}
+
+
+@pytest.fixture
+def dies_before_the_offsets(monkeypatch):
+    """Give a function that runs a backfill whose driver dies when all its executors have written."""
+
+    def run(spark, what):
+        def die(*_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(publish, "_beyond_own_records", die)
+            run_backfill(spark, what)
+
+    return run
+
+
+def test_all_outputs_are_there_in_their_order(spark, app, tmp_path):
+    """Each partition in a transaction of its own, between the marks and the offsets; then the application goes on."""
+    result = run_backfill(spark, split(app))
+    assert outputs_of(app) == counted(KEYS)
+    assert app.table(app.changelog) == dict(app.counts)
+    assert result.transactions == 1 + app.partitions + app.partitions + 1
+    assert result.outputs == {app.sink: len(KEYS)}
+    assert run_backfill(spark, split(app)).notes == ["An earlier attempt has handed over, so nothing was done again"]
+    app.produce(["k1", "new"])
+    go_on(app, tmp_path)
+    assert outputs_of(app) == counted([*KEYS, "k1", "new"])
+
+
+def test_only_a_backfill_with_a_name_may_do_so(spark, app):
+    """Another attempt would not know what is written."""
+    with pytest.raises(ConfigError, match=r"There are 100 output records.*--attempt-of NAME.*nothing has been written"):
+        run_backfill(spark, split(app, name=None))
+    assert app.read(app.changelog) == app.read(app.sink) == []
+
+
+def test_a_later_attempt_writes_no_partition_again(spark, app, tmp_path, dies_before_the_offsets):
+    """It computes up to where the first one did, so stores and outputs fit each other, although there are more records now."""
+    dies_before_the_offsets(spark, split(app))
+    assert outputs_of(app) == counted(KEYS)
+    app.produce(["k1", "new"])
+    result = run_backfill(spark, split(app))
+    assert result.processed == len(KEYS)
+    assert outputs_of(app) == counted(KEYS)
+    wait_until(lambda: sum(app.committed().values()) == len(KEYS), "the offsets", DEADLINE_S)
+    go_on(app, tmp_path)
+    assert outputs_of(app) == counted([*KEYS, "k1", "new"])
+
+
+def test_a_later_attempt_writes_the_partitions_that_are_left(spark, kafka, tmp_path):
+    """One partition takes no more than what is there; the topic's setting is corrected, and nothing is there twice."""
+    app = App(kafka, partitions=2)
+    keys = [*KEYS, "x" * 5_000]
+    app.produce(keys)
+    set_largest_batch(app.kafka, app.sink, 4_000)
+    with pytest.raises(ProductionError, match=app.sink):
+        run_backfill(spark, split(app))
+    written = outputs_of(app)
+    assert set(written) < set(counted(keys)), "a partition is left"
+    set_largest_batch(app.kafka, app.sink, 100_000)
+    run_backfill(spark, split(app))
+    assert outputs_of(app) == counted(keys)
+    go_on(app, tmp_path)
+
+
+@pytest.mark.parametrize("in_one", [False, True])
+def test_a_later_attempt_with_other_limits(spark, app, dies_before_the_offsets, in_one):
+    """That all would fit into one transaction now does not matter."""
+    dies_before_the_offsets(spark, split(app))
+    app.produce(["new"])
+    if in_one:  # its marks are gone too, but not what it has written
+        with Resetter(app.clients.config) as resetter:
+            resetter.execute(resetter.plan(app.topology().build(app.clients.config).plan()))
+    run_backfill(spark, split(app, transaction_records=1_000_000))
+    assert outputs_of(app) == counted(KEYS)
+    assert app.table(app.changelog) == Counter(KEYS)
+
+
+def test_another_result_under_the_same_name(spark, app, dies_before_the_offsets):
+    """What is left would not fit what is written."""
+    dies_before_the_offsets(spark, split(app))
+    with pytest.raises(ConfigError, match="has begun to write outputs of another topology, or with other options"):
+        run_backfill(spark, split(app, outputs=Outputs.LAST))
+    run_backfill(spark, split(app, name="again", outputs=Outputs.LAST))
+    assert app.table(app.changelog) == dict(app.counts)
+
+
+def test_an_application_that_has_gone_on_since(spark, app, tmp_path, dies_before_the_offsets):
+    """It was reset, so it could: the rest of the outputs would come from a state that is older than its own."""
+    dies_before_the_offsets(spark, split(app))
+    with Resetter(app.clients.config) as resetter:
+        resetter.execute(resetter.plan(app.topology().build(app.clients.config).plan()))
+    app.produce(["k1", "new"])
+    settings = {**app.settings, "state.dir": str(tmp_path), "commit.interval.ms": "100"}
+    with KafkaStreams(app.topology(), settings) as streams:
+        wait_until(lambda: streams.state is State.RUNNING, "it runs", DEADLINE_S)
+        wait_until(lambda: sum(app.committed().values()) >= len(KEYS) + 2, "it has read everything", DEADLINE_S)
+    with pytest.raises(StreamsError, match=r"has gone on since backfill history.*start another backfill"):
+        run_backfill(spark, split(app))
+
+
+def test_a_source_topic_that_has_changed_since(spark, app, dies_before_the_offsets):
+    """Nobody can compute up to the same ends."""
+    dies_before_the_offsets(spark, split(app))
+    admin = open_admin(app.clients.admin())
+    [extended] = admin.create_partitions([NewPartitions(app.source, app.partitions + 1)]).values()
+    extended.result(30)
+    with pytest.raises(StreamsError, match=rf"{app.source}-{app.partitions} has changed since"):
+        run_backfill(spark, split(app))
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", pytest.param("at_least_once", marks=pytest.mark.thorough)])
+def test_killed_while_executors_write(spark, kafka, tmp_path, guarantee):
+    """Wherever it was, the next attempt ends with every output once."""
+    app = App(kafka, partitions=6, guarantee=guarantee)
+    keys = [f"k{number % 100}" for number in range(1_000)]
+    app.produce(keys)
+    options = ("--transaction-records", "1", "--outputs", "all", "--attempt-of", "history", "--progress", "json")
+    arguments, settings = command(app, tmp_path, *options)
+    arguments[arguments.index("local[2]")] = "local[1]"
+    admin = open_admin(app.clients.admin())
+    parts = [TopicPartition(app.sink, number) for number in range(app.partitions)]
+    killed = subprocess.Popen(arguments, start_new_session=True, **settings)
+    try:
+        wait_for_publishing(killed)
+        wait_until(lambda: any(latest_offsets(admin, parts).values()), "an output", DEADLINE_S, poll_s=0.01)
+    finally:
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.communicate()
+    assert not app.committed() or not sum(app.committed().values()), "it was not fast enough to end"
+    app.produce(["k1", "new"])
+    run_backfill(spark, split(app))
+    assert outputs_of(app) == counted(keys)
+    go_on(app, tmp_path)
