@@ -14,14 +14,21 @@ from tests.waiting import wait_until
 
 from millrace.backfill import publish
 from millrace.backfill.collector import Outputs
+from millrace.backfill.kafka_history import backfill_clients
 from millrace.backfill.run import run_backfill
-from millrace.errors import ConfigError, ProductionError, StreamsError
+from millrace.backfill.split_outputs import Begun, SplitOutputs, begun_outputs
+from millrace.backfill.writer import Writer
+from millrace.errors import ConfigError, ProductionError, StreamsTimeoutError
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.states import State
+from millrace.kafka.admin import topic_partitions
 from millrace.kafka.clients import open_admin
-from millrace.kafka.offsets import latest_offsets
+from millrace.kafka.group_admin import GroupAdmin
+from millrace.kafka.internal_topics import committed_partitions
+from millrace.kafka.offsets import delete_records, latest_offsets
 from millrace.kafka.resetter import Resetter
-from millrace.records import TopicPartition
+from millrace.plan.backfill_marks import outputs_group
+from millrace.records import OffsetAndMetadata, TopicPartition
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -50,6 +57,14 @@ def outputs_of(app):
 def counted(keys):
     """Return what counting keys writes."""
     return {key: list(range(1, number + 1)) for key, number in Counter(keys).items()}
+
+
+def add_partition(app, topic):
+    """Give a topic one partition more."""
+    admin = open_admin(app.clients.admin())
+    [extended] = admin.create_partitions([NewPartitions(topic, app.partitions + 1)]).values()
+    extended.result(30)
+    wait_until(lambda: topic_partitions(admin, [topic])[topic] == app.partitions + 1, "the broker knows it", DEADLINE_S)
 
 
 @pytest.fixture
@@ -148,18 +163,76 @@ def test_an_application_that_has_gone_on_since(spark, app, tmp_path, dies_before
     with KafkaStreams(app.topology(), settings) as streams:
         wait_until(lambda: streams.state is State.RUNNING, "it runs", DEADLINE_S)
         wait_until(lambda: sum(app.committed().values()) >= len(KEYS) + 2, "it has read everything", DEADLINE_S)
-    with pytest.raises(StreamsError, match=r"has gone on since backfill history.*start another backfill"):
+    with pytest.raises(ConfigError, match=r"has gone on since backfill history.*Start another backfill"):
         run_backfill(spark, split(app))
 
 
 def test_a_source_topic_that_has_changed_since(spark, app, dies_before_the_offsets):
     """Nobody can compute up to the same ends."""
     dies_before_the_offsets(spark, split(app))
-    admin = open_admin(app.clients.admin())
-    [extended] = admin.create_partitions([NewPartitions(app.source, app.partitions + 1)]).values()
-    extended.result(30)
-    with pytest.raises(StreamsError, match=rf"{app.source}-{app.partitions} has changed since"):
+    add_partition(app, app.source)
+    with pytest.raises(ConfigError, match=rf"{app.source}-{app.partitions} has changed since"):
         run_backfill(spark, split(app))
+
+
+def test_a_topic_of_outputs_that_has_changed_since(spark, app, dies_before_the_offsets):
+    """Keys have moved: some would be written twice, and others never."""
+    dies_before_the_offsets(spark, split(app))
+    add_partition(app, app.sink)
+    with pytest.raises(ConfigError, match=r"something else: .*a topic of outputs has got partitions. Start another"):
+        run_backfill(spark, split(app))
+    assert outputs_of(app) == counted(KEYS)
+
+
+def test_records_that_are_deleted_since(spark, app, dies_before_the_offsets):
+    """What is left gives other outputs, which would not fit those that are written."""
+    dies_before_the_offsets(spark, split(app, allow_missing_history=True))
+    delete_records(open_admin(app.clients.admin()), {TopicPartition(app.source, 0): 5})
+    with pytest.raises(ConfigError, match=r"something else: records of the history were deleted"):
+        run_backfill(spark, split(app, allow_missing_history=True))
+    assert app.table(app.changelog) == dict(app.counts)
+
+
+def test_an_application_that_has_once_read_what_it_writes(spark, app, dies_before_the_offsets):
+    """Where it was in a topic that it no longer reads says nothing about the history."""
+    with GroupAdmin(app.clients) as group:
+        group.commit({TopicPartition(app.sink, 0): 500})
+    dies_before_the_offsets(spark, split(app))
+    run_backfill(spark, split(app))
+    assert outputs_of(app) == counted(KEYS)
+
+
+def test_what_is_committed_but_not_there_yet_is_waited_for(app):
+    """Else a partition would be written twice: brokers show the offsets of a transaction some time after its end."""
+    plan = app.topology().build(app.clients.config).plan()
+    target, admin = TopicPartition(app.sink, 0), open_admin(app.clients.admin())
+    outputs = SplitOutputs(outputs_group(app.id, "history"), "result 1", {}, frozenset([target]))
+    writer = Writer(backfill_clients(app.clients.config), f"{app.id}-backfill")
+    with GroupAdmin(app.clients, timeout_s=5) as group:
+        with writer.transaction():
+            writer.add_offsets(outputs.group_id, outputs.writing(target, 7))
+            writer.add_offsets(outputs.group_id, {TopicPartition(app.source, 0): OffsetAndMetadata(9, "result 1")})
+            with pytest.raises(StreamsTimeoutError):
+                outputs.written(admin, group, target)
+            with pytest.raises(StreamsTimeoutError):
+                begun_outputs(admin, group, "history", "result", committed_partitions([plan], admin))
+            writer.commit(app.id, {})
+        assert outputs.written(admin, group, target) == 7
+        assert begun_outputs(admin, group, "history", "result", []).ends == {
+            target: 0,
+            TopicPartition(app.source, 0): 9,
+        }
+    writer.close()
+
+
+def test_what_is_committed_again_is_what_nobody_replaces():
+    """An executor of an earlier attempt may just have written the other partition."""
+    source, done, left = TopicPartition("in", 0), TopicPartition("out", 0), TopicPartition("out", 1)
+    outputs = SplitOutputs("group", "result", {source: 5, left: 3}, frozenset([done, left]))
+    first = outputs.beginning(Begun())
+    assert first == {source: OffsetAndMetadata(5, "result"), left: OffsetAndMetadata(3, "result")}
+    known = {source: first[source], **outputs.writing(done, 2)}
+    assert outputs.beginning(Begun("result", {**first, **known})) == known
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", pytest.param("at_least_once", marks=pytest.mark.thorough)])

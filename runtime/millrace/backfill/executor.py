@@ -282,6 +282,7 @@ def _batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
 def _report(run: TaskRun, collector: BackfillCollector) -> Row:
     counters, task_id = run.task.counters, run.task.task_id
     report = {
+        "task": [*task_id],
         "processed": counters.records_processed,
         "dropped": counters.dropped_records,
         "stream_time": run.stream_time,

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
+from millrace.backfill.split_outputs import START_ANOTHER
 from millrace.config import ProcessingGuarantee, StreamsConfig
 from millrace.deadline import Deadline
-from millrace.errors import MissingHistoryError, StreamsError, StreamsTimeoutError
+from millrace.errors import ConfigError, MissingHistoryError, StreamsError, StreamsTimeoutError
 from millrace.instance.input_consumer import InputConsumer
 from millrace.kafka.admin import all_topic_partitions, describe_topics
 from millrace.kafka.client_settings import ClientSettings
@@ -159,7 +160,7 @@ def freeze(
     Raises:
         MissingSourceTopicError: topics do not exist.
         MissingHistoryError: Kafka no longer has the beginning, and `allow_missing` is False.
-        StreamsError: the topics do not fit these ends.
+        ConfigError: the topics do not fit these ends.
     """
     partitions = source_partitions(plan, admin)
     first = earliest_offsets(admin, partitions)
@@ -185,10 +186,10 @@ def _up_to(
     """Return the ends that an earlier attempt has fixed, of partitions that are the same."""
     for partition, now in latest.items():
         if not first[partition] <= ends.get(partition, -1) <= now:
-            raise StreamsError(
+            raise ConfigError(
                 f"An earlier attempt of this backfill has begun to write outputs, and {partition} has changed since: it was "
-                "deleted and created again, is new, or retention has deleted all that was read. Start another backfill (another "
-                "name, or another StreamsBackfill), which writes all outputs again"
+                "deleted and created again, is new, retention has deleted all that was read, or where the history ended is no "
+                f"longer known. {START_ANOTHER}"
             )
     return {partition: ends[partition] for partition in latest}
 

@@ -25,6 +25,7 @@ from millrace.backfill.writer import Writer
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, TaskMigratedError
 from millrace.garbage import MANY_RECORDS, rarely_collected
+from millrace.kafka.clients import open_admin
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.plan.backfill_marks import are_marked
@@ -256,13 +257,14 @@ class ExecutorWrite:
             try:
                 confirm()
                 outputs = self._outputs if self._outputs is not None and target in self._outputs.targets else None
-                if outputs is not None and outputs.is_written(group, target):
-                    written = Written(*target, 0, 0, 0)
+                earlier = None if outputs is None else outputs.written(open_admin(clients.admin()), group, target)
+                if earlier is not None:
+                    written = Written(*target, earlier, 0, 0)
                 else:
                     with rarely_collected(*MANY_RECORDS), writer.transaction():
                         written = self._changes.write(writer, clients, target, records)
                         if outputs is not None:
-                            writer.add_offsets(outputs.group_id, outputs.writing(target))
+                            writer.add_offsets(outputs.group_id, outputs.writing(target, written.records))
                         writer.commit(config.application_id, {}, confirm)
             finally:
                 writer.close()

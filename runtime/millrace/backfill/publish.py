@@ -36,6 +36,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
@@ -60,7 +61,14 @@ from millrace.backfill.partition_write import (
 )
 from millrace.backfill.preconditions import HALF_WRITTEN, NOTHING_WRITTEN, Preconditions
 from millrace.backfill.rows import PACKED_DDL, REPORT
-from millrace.backfill.split_outputs import SplitOutputs, ends_of_earlier
+from millrace.backfill.split_outputs import (
+    START_ANOTHER,
+    Begun,
+    SplitOutputs,
+    begun_outputs,
+    check_readable,
+    figures,
+)
 from millrace.backfill.transport import in_executors, ordered
 from millrace.backfill.writer import Writer
 from millrace.config import StreamsConfig
@@ -70,7 +78,8 @@ from millrace.errors import ConfigError, StreamsError
 from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.kafka.admin_requests import pause
 from millrace.kafka.group_admin import GroupAdmin
-from millrace.kafka.offsets import latest_offsets
+from millrace.kafka.internal_topics import committed_partitions
+from millrace.kafka.offsets import group_offsets, latest_offsets
 from millrace.plan.backfill_marks import (
     UNFINISHED_BACKFILL,
     are_marked,
@@ -93,6 +102,7 @@ __all__ = ["DEFAULT_TRANSACTION_RECORDS", "Publisher"]
 _log = logging.getLogger(__name__)
 
 DEFAULT_TRANSACTION_RECORDS: Final = 10_000_000
+_FENCED_AT_ONCE: Final = 8
 
 
 @dataclass(slots=True)
@@ -131,8 +141,8 @@ class Publisher:
         self._attempt_of = attempt_of
         self._attempts_group = None if attempt_of is None else attempts_group(plan.application_id, attempt_of)
         self._result = f"{plan.hash} {outputs}"
-        self._goes_on = False
-        """Whether an earlier attempt has begun to write outputs partition by partition."""
+        self._begun = Begun()
+        """What earlier attempts have begun to write partition by partition."""
         self._mark = f"{mark_of(attempt_of)}{uuid.uuid4().hex}"
 
     def __enter__(self) -> Self:
@@ -143,29 +153,33 @@ class Publisher:
         """Give up what is not committed."""
         self._writer.close()
 
-    def has_handed_over(self, group: GroupAdmin) -> bool:
+    def has_handed_over(self, admin: AdminClient, group: GroupAdmin) -> bool:
         """Return whether an earlier attempt of this backfill has published everything.
 
         Args:
+            admin: client of the cluster.
             group: the application's.
         """
         if self._attempts_group is None:
             return False
+        read = committed_partitions([self._plan], admin)
+        group_offsets(admin, self._attempts_group, read or None, group.timeout_s)  # waits for what is not there yet
         return bool(group.of_group(self._attempts_group, group.timeout_s).positions())
 
-    def ends_of_earlier(self, group: GroupAdmin) -> dict[TopicPartition, int]:
-        """Return where an earlier attempt has fixed the ends of the history for this one, too; empty if none has.
+    def ends_of_earlier(self, admin: AdminClient, group: GroupAdmin) -> dict[TopicPartition, int]:
+        """Return where earlier attempts have fixed the ends of the history for this one, too; empty if none has.
 
         Args:
+            admin: client of the cluster.
             group: the application's.
 
         Raises:
-            ConfigError: that attempt has computed something else.
-            StreamsError: the application has gone on since.
+            ConfigError: they have computed something else, or the application has gone on since.
         """
-        found = {} if self._attempt_of is None else ends_of_earlier(group, self._attempt_of, self._result)
-        self._goes_on = bool(found)
-        return found
+        if self._attempt_of is not None:
+            read = committed_partitions([self._plan], admin)
+            self._begun = begun_outputs(admin, group, self._attempt_of, self._result, read)
+        return self._begun.ends
 
     def publish(
         self,
@@ -200,9 +214,8 @@ class Publisher:
             for topic in changelog_topics(self._plan)
             if topic in computed.counts.changelogs
         }
-        outputs = self._split(
-            {topic: size for topic, size in sizes.items() if topic not in logs}, history, transaction_records
-        )
+        sent = {topic: size for topic, size in sizes.items() if topic not in logs}
+        outputs = self._split(sent, computed, preconditions, transaction_records)
         positions, offsets = group.positions(), _offsets(computed, history, admin)
         offsets |= _left_marked(positions, offsets.keys(), history.partition_counts())
         published = Published(offsets=offsets)
@@ -251,28 +264,41 @@ class Publisher:
             self._end_executors(admin, group, parts)
         return published
 
-    def _split(self, sizes: Mapping[str, Size], history: KafkaHistory, transaction_records: int) -> SplitOutputs | None:
+    def _split(
+        self, sizes: Mapping[str, Size], computed: Computed, preconditions: Preconditions, transaction_records: int
+    ) -> SplitOutputs | None:
         """Return the partitions of outputs if these are too many for one transaction, or if an earlier attempt has found that."""
-        records = sum(size.records for size in sizes.values())
-        if not self._goes_on and records <= transaction_records:
+        records, history, begun = sum(size.records for size in sizes.values()), preconditions.history, self._begun.found
+        if not begun and records <= transaction_records:
             return None
         if self._attempt_of is None:
             raise ConfigError(
                 f"There are {records:,} output records, and one transaction is to have at most {transaction_records:,}. They can "
                 "be written partition by partition if the backfill has a name, from which another attempt knows what is written "
                 "(--attempt-of NAME). Or write fewer (--outputs last or none), or allow larger transactions "
-                "(--transaction-records); nothing has been written"
+                f"(--transaction-records); {NOTHING_WRITTEN}"
             )
+        result = f"{self._result} {figures(computed.reports, history, sizes)}"
+        if any(not known.metadata.startswith(result) for known in begun.values()):
+            raise ConfigError(
+                f"Backfill {self._attempt_of} has begun to write outputs, but what this attempt has computed is something else: "
+                "records of the history were deleted or compacted, the files, the program or its settings are others, or a topic "
+                f"of outputs has got partitions. {START_ANOTHER}"
+            )
+        check_readable(preconditions.admin, sizes)
         counts = history.partition_counts()
         targets = frozenset(TopicPartition(topic, number) for topic in sizes for number in range(counts[topic]))
         ends = {partition: extent.end for partition, extent in history.extents.items()}
-        return SplitOutputs(outputs_group(self._plan.application_id, self._attempt_of), self._result, ends, targets)
+        return SplitOutputs(outputs_group(self._plan.application_id, self._attempt_of), result, ends, targets)
 
     def _sinks(self, history: KafkaHistory, others: Collection[TopicPartition]) -> list[TopicPartition]:
         """Return where executors of another backfill may write outputs, too."""
         counts = history.partition_counts()
-        topics = {topic for item in self._plan.subtopologies for topic in item.sink_topics}
-        found = {TopicPartition(topic, number) for topic in topics for number in range(counts.get(topic, 0))}
+        topics = {
+            self._plan.dead_letter_topic,
+            *(topic for item in self._plan.subtopologies for topic in item.sink_topics),
+        }
+        found = {TopicPartition(topic, number) for topic in topics if topic for number in range(counts.get(topic, 0))}
         return sorted(found - set(others))
 
     def _mark_unfinished(
@@ -290,14 +316,17 @@ class Publisher:
             before.check(written)
             begins()  # earlier would be wrong if the check fails, and later it may not be known that the mark is there
 
+        first = {} if outputs is None else outputs.beginning(self._begun)
         with self._writer.transaction():
-            if outputs is not None and not self._goes_on:
-                self._writer.add_offsets(outputs.group_id, outputs.beginning())
+            if outputs is not None:
+                self._writer.add_offsets(outputs.group_id, first)
             positions = {partition: OffsetAndMetadata(offset, self._mark) for partition, offset in marked.items()}
             self._writer.commit(self._plan.application_id, positions, confirm)
         deadline, group = Deadline(before.group.timeout_s), before.group
         # The commit is answered before the groups have their offsets.
-        while not (are_marked(group.positions(), marked, self._mark) and (outputs is None or outputs.is_begun(group))):
+        while not (
+            are_marked(group.positions(), marked, self._mark) and (outputs is None or outputs.has_begun(group, first))
+        ):
             pause(deadline, "mark the offsets", "the group does not have them yet")
         return replace(before, offsets={**before.offsets, **marked}, mark=self._mark, marked=marked.keys())
 
@@ -311,9 +340,13 @@ class Publisher:
                 which nothing can be restored until they time out.
         """
         stable, ends = latest_offsets(admin, targets, committed_only=True), latest_offsets(admin, targets)
-        for target in targets:
-            if every or stable[target] < ends[target]:
-                Writer(self._clients, transactional_id(self._plan.application_id, target)).close()
+        fenced = [target for target in targets if every or stable[target] < ends[target]]
+
+        def fence(target: TopicPartition) -> None:
+            Writer(self._clients, transactional_id(self._plan.application_id, target)).close()
+
+        with ThreadPoolExecutor(_FENCED_AT_ONCE) as threads:
+            list(threads.map(fence, fenced))
 
     def _end_executors(self, admin: AdminClient, group: GroupAdmin, targets: list[TopicPartition]) -> None:
         """Fence this backfill's own executors after the last transaction; everything is handed over, so no failure matters."""
@@ -429,7 +462,8 @@ def _beyond_own_records(
 
     What was just written there has been processed already. A table restored from such a topic ends where its task goes on.
     """
-    own = {TopicPartition(item.topic, item.partition) for item in published.written} & history.extents.keys()
+    written = {TopicPartition(item.topic, item.partition) for item in published.written if item.records}
+    own = written & history.extents.keys()
     return {
         partition: published.offsets[partition]._replace(offset=end)
         for partition, end in latest_offsets(admin, own).items()

@@ -149,14 +149,14 @@ def run_backfill(
         earlier: Mapping[TopicPartition, int] = {}
         if writes:
             publisher = stack.enter_context(Publisher(spec.settings, plan, spec.attempt_of, spec.outputs))
-            if publisher.has_handed_over(group):
+            if publisher.has_handed_over(admin, group):
                 progress(Phase.SUCCEEDED, {})
                 return BackfillResult(plan, {}, notes=["An earlier attempt has handed over, so nothing was done again"])
             check_group_is_empty(group)
             # What the application has committed last may be pending where its group has no offsets yet.
             group_offsets(admin, plan.application_id, committed_partitions([plan], admin))
             offsets = group_offsets(admin, plan.application_id)
-            earlier = publisher.ends_of_earlier(group)
+            earlier = publisher.ends_of_earlier(admin, group)
         until_ms = {source.topic: source.until_ms for source in spec.files}
         kafka = freeze(
             plan, spec.settings, admin, until_ms=until_ms, allow_missing=spec.allow_missing_history, ends=earlier

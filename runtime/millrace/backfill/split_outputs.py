@@ -3,26 +3,53 @@
 Nobody can take an output back, so an attempt must neither write a partition that an earlier one has written, nor write one that
 does not fit it. Therefore a group of the backfill's own has the ends of the history, from the first transaction on, and whoever
 writes a partition commits to that group, in the same transaction, that it is written. An attempt that finds the group computes up
-to the same ends, which gives the same records, and writes the partitions that are left.
+to the same ends, and writes the partitions that are left. The metadata of the group's offsets says what was computed, in figures
+that differ if anything was read that is not the same: then it writes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
-from millrace.errors import ConfigError, StreamsError
+from millrace.errors import ConfigError
+from millrace.kafka.admin import may_read
+from millrace.kafka.offsets import group_offsets
 from millrace.plan.backfill_marks import mark_of, outputs_group
 from millrace.records import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from millrace.backfill.kafka_history import KafkaHistory
+    from millrace.backfill.packing import Size
     from millrace.kafka.group_admin import GroupAdmin
 
-__all__ = ["SplitOutputs", "ends_of_earlier"]
+__all__ = ["START_ANOTHER", "Begun", "SplitOutputs", "begun_outputs", "check_readable", "figures"]
 
-_WRITTEN: Final = " written"
-_ANOTHER: Final = "start another backfill (another name, or another StreamsBackfill), which writes all outputs again"
+_WRITTEN: Final = " written "
+START_ANOTHER: Final = (
+    "Start another backfill (another name, or another StreamsBackfill), which writes all outputs again"
+)
+_Positions = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What attempts of a backfill have begun to write."""
+
+    result: str = ""
+    """What they compute, as far as that is known before it is computed; then `figures`."""
+    found: _Positions = field(default_factory=dict)
+    """The group's offsets."""
+
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        """Where their history ends; empty if they have not begun."""
+        return {partition: known.offset for partition, known in self.found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,60 +59,96 @@ class SplitOutputs:
     group_id: str
     """The backfill's group for them."""
     result: str
-    """What is computed: metadata of the group's offsets, by which another result under the same name is noticed."""
+    """What is computed."""
     ends: Mapping[TopicPartition, int]
     """Offsets at which the history ends."""
     targets: frozenset[TopicPartition]
     """The partitions."""
 
-    def beginning(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what the group commits before anything is written."""
-        return {partition: OffsetAndMetadata(end, self.result) for partition, end in self.ends.items()}
+    def beginning(self, begun: Begun) -> _Positions:
+        """Return what the group commits before anything is written.
 
-    def writing(self, target: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
+        It commits again what it has, lest that expire, but for what executors of an earlier attempt may still replace.
+        """
+        if not begun.found:
+            return {partition: OffsetAndMetadata(end, self.result) for partition, end in self.ends.items()}
+        found = begun.found.items()
+        return {at: known for at, known in found if _WRITTEN in known.metadata or at not in self.targets}
+
+    def writing(self, target: TopicPartition, records: int) -> _Positions:
         """Return what the group commits together with the records of one partition, which the application may read, too."""
-        return {target: OffsetAndMetadata(self.ends.get(target, 0), self.result + _WRITTEN)}
+        return {target: OffsetAndMetadata(self.ends.get(target, 0), f"{self.result}{_WRITTEN}{records}")}
 
-    def is_begun(self, group: GroupAdmin) -> bool:
+    def has_begun(self, group: GroupAdmin, positions: _Positions) -> bool:
         """Return whether the group has what it commits first."""
-        return _positions(group, self.group_id).keys() >= self.ends.keys()
+        return positions.items() <= _positions(group, self.group_id).items()
 
-    def is_written(self, group: GroupAdmin, target: TopicPartition) -> bool:
-        """Return whether a partition is written, once nobody else can write it any more."""
+    def written(self, admin: AdminClient, group: GroupAdmin, target: TopicPartition) -> int | None:
+        """Return how many records of a partition are written, or None; once nobody else can write it any more."""
+        group_offsets(admin, self.group_id, [target], group.timeout_s)  # waits for what is committed but not there yet
         found = _positions(group, self.group_id).get(target)
-        return found is not None and found.metadata.endswith(_WRITTEN)
+        if found is None or _WRITTEN not in found.metadata:
+            return None
+        return int(found.metadata.rsplit(_WRITTEN, 1)[1])
 
 
-def ends_of_earlier(group: GroupAdmin, backfill: str, result: str) -> dict[TopicPartition, int]:
-    """Return where the history ends for all attempts of a backfill; empty if none of them has begun to write outputs one by one.
+def figures(reports: Sequence[Mapping[str, Any]], history: KafkaHistory, sizes: Mapping[str, Size]) -> str:
+    """Return what tells one result from another: what was read of each partition, and what each topic of outputs gets."""
+    counts = history.partition_counts()
+    read = sorted([*partition, extent.start, extent.end] for partition, extent in history.extents.items())
+    processed = sorted([*report["task"], report["processed"], report["dropped"]] for report in reports)
+    outputs = sorted([topic, counts[topic], *size] for topic, size in sizes.items())
+    return f"{crc32(json.dumps([read, processed, outputs]).encode()):08x}"
+
+
+def begun_outputs(
+    admin: AdminClient, group: GroupAdmin, backfill: str, result: str, read: Collection[TopicPartition]
+) -> Begun:
+    """Return what attempts of a backfill have begun to write.
 
     Args:
+        admin: client of the cluster.
         group: the application's.
         backfill: what the attempts have in common.
-        result: what is computed.
+        result: what is computed, as far as that is known.
+        read: the partitions whose offsets the application commits.
 
     Raises:
-        ConfigError: they have computed something else.
-        StreamsError: the application has gone on since.
+        ConfigError: they have computed something else, or the application has gone on since.
     """
-    found = _positions(group, outputs_group(group.group_id, backfill))
-    if any(known.metadata.removesuffix(_WRITTEN) != result for known in found.values()):
+    group_id = outputs_group(group.group_id, backfill)
+    group_offsets(admin, group_id, read or None, group.timeout_s)  # waits for what is committed but not there yet
+    found = _positions(group, group_id)
+    if any(not known.metadata.startswith(f"{result} ") for known in found.values()):
         raise ConfigError(
-            f"Backfill {backfill} has begun to write outputs of another topology, or with other options. Go on with those, or "
-            f"{_ANOTHER}"
+            f"Backfill {backfill} has begun to write outputs of another topology, or with other options: go on with those. Or: "
+            f"{START_ANOTHER}"
         )
     for partition, position in group.positions().items():
-        ahead = partition in found and position.offset > found[partition].offset
+        ahead = partition in found and partition in read and position.offset > found[partition].offset
         if ahead and not position.metadata.startswith(mark_of(backfill)):
-            raise StreamsError(
+            raise ConfigError(
                 f"Application {group.group_id} has gone on since backfill {backfill} has begun to write outputs: it is at offset "
                 f"{position.offset} of {partition}, and the history of these ends at {found[partition].offset}. If it is to be "
-                f"computed once more, {_ANOTHER}"
+                f"computed once more: {START_ANOTHER}"
             )
-    return {partition: known.offset for partition, known in found.items()}
+    return Begun(result, found)
 
 
-def _positions(group: GroupAdmin, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+def check_readable(admin: AdminClient, topics: Collection[str]) -> None:
+    """Check that offsets may be committed in topics: by these, attempts know what is written.
+
+    Raises:
+        ConfigError: the principal may not read one of them.
+    """
+    if refused := [topic for topic in sorted(topics) if may_read(admin, topic) is False]:
+        raise ConfigError(
+            f"The principal may not read {', '.join(refused)}, but has to commit there which outputs are written, as these are "
+            "too many for one transaction: grant READ with an ACL; nothing has been written"
+        )
+
+
+def _positions(group: GroupAdmin, group_id: str) -> _Positions:
     found = group.of_group(group_id, group.timeout_s).positions()
     # librdkafka ends the metadata with a NUL.
     return {at: OffsetAndMetadata(known.offset, known.metadata.rstrip("\0")) for at, known in found.items()}

@@ -183,7 +183,7 @@ class Writer:
                 raise StreamsTimeoutError(
                     f"A transaction was not committed within producer.transaction.timeout.ms ({self._timeout_ms:,} ms), so the "
                     "brokers have aborted it. Set it higher, up to the brokers' transaction.max.timeout.ms, or have less written "
-                    "in one transaction (--transaction-records)"
+                    "in one transaction (--transaction-records), unless it was that of one partition"
                 ) from error
             raise TaskMigratedError(_FENCED) from error
         except TransactionAbortedError as error:

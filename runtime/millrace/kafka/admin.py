@@ -37,6 +37,7 @@ __all__ = [
     "describe_cluster",
     "describe_topics",
     "group_names",
+    "may_read",
     "may_write",
     "topic_configs",
     "topic_partitions",
@@ -119,6 +120,15 @@ def may_write(admin: AdminClient, topic: str, timeout_s: float = 30.0) -> bool |
         AuthorizationError: The principal has no ACL for the topic at all.
         StreamsTimeoutError: The brokers did not answer in time.
     """
+    return _may(AclOperation.WRITE, admin, topic, timeout_s)
+
+
+def may_read(admin: AdminClient, topic: str, timeout_s: float = 30.0) -> bool | None:
+    """Return whether this principal may read a topic, and commit offsets in it; else as `may_write`."""
+    return _may(AclOperation.READ, admin, topic, timeout_s)
+
+
+def _may(operation: AclOperation, admin: AdminClient, topic: str, timeout_s: float) -> bool | None:
     deadline = Deadline(timeout_s)
 
     def request(names: Collection[str]) -> Mapping[str, Future[TopicDescription | None]]:
@@ -132,7 +142,7 @@ def may_write(admin: AdminClient, topic: str, timeout_s: float = 30.0) -> bool |
     if described is None:
         return None
     allowed = described.authorized_operations
-    return allowed is None or AclOperation.WRITE in allowed
+    return allowed is None or operation in allowed
 
 
 def appears_on_demand(admin: AdminClient, topic: str, timeout_s: float = 5.0) -> bool:
