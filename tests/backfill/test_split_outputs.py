@@ -6,18 +6,27 @@ import subprocess
 from collections import Counter
 
 import pytest
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    NewPartitions,
+    ResourcePatternType,
+    ResourceType,
+)
 from tests.backfill.broker_app import App
 from tests.backfill.test_ends import DEADLINE_S, KEYS, command, go_on, spec, wait_for_publishing
 from tests.instance.test_producer import set_largest_batch
+from tests.kafka.support import create_acl
 from tests.waiting import wait_until
 
 from millrace.backfill import publish
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import backfill_clients
 from millrace.backfill.run import run_backfill
-from millrace.backfill.split_outputs import Begun, SplitOutputs, begun_outputs
+from millrace.backfill.split_outputs import Begun, SplitOutputs, begun_outputs, check_readable
 from millrace.backfill.writer import Writer
+from millrace.dev.kafka import EmbeddedKafka
 from millrace.errors import ConfigError, ProductionError, StreamsTimeoutError
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.states import State
@@ -223,6 +232,23 @@ def test_what_is_committed_but_not_there_yet_is_waited_for(app):
             TopicPartition(app.source, 0): 9,
         }
     writer.close()
+
+
+def test_a_topic_of_outputs_that_may_not_be_read():
+    """Brokers take offsets only of those who may read, which an application that writes need not."""
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    topic = ResourceType.TOPIC, "out", ResourcePatternType.LITERAL
+    with EmbeddedKafka(config=config) as kafka:
+        kafka.create_topics("out", "free")
+        admin = kafka.admin()
+        create_acl(admin, AclBinding(*topic, "User:ANONYMOUS", "*", AclOperation.WRITE, AclPermissionType.ALLOW))
+        with pytest.raises(ConfigError, match=r"may not read out, but.*grant READ"):
+            check_readable(admin, ["free", "out"])
+        create_acl(admin, AclBinding(*topic, "User:ANONYMOUS", "*", AclOperation.READ, AclPermissionType.ALLOW))
+        check_readable(admin, ["free", "out"])
 
 
 def test_what_is_committed_again_is_what_nobody_replaces():
