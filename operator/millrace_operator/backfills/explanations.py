@@ -128,11 +128,12 @@ def members_of(app: DesiredApp, view: ChildrenView, observed: ObservedBackfill, 
     ]
 
 
-def unanswered(problem: str, *, deleted: bool) -> str:
+def unanswered(problem: str, *, is_heard: bool, deleted: bool) -> str:
     """Return why a backfill does not end, and what to do if the brokers will never answer.
 
     Args:
         problem: Why they do not.
+        is_heard: Whether the job has said that it publishes in parts.
         deleted: Whether the backfill was deleted before it said so.
     """
     what = (
@@ -140,13 +141,15 @@ def unanswered(problem: str, *, deleted: bool) -> str:
         "stays stopped. If they never will, suspend the application (spec.state)"
     )
     if deleted:
+        end = "is finished when the brokers answer, and goes when" if is_heard else "goes when the brokers answer or"
         return (
-            f"{what} and create a StreamsReset or another StreamsBackfill. This StreamsBackfill, which was deleted before, goes "
-            "when the brokers answer or the application is suspended."
+            f"{what} and create a StreamsReset or another StreamsBackfill. This StreamsBackfill, which was deleted before, {end} "
+            "the application is suspended."
         )
+    end = "stays stopped until another one has succeeded" if is_heard else "continues, perhaps from half a state"
     return (
         f"{what}, delete this StreamsBackfill, and create a StreamsReset or another StreamsBackfill. If it is only deleted, the "
-        "application continues, perhaps from half a state."
+        f"application {end}."
     )
 
 

@@ -19,8 +19,8 @@ which there is all or nothing.
 What the job reports is read from its driver's log, which the API server gets from the driver's node. If it cannot be read, that
 says nothing; only a log that is gone, with its pod or for minutes after its driver has ended, may have said `Publishing`. In this
 case the brokers are asked what was published: before the application is let go or the job is done again, and once nothing is left
-that may still write. If they do not answer, a job that has failed is done again if it may be; otherwise, and if it was cancelled,
-the backfill asks until they do.
+that may still write. They are asked too about a job that has said that it publishes, as nobody may have heard of its end. While they
+do not answer, nothing begins and nothing ends, unless everything was to be published in one transaction.
 
 Each attempt is a SparkApplication with a name of its own. One that has disappeared is never created again under its name.
 """
@@ -314,7 +314,10 @@ class _Pass(BackfillStatus):
             outcome = "Retry" if self.may_retry else "Failed"
         if outcome == "Retry" and (overtaken := self._overtaken()) is not None:
             return overtaken
-        if self.publishes and outcome != "Succeeded" and not (outcome == "Retry" and self._may_submit):
+        if outcome != "Succeeded" and self.is_unanswered and not self.may_end_unanswered:
+            return self._wait_for_an_answer(message)
+        begins = outcome == "Retry" and self._may_submit and not self.is_unanswered
+        if self.publishes and outcome != "Succeeded" and not begins:
             return self._failed_while_publishing(message)
         match outcome:
             case "Retry" if self.has_news_of_publication:  # the next attempt does not say what earlier ones have done
@@ -328,21 +331,24 @@ class _Pass(BackfillStatus):
         return self._end("Failed", message)
 
     def _failed_while_publishing(self, message: str) -> BackfillDecision:
-        """Return what to do about a backfill that has failed for good, perhaps in the middle of its publication."""
+        """Return the end of a backfill that has failed for good, perhaps in the middle of its publication."""
         if self.publishes_in_one:
             return self._end("Failed", f"{message}\n{WHOLE_OR_NOTHING}")
-        if self.is_unanswered:
-            what = unanswered(self.observed.problem or "", deleted=self.desired.deleting)
-            known = self.known(ANSWERED)
-            condition = self.condition(ANSWERED, "False", "NoAnswer", what)
-            is_told = known is not None and known.status == "False"
-            events = () if is_told else (Event("BrokersDoNotAnswer", what, "Warning"),)
-            status = self.status_of("Stopping", message, self.nothing_is_left, condition)
-            return BackfillDecision((), status, events, _MUCH_LATER_S)
         if self.is_unheard and self.is_let_go:
             return self._end("Failed", f"{message}\n{LET_GO}")
         what = MAYBE_HALF_PUBLISHED if self.is_unheard else HALF_PUBLISHED
         return self._end("Failed", f"{message}\n{what}", holds=bool(self.status.holds_app))
+
+    def _wait_for_an_answer(self, message: str) -> BackfillDecision:
+        """Return what to do until the brokers say what was published; a user who has read this may let it go."""
+        problem = self.observed.problem or ""
+        what = unanswered(problem, is_heard=not self.is_unheard, deleted=self.desired.deleting)
+        known = self.known(ANSWERED)
+        is_told = known is not None and known.status == "False"
+        events = () if is_told else (Event("BrokersDoNotAnswer", what, "Warning"),)
+        condition = self.condition(ANSWERED, "False", "NoAnswer", what)
+        status = self.status_of("Stopping", message, self.nothing_is_left, condition)
+        return BackfillDecision((), status, events, _MUCH_LATER_S)
 
     def _deletions(self, running: Sequence[Object]) -> tuple[DeleteSparkApplication, ...]:
         """Return the deletion of these SparkApplications, or of all if pods outlive them; others stay for their logs."""

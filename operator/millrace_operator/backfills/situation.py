@@ -40,7 +40,7 @@ ANSWERED: Final = "BrokersAnswered"
 LOG_PATIENCE_S: Final = 300.0
 """How long the log of a driver that has ended is waited for, if it cannot be read."""
 _ANSWER_PATIENCE_S: Final = 60.0
-"""How long a backfill of which nothing is left waits for brokers that do not answer, before it is done again or says so."""
+"""How long a backfill of which nothing is left waits for brokers that do not answer, before it says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +175,9 @@ class Situation:
     @property
     def went_unanswered(self) -> bool:
         """Whether a job was stopped that may have run, nothing reports what it has done, and neither do the brokers."""
-        is_unknown = self.observed.progress is None and self.observed.problem is not None
-        known = self.known(PUBLISHING)  # if it is false, they have answered for this attempt
-        has_answer = known is not None and known.status == "False"
         # A log without any report may have lost them all, and an evicted driver's is empty.
-        return self.status.phase == "Stopping" and not self.never_ran and is_unknown and not has_answer
+        is_unknown = self.observed.progress is None and self.observed.problem is not None
+        return self.status.phase == "Stopping" and not self.never_ran and is_unknown
 
     @property
     def never_ran(self) -> bool:
@@ -272,12 +270,15 @@ class Situation:
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether it cannot end, because only the brokers know whether half a state is left, and they do not answer."""
-        if not self.is_unheard or self.observed.problem is None:
-            return False
-        # Nothing starts on it then; and a deletion of the application waits for a backfill that has not ended.
+        """Whether only the brokers know what is left, and they do not answer: nothing begins and nothing ends until they do."""
+        return self.observed.problem is not None and self.publishes and not self.publishes_in_one
+
+    @property
+    def may_end_unanswered(self) -> bool:
+        """Whether it may end all the same: its application does not start then, or its user has let it go."""
+        # A deletion of the application waits for a backfill that has not ended.
         is_harmless = self.app.deleting or (self.desired.deleting and not self.app_starts)
-        return not is_harmless and not self.is_let_go
+        return is_harmless or self.is_let_go
 
     @property
     def is_let_go(self) -> bool:
@@ -312,10 +313,9 @@ class Situation:
 
     @property
     def has_news_of_publication(self) -> bool:
-        """Whether it became known in this pass how attempts have begun to publish, or that none has."""
+        """Whether it became known in this pass how attempts have begun to publish."""
         known = self.known(PUBLISHING)
-        before = None if known is None else (known.status, known.reason)
-        return any((item.status, item.reason) != before for item in self.conditions_of_publication)
+        return self.publishes and (known is None or known.reason != self.publication)
 
     @property
     def is_kept(self) -> bool:

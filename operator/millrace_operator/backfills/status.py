@@ -120,7 +120,7 @@ def _conditions_of_next_attempt(conditions: Iterable[Condition]) -> tuple[Condit
     return tuple(
         item.model_copy(update={"reason": IN_ONE_BEFORE}) if (item.type, item.reason) == (PUBLISHING, IN_ONE) else item
         for item in kept
-        if (item.type, item.status) != (PUBLISHING, "False")
+        if item.type != PUBLISHING or item.status == "True"
     )
 
 

@@ -812,7 +812,9 @@ def test_attempt_that_publishes_in_one_transaction_after_one_that_went_unheard_i
     world.brokers_answer = False
     die_unheard(world)
     run_minutes(world, 4)
-    assert (phases(world), world.status.attempt) == (("Submitted", True), 2)
+    assert phases(world) == ("Stopping", True)
+    world.brokers_answer = True
+    advance(world, "Submitted")
     world.spark("start")
     world.spark("compute")
     world.spark("publish")
@@ -822,21 +824,85 @@ def test_attempt_that_publishes_in_one_transaction_after_one_that_went_unheard_i
     assert phases(world) == ("Publishing", True)
 
 
-def test_answer_of_the_brokers_is_not_taken_back_when_they_are_silent_later():
-    """The next attempt begins without anything left of the first."""
+def test_next_attempt_begins_when_the_brokers_answer():
+    """It begins without anything left of the first."""
     world = running()
     die_unheard(world)
     world.brokers_answer = False
-    for _ in range(2):
-        world.pass_over()
-    assert (world.status.outcome, condition(world, PUBLISHING)) == ("Retry", "Unknown")
+    run_minutes(world, 5)
+    assert (phases(world), world.status.outcome) == (("Stopping", True), "Retry")
+    assert (condition(world, PUBLISHING), condition(world, ANSWERED)) == ("Unknown", "False")
     world.brokers_answer = True
     world.pass_over()
-    assert (world.status.phase, condition(world, PUBLISHING)) == ("Stopping", "False")
-    world.brokers_answer = False
-    world.now += 60
-    world.pass_over()
     assert (world.status.phase, world.status.attempt, condition(world, PUBLISHING)) == ("Submitted", 2, None)
+
+
+def fail_in_parts(event, **fields):
+    """Return a world whose job was heard to publish in parts, and whose brokers have been silent since another event."""
+    world = running(**fields)
+    world.spark("publish")
+    world.pass_over()
+    world.spark(event)
+    if event == "report":
+        die_unheard(world)
+    world.brokers_answer = False
+    run_minutes(world, 5)
+    assert (phases(world), condition(world, ANSWERED)) == (("Stopping", True), "False")
+    world.app_pass()
+    return world
+
+
+def test_last_commit_that_nobody_heard_of_counts_when_the_brokers_answer():
+    """The job had said that it publishes in parts, and its driver died before it could say that it had finished."""
+    world = fail_in_parts("report", spec=spec(attempts=1))
+    world.brokers_answer = True
+    world.settle()
+    assert (phases(world), world.published, world.pods) == (("Succeeded", False), 1, 2)
+
+
+def test_outage_of_the_brokers_does_not_use_up_the_attempts():
+    """Each would fail at once, and half a state would be left for good."""
+    world = fail_in_parts("fail")
+    run_minutes(world, 60)
+    assert (world.status.attempt, world.status.outcome, list(world.applications)) == (1, "Retry", ["history-1"])
+    assert [event.reason for event in world.events].count("BrokersDoNotAnswer") == 1
+    world.brokers_answer = True
+    world.settle()
+    assert (phases(world), world.status.attempt, world.half) == (("Succeeded", False), 2, False)
+
+
+@pytest.mark.parametrize("event", ["report", "fail"])
+def test_backfill_known_to_publish_in_parts_is_let_go_and_keeps_the_application_stopped(event):
+    """Brokers that never answer do not keep its user from deleting it. What it leaves may be half a state."""
+    world = fail_in_parts(event)
+    said = next(item for item in world.status.conditions if item.type == ANSWERED).message
+    assert said.endswith("the application stays stopped until another one has succeeded.")
+    world.deleted, world.deleted_at = True, world.now
+    world.settle()
+    assert (phases(world), world.gone, world.pods) == (("Failed", True), False, 0)
+    world.state = "suspended"
+    world.settle()
+    assert world.gone
+
+
+@pytest.mark.parametrize("change", [{"state": "suspended"}, {"app_deleting": True}])
+def test_deletion_of_a_backfill_known_to_publish_in_parts_ends_without_the_brokers(change):
+    """It was deleted before they were silent. It goes when its application would not start on half a state any more."""
+    world = running()
+    world.deleted = True
+    world.spark("publish")
+    world.pass_over()
+    world.spark("fail")
+    world.brokers_answer = False
+    run_minutes(world, 5)
+    said = next(item for item in world.status.conditions if item.type == ANSWERED).message
+    assert said.endswith("is finished when the brokers answer, and goes when the application is suspended.")
+    for name, value in change.items():
+        setattr(world, name, value)
+    for _ in range(2):
+        world.pass_over()
+    assert (world.gone, world.status.attempt, world.status.phase) == (True, 1, "Failed")
+    assert "Results were being published" in world.status.message
 
 
 def test_answer_of_the_brokers_about_one_attempt_says_nothing_of_the_next():
@@ -1218,7 +1284,7 @@ def test_driver_that_nobody_has_seen_and_that_is_gone_has_failed(has_published):
     assert (world.status.outcome, condition(world, PUBLISHING)) == ("Retry", "Unknown")
     world.pass_over()
     world.pass_over()
-    assert condition(world, PUBLISHING) == ("True" if has_published else "False")
+    assert condition(world, PUBLISHING) == ("True" if has_published else None)
     world.settle()
     assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
 
