@@ -13,14 +13,14 @@ and it is released only when no Spark pod is left that could still write.
 A job publishes to Kafka only after everything is computed. Until then a backfill that is deleted or fails leaves nothing behind.
 From its report `Publishing` on it is finished, by further attempts if need be and even if it is deleted, because changelogs and
 offsets belong together. If all attempts fail in that phase, the application stays stopped, as it would restore half a state, and
-a backfill that was deleted before stays too. The application continues if everything was to be published in one transaction, of
-which there is all or nothing.
+a backfill that was deleted before stays too. If everything was to be published in one transaction, there is all or nothing: then
+an attempt that has failed is not done again for a backfill that is pointless by then, and the application continues.
 
 What the job reports is read from its driver's log, which the API server gets from the driver's node. If it cannot be read, that
 says nothing; only a log that is gone, with its pod or for minutes after its driver has ended, may have said `Publishing`. In this
 case the brokers are asked what was published: before the application is let go or the job is done again, and once nothing is left
-that may still write. They are asked too about a job that has said that it publishes, as nobody may have heard of its end. While they
-do not answer, nothing begins and nothing ends, unless everything was to be published in one transaction.
+that may still write. They are asked too about a job that has said that it publishes, as nobody may have heard of its end. While
+they do not answer, nothing begins and nothing ends, unless everything was to be published in one transaction.
 
 Each attempt is a SparkApplication with a name of its own. One that has disappeared is never created again under its name.
 """
@@ -63,7 +63,7 @@ from millrace_operator.backfills.model import (
     ObservedBackfill,
 )
 from millrace_operator.backfills.progress import summary
-from millrace_operator.backfills.situation import ANSWERED, NEVER_RAN, STOPPED, UNHEARD, UNREADABLE
+from millrace_operator.backfills.situation import ANSWERED, NEVER_RAN, STOPPED, UNREADABLE
 from millrace_operator.backfills.spark_application import (
     Attempt,
     application_name,
@@ -240,8 +240,8 @@ class _Pass(BackfillStatus):
 
     def suspend(self) -> BackfillDecision:
         """Return what to do while the application stops, and start the first attempt when it has."""
-        if (ending := self._overtaken()) is not None:
-            return ending
+        if (pointless := self._why_pointless) is not None:
+            return self._stopping("Cancelled", pointless)
         if self.observed.before:  # both began before the operator could see the other begin
             what = f"{self.observed.before[0]} of the same application has begun too, and goes first."
             waiting = self.status_of("Suspending", what).model_copy(update={"phase_time": timestamp(self.observed.now)})
@@ -265,8 +265,9 @@ class _Pass(BackfillStatus):
         state = None if application is None else state_of(application)
         if self.has_succeeded:
             return self._stopping("Succeeded", summary(self.spec, progress))
-        if not self._may_publish_unheard and (ending := self._overtaken()) is not None:
-            return ending
+        is_left_alone = self.is_to_be_finished or self._may_publish_unheard
+        if not is_left_alone and (pointless := self._why_pointless) is not None:
+            return self._stopping("Cancelled", pointless)
         if self.log_is_late:
             return self._wait_for_the_log(self.status.phase or "Submitted")
         number, name = self.status.attempt or 1, (self.status.spark or SparkStatus()).name
@@ -310,10 +311,10 @@ class _Pass(BackfillStatus):
 
     def _stopped(self, outcome: str, message: str) -> BackfillDecision:
         """Return what to do once no Spark pod is left: end as decided, or try again."""
-        if outcome == "Cancelled" and self.publishes and not self.is_unheard:  # it had begun, so it is finished
+        if outcome == "Cancelled" and self.publishes_in_parts:  # it had begun, so it is finished
             outcome = "Retry" if self.may_retry else "Failed"
-        if outcome == "Retry" and (overtaken := self._overtaken()) is not None:
-            return overtaken
+        if outcome == "Retry" and not self.publishes_in_parts and (pointless := self._why_pointless) is not None:
+            outcome, message = "Cancelled", pointless
         if outcome != "Succeeded" and self.is_unanswered and not self.may_end_unanswered:
             return self._wait_for_an_answer(message)
         begins = outcome == "Retry" and self._may_submit and not self.is_unanswered
@@ -359,20 +360,16 @@ class _Pass(BackfillStatus):
             if "deletionTimestamp" not in item["metadata"]
         )
 
-    def _overtaken(self) -> BackfillDecision | None:
-        """Return what to do if the backfill is pointless now: deleted, or its application is gone or another one.
-
-        A job that has begun to publish is finished regardless. One that went unheard is stopped, and then the brokers are asked.
-        """
-        if self.publication not in {None, UNHEARD}:
-            return None
+    @property
+    def _why_pointless(self) -> str | None:
+        """Why nobody needs the backfill now: it was deleted, or its application is gone or another one; None if somebody does."""
         if self.desired.deleting:
-            return self._stopping("Cancelled", "The backfill was deleted.")
+            return "The backfill was deleted."
         name = self.spec.app_ref.name
         if self.observed.app is None or self.app.deleting:
-            return self._stopping("Cancelled", f"StreamsApp {name} was deleted.")
+            return f"StreamsApp {name} was deleted."
         if self.app.spec is not None and revision_of(self.app.spec) != self.status.revision:
-            return self._stopping("Cancelled", spec_changed(name))
+            return spec_changed(name)
         return None
 
     @property

@@ -223,6 +223,16 @@ class Situation:
         return self.publication in {IN_ONE, IN_ONE_BEFORE}
 
     @property
+    def publishes_in_parts(self) -> bool:
+        """Whether parts may be published, so that the state is whole only once an attempt has published everything."""
+        return self.publication in {_IN_PARTS, _WHOLLY}
+
+    @property
+    def is_to_be_finished(self) -> bool:
+        """Whether the latest attempt is finished whatever becomes of its backfill: it publishes, or parts are published."""
+        return self.publication == IN_ONE or self.publishes_in_parts
+
+    @property
     def is_unheard(self) -> bool:
         """Whether nobody knows what an attempt has published, if anything."""
         return self.publication == UNHEARD
@@ -234,13 +244,13 @@ class Situation:
 
     @property
     def is_taken_along(self) -> bool:
-        """Whether a job that publishes ends because its backfill was deleted: with all that the backfill owns, or by itself.
+        """Whether a job that publishes in parts ends as its backfill was deleted: with all that the backfill owns, or by itself.
 
         Then there is one more attempt than the limit, because nothing says that it would fail. In a namespace that is being
         deleted, the API server refuses it.
         """
         ends = self.application is None or "deletionTimestamp" in self.application["metadata"]
-        return self.desired.deleting and self.publishes and ends
+        return self.desired.deleting and self.publishes_in_parts and ends
 
     @property
     def may_retry(self) -> bool:

@@ -343,10 +343,14 @@ def test_deleting_it_while_it_publishes_finishes_it():
     assert world.status.attempt == 2
 
 
+@pytest.mark.parametrize("in_one_transaction", [False, True])
 @pytest.mark.parametrize("then", ["vanish", "fail"])
-def test_deleting_it_in_the_foreground_while_it_publishes_finishes_it(then):
-    """The garbage collector deletes what it owns at once, and that ends the job: it is done again, whatever the limit."""
-    world = running(spec=spec(attempts=1))
+def test_deleting_it_in_the_foreground_while_it_publishes_finishes_what_is_published_in_parts(then, in_one_transaction):
+    """The garbage collector deletes what it owns at once, and that ends the job: it is done again, whatever the limit.
+
+    Of an only transaction there is nothing, so that one is cancelled.
+    """
+    world = running(spec=spec(attempts=1), in_one_transaction=in_one_transaction)
     world.spark("publish")
     world.pass_over()
     world.deleted = True
@@ -354,8 +358,8 @@ def test_deleting_it_in_the_foreground_while_it_publishes_finishes_it(then):
     world.applications["history-1"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     world.spark(then)
     world.settle()
-    assert world.gone
-    assert (world.published, world.half, world.status.attempt) == (1, False, 2)
+    assert (world.gone, world.half) == (True, False)
+    assert (world.published, world.status.attempt) == ((0, 1) if in_one_transaction else (1, 2))
 
 
 def test_finalizer_that_was_dropped_is_put_back():
@@ -406,7 +410,7 @@ def test_half_published_state_keeps_a_backfill_that_was_deleted_before_it_ended(
     assert world.gone
 
 
-@pytest.mark.parametrize("then", ["fail", "die", "vanish"])
+@pytest.mark.parametrize("then", ["fail", "die"])
 def test_failure_in_the_only_transaction_lets_the_application_continue(then):
     """There is all or nothing of it, so changelogs and offsets belong together whatever became of it."""
     world = running(spec=spec(attempts=2), in_one_transaction=True)
@@ -421,6 +425,62 @@ def test_failure_in_the_only_transaction_lets_the_application_continue(then):
     world.app_pass()
     assert (world.held, world.pods, world.finalizers) == (False, 2, ())
     assert "in one transaction, so changelogs and offsets still belong together" in world.status.message
+
+
+def test_vanished_job_with_an_only_transaction_is_not_done_again():
+    """Somebody has deleted it, who may do the same again, and there is all or nothing."""
+    world = running(in_one_transaction=True)
+    world.spark("publish")
+    world.pass_over()
+    world.spark("vanish")
+    world.settle()
+    assert (phases(world), world.status.attempt) == (("Failed", False), 1)
+    assert world.status.message.startswith(
+        "SparkApplication history-1 was deleted by somebody.\nAll results were to be"
+    )
+
+
+OVERTAKEN = [{"deleted": True}, {"app_changes": {"image": "registry.example/words:2"}}]
+
+
+@pytest.mark.parametrize("change", OVERTAKEN)
+@pytest.mark.parametrize("computes", [False, True])
+def test_attempt_after_a_failed_only_transaction_is_cancelled(computes, change):
+    """There is nothing of the first attempt, and the others may compute for hours for nobody."""
+    world = running(in_one_transaction=True)
+    world.spark("publish")
+    world.pass_over()
+    world.spark("fail")
+    if computes:
+        advance(world, "Submitted")
+        world.spark("start")
+        world.spark("compute")
+        world.pass_over()
+        assert phases(world) == ("Computing", True)
+    for name, value in change.items():
+        setattr(world, name, value)
+    advance(world, "Failed")
+    world.pass_over()
+    assert (phases(world), world.status.attempt) == (("Failed", False), 1 + computes)
+    assert "in one transaction, so changelogs and offsets still belong together" in world.status.message
+    assert world.gone == world.deleted
+
+
+@pytest.mark.parametrize("change", OVERTAKEN)
+def test_second_attempt_is_finished_once_it_publishes_in_one_transaction(change):
+    """That the first one's has failed does not matter."""
+    world = running(in_one_transaction=True)
+    world.spark("publish")
+    world.pass_over()
+    world.spark("fail")
+    advance(world, "Submitted")
+    for event in ("start", "compute", "publish"):
+        world.spark(event)
+    world.pass_over()
+    for name, value in change.items():
+        setattr(world, name, value)
+    world.settle()
+    assert (world.status.phase, world.published, world.status.attempt) == ("Succeeded", 1, 2)
 
 
 def test_parts_of_an_earlier_attempt_are_not_forgotten():
