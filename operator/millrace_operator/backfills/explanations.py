@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from millrace.plan.reset import ActiveMember
-from millrace_operator.backfills.model import ObservedBackfill, SparkPod
+from millrace_operator.backfills.model import DesiredBackfill, ObservedBackfill, SparkPod
 from millrace_operator.backfills.spark_application import SPARK_GROUPS
 from millrace_operator.children.naming import PAUSE_ANNOTATION
 from millrace_operator.model import DesiredApp
@@ -153,12 +153,12 @@ def unanswered(problem: str, *, is_heard: bool, deleted: bool) -> str:
     )
 
 
-def unreadable_spec(problems: Sequence[str]) -> str:
+def unreadable_backfill(desired: DesiredBackfill) -> str:
     """Return why a backfill that has begun is left alone: after a rollback, this operator is older than the one that began it."""
-    why = "; ".join(problems) or "no reason is given"
-    return (
-        f"This operator cannot read the spec ({why}): use the version of the operator that began this StreamsBackfill."
-    )
+    part = "phase in the status"
+    if desired.spec is None:
+        part = f"spec ({'; '.join(desired.problems) or 'no reason is given'})"
+    return f"This operator cannot read the {part}: use the version of the operator that began this StreamsBackfill."
 
 
 def unreadable_app(app: str) -> str:

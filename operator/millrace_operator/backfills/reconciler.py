@@ -51,7 +51,7 @@ from millrace_operator.backfills.explanations import (
     strangers,
     unanswered,
     unreadable_app,
-    unreadable_spec,
+    unreadable_backfill,
 )
 from millrace_operator.backfills.model import (
     BackfillDecision,
@@ -101,14 +101,17 @@ def has_ended(status: StreamsBackfillStatus | None) -> bool:
 
 def has_begun(status: StreamsBackfillStatus | None) -> bool:
     """Return whether a backfill with this status may have changed something and is not over."""
-    return status is not None and status.phase in _BEGUN
+    if status is None or has_ended(status):
+        return False
+    is_unreadable = status.phase is None and bool(status.holds_app or status.attempt)  # only a newer operator knows it
+    return status.phase in _BEGUN or is_unreadable
 
 
 def needs_members(desired: DesiredBackfill) -> bool:
     """Return whether the brokers have to be asked who is in the group."""
-    phase = desired.status.phase if desired.status else None
-    spec = desired.spec
-    return spec is not None and spec.changes_kafka and phase in {None, "Pending", "Waiting", "Suspending"}
+    spec, status = desired.spec, desired.status
+    is_early = not (has_begun(status) or has_ended(status)) or (status is not None and status.phase == "Suspending")
+    return spec is not None and spec.changes_kafka and is_early
 
 
 def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> BackfillDecision:
@@ -125,7 +128,7 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
         if desired.deleting:
             return BackfillDecision((SetFinalizer(present=False),) if FINALIZER in desired.finalizers else ())
         return this.hindrance() or this.begin()
-    if desired.spec is None:
+    if desired.spec is None or this.status.phase is None:
         decision = this.leave_alone()
     elif this.unrecorded is not None:
         decision = this.submitted()
@@ -171,8 +174,8 @@ class _Pass(BackfillStatus):
         )
 
     def leave_alone(self) -> BackfillDecision:
-        """Return what to do about a backfill that has begun, whose spec cannot be read: its job is neither stopped nor judged."""
-        what = unreadable_spec(self.desired.problems)
+        """Return what to do about a backfill that has begun and cannot be read: its job is neither stopped nor judged."""
+        what = unreadable_backfill(self.desired)
         if not self.desired.deleting or self.running or self.living:
             if self.desired.deleting:
                 names = _names(self.observed.applications)

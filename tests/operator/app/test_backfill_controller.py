@@ -572,6 +572,22 @@ def test_deleted_backfill_whose_spec_cannot_be_read_keeps_its_application_stoppe
     assert world.server.objects[path]["metadata"]["finalizers"] == [FINALIZER]
 
 
+def test_phase_of_a_later_operator_stays_in_the_status(world):
+    """So that one goes on with the backfill when it is back. Until then the application stays stopped."""
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Publishing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    path = BACKFILLS.path("default", "history")
+    backfill = world.server.objects[path]
+    later = {**backfill["status"], "phase": "Verifying"}
+    world.watch(BACKFILLS, world.server.put(path, {**backfill, "status": later}))
+    for _ in range(2):
+        assert world.run() == 30.0
+    assert (world.status["phase"], world.status["holdsApp"]) == ("Verifying", True)
+    assert world.status["message"].startswith("This operator cannot read the phase in the status")
+
+
 def test_brokers_are_not_asked_what_the_log_of_a_driver_says(world):
     """It was read to its end, so nobody has to guess."""
     application = world.submit()

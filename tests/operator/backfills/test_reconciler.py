@@ -1506,6 +1506,54 @@ def test_backfill_whose_spec_cannot_be_read_is_left_alone(phase):
     assert world.status.phase == ("Failed" if phase == "Stopping" else "Succeeded")
 
 
+@pytest.mark.parametrize("phase", ["Suspending", "Submitted", "Computing", "Publishing", "Stopping"])
+def test_backfill_whose_phase_cannot_be_read_is_left_alone(phase):
+    """The operator was rolled back to a version that does not know it: the application stays stopped, and the job goes on."""
+    world = World()
+    while world.status is None or world.status.phase != phase:
+        world.pass_over()
+        world.app_pass()
+        for event in ("start", "compute", *(("publish",) if phase == "Publishing" else ())):
+            world.spark(event)
+        if phase == "Stopping" and world.status.phase == "Computing":
+            world.deleted = True
+    world.deleted, world.older = False, True
+    for _ in range(3):
+        decision = world.pass_over()
+        assert (decision.actions, decision.again_after, phases(world)) == ((), 30, (phase, True))
+    assert world.status.message == (
+        "This operator cannot read the phase in the status: use the version of the operator that began this StreamsBackfill."
+    )
+    world.older = False
+    world.settle()
+    assert world.status.phase == ("Failed" if phase == "Stopping" else "Succeeded")
+
+
+@pytest.mark.parametrize("publishes", [False, True])
+def test_deleted_backfill_whose_phase_cannot_be_read_ends_with_its_job(publishes):
+    """Its finalizer stays as long as the job may publish. Then nobody knows what that has left."""
+    world = running()
+    world.older, world.deleted = True, True
+    if publishes:
+        world.spark("publish")
+    for _ in range(3):
+        assert world.pass_over().actions == ()
+        assert world.held
+    die_unheard(world)
+    world.settle()
+    assert (phases(world), world.gone) == (("Failed", True), False)
+    assert "Nobody knows whether results were being published" in world.status.message
+
+
+def test_backfill_that_has_taken_nothing_and_whose_phase_cannot_be_read_begins():
+    """Only a lock or an attempt shows that it had begun."""
+    world = World()
+    world.pass_over()
+    desired, observed = world.look()
+    none = desired.status.model_copy(update={"phase": None, "holds_app": None})
+    assert reconcile_backfill(replace(desired, status=none), observed).status.phase == "Suspending"
+
+
 @pytest.mark.parametrize(
     ("events", "phase", "held"),
     [
@@ -1626,6 +1674,8 @@ EVENTS = st.one_of(
             "silent",
             "heard",
             "unsubmitted",
+            "rollback",
+            "upgrade",
         ]
     ),
     st.tuples(st.just("pass"), st.one_of(st.none(), st.integers(0, 2))),
@@ -1653,6 +1703,8 @@ def happen(world, event):
             world.unreadable = event == "unreadable"
         case "silent" | "heard":
             world.brokers_answer = event == "heard"
+        case "rollback" | "upgrade":
+            world.older = event == "rollback"
         case "unsubmitted":
             world.fail_submission()
         case _:
@@ -1676,13 +1728,13 @@ def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts, i
             break
         happen(world, event)
         assert not (world.half and world.pods), "the application runs on half a state"
-    world.brokers_answer = True
+    world.brokers_answer, world.older = True, False
     if not world.gone:
         world.settle(passes=400)
     world.app_pass()
     created = {action.object["metadata"]["name"] for action in world.done if isinstance(action, CreateObject)}
     assert len(created - {"history.backfill"}) <= attempts + 1, "one that was deleted has one more attempt at most"
-    if world.half:
+    if world.half or world.is_kept:  # an older operator does not ask what is left
         assert phases(world) == ("Failed", True)
         assert world.pods == 0
         world.state = "suspended"

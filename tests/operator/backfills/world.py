@@ -95,6 +95,8 @@ class World:
     """Whether one has published something, and none has finished since."""
     repaired: bool = False
     """Whether another backfill has succeeded since this one has ended."""
+    older: bool = False
+    """Whether an operator runs that does not know the phase, which later ones have once a backfill has begun."""
     status: object = None
     finalizers: tuple = ()
     deleted: bool = False
@@ -147,7 +149,7 @@ class World:
         """Return the backfill and what a pass observes."""
         desired = DesiredBackfill(
             *("default", "history", "b-1", 1, self.spec),
-            status=self.status,
+            status=self._read_status(),
             finalizers=self.finalizers,
             deleting=self.deleted,
             deletion_time=self.deleted_at if self.deleted else None,
@@ -195,6 +197,10 @@ class World:
             answer = {"problem": "The brokers do not answer"}
         return desired, replace(observed, **answer)
 
+    def _read_status(self):
+        """Return the status as the operator that runs can read it."""
+        return self.status.model_copy(update={"phase": None}) if self.older and has_begun(self.status) else self.status
+
     def _first_spec(self):
         """Return what the attempts' ConfigMap says of the application, if that has another spec now."""
         app, made = self.app().spec, self.config_maps.get("history.backfill")
@@ -216,6 +222,8 @@ class World:
             raise CrashError
         if decision.status is not None:
             text = json.loads(decision.status.model_dump_json(by_alias=True, exclude_none=True))
+            if self.older and decision.status.phase is None:  # what an operator cannot read it leaves there
+                text["phase"] = self.status.phase
             self.status = type(decision.status).model_validate(text)
         self.events += decision.events
         return decision
