@@ -247,8 +247,9 @@ class _Pass(BackfillStatus):
             return self._stopping("Cancelled", pointless)
         if self.observed.before:  # both began before the operator could see the other begin
             what = f"{self.observed.before[0]} of the same application has begun too, and goes first."
-            waiting = self.status_of("Suspending", what).model_copy(update={"phase_time": timestamp(self.observed.now)})
-            return BackfillDecision((), waiting, (), _LATER_S)
+            return self._wait_before_stopping(what, _LATER_S)
+        if self.app.spec is None:  # its own passes do not stop it either
+            return self._wait_before_stopping(unreadable_app(self.app.name), _MUCH_LATER_S)
         if (
             self.status.holds_app
             and (obstacle := activity_of(self.desired.name, self.app, self.view, self.observed)) is not None
@@ -261,6 +262,12 @@ class _Pass(BackfillStatus):
         if self.observed.served is None:
             return self._stopping("Failed", no_spark_operator(self.desired.namespace))
         return self._submit()
+
+    def _wait_before_stopping(self, message: str, again_after_s: float) -> BackfillDecision:
+        """Return what to do while the application cannot stop yet: patience with that begins afterwards."""
+        status = self.status_of("Suspending", message)
+        status = status.model_copy(update={"phase_time": timestamp(self.observed.now)})
+        return BackfillDecision((), status, (), again_after_s)
 
     def follow(self) -> BackfillDecision:
         """Return what to do while a SparkApplication is computing or publishing."""
@@ -411,8 +418,7 @@ class _Pass(BackfillStatus):
         return replace(submitted, actions=actions, events=(*submitted.events, *self._loss_of_first_spec()))
 
     def _wait_for_spec(self) -> BackfillDecision:
-        stopped = [] if self.known(STOPPED) is None else [self.nothing_is_left]
-        status = self.status_of(self.status.phase or "Suspending", unreadable_app(self.app.name), *stopped)
+        status = self.status_of("Stopping", unreadable_app(self.app.name), self.nothing_is_left)
         return BackfillDecision((), status, (), _MUCH_LATER_S)
 
     def _loss_of_first_spec(self) -> tuple[Event, ...]:

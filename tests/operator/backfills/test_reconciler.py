@@ -1598,9 +1598,9 @@ def test_deleted_backfill_whose_spec_cannot_be_read_names_the_job_that_it_waits_
 
 def app_unread(world):
     """Run a pass whose operator cannot read the spec of the application."""
-    desired, observed = world.look()
-    decision = reconcile_backfill(desired, replace(observed, app=replace(observed.app, spec=None), first_spec=None))
-    world.status = decision.status
+    world.app_unreadable = True
+    decision = world.pass_over()
+    world.app_unreadable = False
     return decision
 
 
@@ -1641,14 +1641,23 @@ def test_deleted_backfill_does_not_wait_for_an_application_whose_spec_cannot_be_
     assert phases(world) == ("Failed", half)
 
 
-def test_first_attempt_waits_for_an_application_whose_spec_cannot_be_read():
-    """It has stopped for the backfill."""
+@pytest.mark.parametrize("has_stopped", [False, True])
+def test_first_attempt_waits_for_an_application_whose_spec_cannot_be_read(has_stopped):
+    """Its own passes do nothing either, whether it has stopped for the backfill or not."""
     world = World()
     advance(world, "Suspending")
-    world.app_pass()
-    app_unread(world)
-    assert phases(world) == ("Suspending", True)
-    assert world.status.message.startswith("The spec of StreamsApp app cannot be read")
+    if has_stopped:
+        world.app_pass()
+    world.app_unreadable = True
+    for _ in range(4):
+        world.app_pass()
+        world.pass_over()
+        assert phases(world) == ("Suspending", True)
+        assert world.status.message.startswith("The spec of StreamsApp app cannot be read")
+        world.now += PATIENCE_S / 2
+    world.app_unreadable = False
+    world.pass_over()
+    assert world.status.message == "StreamsApp app is being stopped."
     world.settle()
     assert world.status.phase == "Succeeded"
 
@@ -1676,6 +1685,8 @@ EVENTS = st.one_of(
             "unsubmitted",
             "rollback",
             "upgrade",
+            "app unreadable",
+            "app readable",
         ]
     ),
     st.tuples(st.just("pass"), st.one_of(st.none(), st.integers(0, 2))),
@@ -1705,6 +1716,8 @@ def happen(world, event):
             world.brokers_answer = event == "heard"
         case "rollback" | "upgrade":
             world.older = event == "rollback"
+        case "app unreadable" | "app readable":
+            world.app_unreadable = event == "app unreadable"
         case "unsubmitted":
             world.fail_submission()
         case _:
@@ -1728,7 +1741,7 @@ def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts, i
             break
         happen(world, event)
         assert not (world.half and world.pods), "the application runs on half a state"
-    world.brokers_answer, world.older = True, False
+    world.brokers_answer, world.older, world.app_unreadable = True, False, False
     if not world.gone:
         world.settle(passes=400)
     world.app_pass()
