@@ -345,7 +345,7 @@ class _Pass(BackfillStatus):
         """Return the end of a backfill that has failed for good, perhaps in the middle of its publication."""
         if self.publishes_in_one:
             return self._end("Failed", f"{message}\n{WHOLE_OR_NOTHING}")
-        if self.is_unheard and self.is_let_go:
+        if self.is_unheard and self.is_let_go and self.app_starts:
             return self._end("Failed", f"{message}\n{LET_GO}")
         what = MAYBE_HALF_PUBLISHED if self.is_unheard else HALF_PUBLISHED
         return self._end("Failed", f"{message}\n{what}", holds=bool(self.status.holds_app))

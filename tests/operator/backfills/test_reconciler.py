@@ -704,6 +704,18 @@ def test_backfill_that_waits_for_an_answer_goes_when_its_user_deletes_it():
     assert (phases(world), world.gone, world.pods) == (("Failed", False), True, 2)
 
 
+def test_backfill_that_is_deleted_after_its_application_was_suspended_does_not_say_that_it_continues():
+    """As the message tells its user who has no brokers any more. A reset or another backfill comes next."""
+    world = unanswered()
+    world.state = "suspended"
+    world.deleted, world.deleted_at = True, world.now
+    for _ in range(2):
+        world.pass_over()
+    assert (world.status.phase, world.gone) == ("Failed", True)
+    assert "the application continues" not in world.events[-1].message
+    assert "Nobody knows whether results were being published" in world.events[-1].message
+
+
 @pytest.mark.parametrize("change", [{"state": "suspended"}, {"app_deleting": True}, {"exists": False}])
 def test_backfill_that_was_deleted_before_brokers_were_silent_waits_for_them(change):
     """Nobody has read why it waits. It goes when its application would not start on half a state any more."""
