@@ -158,7 +158,8 @@ def unreadable_backfill(desired: DesiredBackfill) -> str:
     part = "phase in the status"
     if desired.spec is None:
         part = f"spec ({'; '.join(desired.problems) or 'no reason is given'})"
-    return f"This operator cannot read the {part}: use the version of the operator that began this StreamsBackfill."
+    way_out = "" if desired.deleting else ", or delete it: then it ends with its job"
+    return f"This operator cannot read the {part}: use the version of the operator that began this StreamsBackfill{way_out}."
 
 
 def unreadable_app(app: str) -> str:

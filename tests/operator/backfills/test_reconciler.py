@@ -1534,7 +1534,8 @@ def test_backfill_whose_phase_cannot_be_read_is_left_alone(phase):
         decision = world.pass_over()
         assert (decision.actions, decision.again_after, phases(world)) == ((), 30, (phase, True))
     assert world.status.message == (
-        "This operator cannot read the phase in the status: use the version of the operator that began this StreamsBackfill."
+        "This operator cannot read the phase in the status: use the version of the operator that began this StreamsBackfill, or "
+        "delete it: then it ends with its job."
     )
     world.older = False
     world.settle()
@@ -1605,7 +1606,9 @@ def test_deleted_backfill_whose_spec_cannot_be_read_names_the_job_that_it_waits_
     message = unread(world).status.message
     assert ("Still there: " in message, "-1-exec-1" in message, "-1-driver" in message) == (True, True, runs)
     assert message.endswith(" To end the job, delete SparkApplication history-1.")
-    assert "history-1" not in unread(running()).status.message
+    assert "or delete it" not in message
+    message = unread(running()).status.message
+    assert message.endswith("that began this StreamsBackfill, or delete it: then it ends with its job.")
 
 
 def app_unread(world):
