@@ -1336,6 +1336,8 @@ def test_driver_that_is_gone_while_the_spark_operator_is_away_has_failed():
         world.now += seconds
         world.pass_over()
         assert phases(world) == (phase, True)
+        if phase == "Submitted":
+            assert world.status.message == "The driver of SparkApplication history-1 has ended or is gone."
     world.settle()
     assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
 
