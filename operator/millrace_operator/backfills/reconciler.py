@@ -418,7 +418,9 @@ class _Pass(BackfillStatus):
         return replace(submitted, actions=actions, events=(*submitted.events, *self._loss_of_first_spec()))
 
     def _wait_for_spec(self) -> BackfillDecision:
-        status = self.status_of("Stopping", unreadable_app(self.app.name), self.nothing_is_left)
+        # The message stays: it says why the last attempt has failed.
+        waiting = self.condition(CREATED, "Unknown", "AppUnreadable", unreadable_app(self.app.name))
+        status = self.status_of("Stopping", self.status.message or "", self.nothing_is_left, waiting)
         return BackfillDecision((), status, (), _MUCH_LATER_S)
 
     def _loss_of_first_spec(self) -> tuple[Event, ...]:
@@ -437,7 +439,9 @@ class _Pass(BackfillStatus):
         condition = self.condition(CREATED, "False", "Refused", why)
         if self.observed.refusal_is_final or self.waited_s(condition.last_transition_time) >= PATIENCE_S:
             return self._stopping("Refused", f"{why} Then create another StreamsBackfill.")
-        return BackfillDecision((), self.status_of(self.status.phase or "Suspending", why, condition), (), _LATER_S)
+        phase = self.status.phase or "Suspending"
+        message = (self.status.message or why) if phase == "Stopping" else why
+        return BackfillDecision((), self.status_of(phase, message, condition), (), _LATER_S)
 
     def submitted(self) -> BackfillDecision:
         """Return the status of the next attempt, which is created now or was."""

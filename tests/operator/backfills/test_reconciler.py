@@ -14,7 +14,7 @@ from millrace_operator.backfills.model import CreateObject, DeleteBackfill, Dele
 from millrace_operator.backfills.progress import Progress
 from millrace_operator.backfills.reconciler import PATIENCE_S, reconcile_backfill
 from millrace_operator.backfills.situation import ANSWERED, LOG_PATIENCE_S, PUBLISHING, UNREADABLE, Situation
-from millrace_operator.backfills.status import with_problem
+from millrace_operator.backfills.status import CREATED, with_problem
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import SetFinalizer
 
@@ -70,6 +70,11 @@ def check_finished_by_the_first_attempt(world):
     world.settle()
     assert (world.status.phase, world.status.attempt, world.published) == ("Succeeded", 1, 1)
     assert not any(isinstance(action, DeleteSparkApplication) for action in world.done)
+
+
+def says(world, kind):
+    """Return the message of a condition."""
+    return next(item.message for item in world.status.conditions if item.type == kind)
 
 
 def phases(world):
@@ -1427,11 +1432,30 @@ def test_patience_with_a_creation_begins_when_it_is_refused():
     advance(world, "Stopping")
     world.now += 2 * PATIENCE_S
     world.refusal = "failed calling webhook."
+    for seconds in (0, PATIENCE_S - 1):
+        world.now += seconds
+        world.pass_over()
+        assert (world.status.phase, world.status.outcome) == ("Stopping", "Retry")
+        assert world.status.message == "Attempt 1 failed: it is full"
+        assert says(world, CREATED) == "failed calling webhook."
+    world.now += 1
+    world.pass_over()
+    assert (world.status.phase, world.status.outcome) == ("Stopping", "Refused")
+    assert world.status.message.startswith("failed calling webhook.")
+
+
+def test_patience_with_a_creation_begins_when_the_spec_of_the_application_can_be_read():
+    """Until then nobody has tried to create it."""
+    world = running()
+    world.spark("fail")
+    advance(world, "Stopping")
+    app_unread(world)
+    world.now += 2 * PATIENCE_S
+    world.refusal = "failed calling webhook."
     for seconds, outcome in ((0, "Retry"), (PATIENCE_S - 1, "Retry"), (1, "Refused")):
         world.now += seconds
         world.pass_over()
         assert (world.status.phase, world.status.outcome) == ("Stopping", outcome)
-        assert world.status.message.startswith("failed calling webhook.")
 
 
 def test_refused_creation_is_forgotten_when_another_one_succeeds():
@@ -1441,11 +1465,11 @@ def test_refused_creation_is_forgotten_when_another_one_succeeds():
     advance(world, "Stopping")
     world.refusal = "failed calling webhook."
     world.pass_over()
-    assert condition(world, "SparkApplicationCreated") == "False"
+    assert condition(world, CREATED) == "False"
     world.now += PATIENCE_S
     world.refusal = None
     world.pass_over()
-    assert (world.status.phase, condition(world, "SparkApplicationCreated")) == ("Submitted", "True")
+    assert (world.status.phase, condition(world, CREATED)) == ("Submitted", "True")
 
 
 @pytest.mark.parametrize("phase", ["Waiting", "Suspending", "Submitted"])
@@ -1635,7 +1659,8 @@ def test_next_attempt_waits_for_an_application_whose_spec_cannot_be_read(half):
         world.now += PATIENCE_S
     assert (decision.actions, decision.again_after) == ((), 30)
     assert (phases(world), world.status.outcome) == (("Stopping", True), "Retry")
-    assert world.status.message.startswith("The spec of StreamsApp app cannot be read, so the next attempt waits: ")
+    assert world.status.message == "Attempt 1 failed: it is full"
+    assert says(world, CREATED).startswith("The spec of StreamsApp app cannot be read, so the next attempt waits: ")
     world.pass_over()
     assert (world.status.phase, world.status.attempt) == ("Submitted", 2)
     world.settle()
@@ -1656,6 +1681,7 @@ def test_deleted_backfill_does_not_wait_for_an_application_whose_spec_cannot_be_
     while world.status.phase == "Stopping":
         app_unread(world)
     assert phases(world) == ("Failed", half)
+    assert world.status.message.startswith("Attempt 1 failed: it is full" if half else "The backfill was deleted.")
 
 
 @pytest.mark.parametrize("has_stopped", [False, True])
