@@ -203,8 +203,10 @@ class Situation:
             return None
         known, progress, answer = self.known(PUBLISHING), self.observed.progress, self.observed.published
         before = None
-        if known is not None and known.status != "False":
-            before = UNHEARD if known.status == "Unknown" else known.reason  # earlier versions wrote other reasons
+        if known is not None and known.status == "True":
+            before = known.reason if known.reason in _PUBLICATIONS else _IN_PARTS  # a later version may have others
+        elif known is not None and known.status == "Unknown":
+            before = UNHEARD
         in_parts = progress is not None and progress.has_published and not progress.in_one_transaction
         if self.has_succeeded or before == _WHOLLY:
             return _WHOLLY

@@ -11,7 +11,6 @@ from tests.operator.backfills.world import APACHE, FOREIGN, CrashError, World, s
 from millrace.manifest.streamsbackfill import StoreResult
 from millrace.plan.reset import ActiveMember
 from millrace_operator.backfills.model import CreateObject, DeleteBackfill, DeleteSparkApplication
-from millrace_operator.backfills.progress import Progress
 from millrace_operator.backfills.reconciler import PATIENCE_S, reconcile_backfill
 from millrace_operator.backfills.situation import ANSWERED, LOG_PATIENCE_S, PUBLISHING, UNREADABLE, Situation
 from millrace_operator.backfills.status import CREATED, with_problem
@@ -999,24 +998,16 @@ def test_answer_of_the_brokers_about_one_attempt_says_nothing_of_the_next():
     assert (phases(world), condition(world, PUBLISHING)) == (("Stopping", True), "Unknown")
 
 
-def test_attempt_that_went_unheard_with_an_earlier_operator_may_have_published():
-    """The condition had another reason then; the last attempt fails before it publishes anything itself."""
-    world = running(spec=spec(attempts=2))
-    world.spark("fail")
-    advance(world, "Submitted")
-    known = situation(world).condition(PUBLISHING, "Unknown", "EarlierNotHeard", "Results may be published in part.")
+def test_publication_that_only_a_later_operator_can_name_counts_as_one_in_parts():
+    """The operator was rolled back; the only attempt fails before it publishes anything that this one has heard of."""
+    world = running(spec=spec(attempts=1))
+    known = situation(world).condition(PUBLISHING, "True", "InAnotherWay", "Results are published in another way.")
     world.status = world.status.model_copy(update={"conditions": (*world.status.conditions, known)})
-    for event in ("start", "compute"):
-        world.spark(event)
-    world.half = True
     world.pass_over()
-    assert condition(world, PUBLISHING) == "Unknown"
+    assert says(world, PUBLISHING) == "Results may be published in part, so it is finished now."
     world.spark("fail")
-    world.progress = Progress(state="Failed", message="it is full")
-    while world.status.phase != "Failed":
-        world.pass_over()
-        assert condition(world, PUBLISHING) != "False"
-    assert phases(world) == ("Failed", True)
+    advance(world, "Failed")
+    assert world.held
 
 
 def test_log_that_cannot_be_read_for_a_while_changes_nothing():
