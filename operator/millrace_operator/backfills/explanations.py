@@ -89,7 +89,10 @@ def obstacle_of(app: DesiredApp, claimants: Sequence[str], *, is_planned: bool) 
 
 def still_known(app: str, backfill: str) -> str:
     """Return why a backfill waits whose application has been stopped for an earlier one of its name, and may just be starting."""
-    return f"StreamsApp {app} has not noticed yet that an earlier StreamsBackfill {backfill} is gone."
+    return (
+        f"StreamsApp {app} has not noticed yet that an earlier StreamsBackfill {backfill} is gone. Its conditions say what keeps "
+        "it from that: remove it."
+    )
 
 
 def activity_of(backfill: str, app: DesiredApp, view: ChildrenView, observed: ObservedBackfill) -> str | None:
