@@ -447,7 +447,10 @@ class _Pass(BackfillStatus):
         """Return the status of the next attempt, which is created now or was."""
         number, status = self.next_attempt, self.status_of_next_attempt()
         name = application_name(self.desired.name, number)
-        event = Event("SparkApplicationCreated", f"Attempt {number} of {self.spec.attempts}: SparkApplication {name}.")
+        which = f"Attempt {number} of {self.spec.attempts}"
+        if number > self.spec.attempts:
+            which = f"Attempt {number}, one more than the limit, because the job before was ended by the deletion"
+        event = Event("SparkApplicationCreated", f"{which}: SparkApplication {name}.")
         return BackfillDecision((), status, (event,), _SOON_S)
 
     def _stopping(self, outcome: Outcome, message: str) -> BackfillDecision:

@@ -71,7 +71,7 @@ def check_finished_by_the_first_attempt(world):
     assert not any(isinstance(action, DeleteSparkApplication) for action in world.done)
 
 
-def says(world, kind):
+def message_of(world, kind):
     """Return the message of a condition."""
     return next(item.message for item in world.status.conditions if item.type == kind)
 
@@ -364,6 +364,10 @@ def test_deleting_it_in_the_foreground_while_it_publishes_finishes_what_is_publi
     world.settle()
     assert (world.gone, world.half) == (True, False)
     assert (world.published, world.status.attempt) == ((0, 1) if in_one_transaction else (1, 2))
+    created = [event.message for event in world.events if event.reason == "SparkApplicationCreated"]
+    assert created[0] == "Attempt 1 of 1: SparkApplication history-1."
+    assert not any(" 2 of 1" in message for message in created)
+    assert len(created) == 1 or created[1].startswith("Attempt 2, one more than the limit, because the job before was ")
 
 
 def test_finalizer_that_was_dropped_is_put_back():
@@ -1004,7 +1008,7 @@ def test_publication_that_only_a_later_operator_can_name_counts_as_one_in_parts(
     known = situation(world).condition(PUBLISHING, "True", "InAnotherWay", "Results are published in another way.")
     world.status = world.status.model_copy(update={"conditions": (*world.status.conditions, known)})
     world.pass_over()
-    assert says(world, PUBLISHING) == "Results may be published in part, so it is finished now."
+    assert message_of(world, PUBLISHING) == "Results may be published in part, so it is finished now."
     world.spark("fail")
     advance(world, "Failed")
     assert world.held
@@ -1428,7 +1432,7 @@ def test_patience_with_a_creation_begins_when_it_is_refused():
         world.pass_over()
         assert (world.status.phase, world.status.outcome) == ("Stopping", "Retry")
         assert world.status.message == "Attempt 1 failed: it is full"
-        assert says(world, CREATED) == "failed calling webhook."
+        assert message_of(world, CREATED) == "failed calling webhook."
     world.now += 1
     world.pass_over()
     assert (world.status.phase, world.status.outcome) == ("Stopping", "Refused")
@@ -1651,7 +1655,9 @@ def test_next_attempt_waits_for_an_application_whose_spec_cannot_be_read(half):
     assert (decision.actions, decision.again_after) == ((), 30)
     assert (phases(world), world.status.outcome) == (("Stopping", True), "Retry")
     assert world.status.message == "Attempt 1 failed: it is full"
-    assert says(world, CREATED).startswith("The spec of StreamsApp app cannot be read, so the next attempt waits: ")
+    assert message_of(world, CREATED).startswith(
+        "The spec of StreamsApp app cannot be read, so the next attempt waits: "
+    )
     world.pass_over()
     assert (world.status.phase, world.status.attempt) == ("Submitted", 2)
     world.settle()
