@@ -60,8 +60,12 @@ def unlisted(resource: str, namespace: str, problem: str, *, is_forbidden: bool)
         problem: What the API server said.
         is_forbidden: Whether that is a missing permission.
     """
-    remedy = f" Let the operator's role list {resource} in namespace {namespace}." if is_forbidden else ""
+    remedy = f" {_let_role('list', resource, namespace)}" if is_forbidden else ""
     return f"The operator cannot list {resource}: {problem}.{remedy}"
+
+
+def _let_role(verb: str, resource: str, namespace: str) -> str:
+    return f"Let the operator's role {verb} {resource} in namespace {namespace}."
 
 
 def obstacle_of(app: DesiredApp, claimants: Sequence[str], *, is_planned: bool) -> str | None:
@@ -210,14 +214,17 @@ def job_of_unreadable(running: Sequence[str], pods: Sequence[str], applications:
     return f"{still_there(running, pods)}{end}"
 
 
-def unread_log(pod: str, problem: str) -> str:
+def unread_log(pod: str, namespace: str, problem: str, *, is_forbidden: bool) -> str:
     """Return why the log of a driver cannot be read, and what to do if it never will be.
 
     Args:
         pod: The driver's pod.
+        namespace: Where.
         problem: What the API server said.
+        is_forbidden: Whether that is a missing permission.
     """
-    return f"The log of pod {pod} cannot be read: {problem.rstrip('.')}. {_IF_ITS_NODE_IS_LOST}"
+    remedy = _let_role("get", "pods/log", namespace) if is_forbidden else _IF_ITS_NODE_IS_LOST
+    return f"The log of pod {pod} cannot be read: {problem.rstrip('.')}. {remedy}"
 
 
 def strangers(app: str, members: Sequence[ActiveMember]) -> str:

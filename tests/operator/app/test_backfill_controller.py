@@ -722,6 +722,16 @@ def test_log_that_cannot_be_read_once_says_nothing(world):
     assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
 
 
+def test_log_that_the_operator_may_not_read_names_the_missing_right(world):
+    """Nobody should delete the pod for that: its job goes on."""
+    application = world.submit()
+    world.driver(application, 403)
+    world.spark_state(application, "RUNNING")
+    world.run()
+    assert world.status["message"].startswith("The log of pod history-1-driver cannot be read: ")
+    assert world.status["message"].endswith(". Let the operator's role get pods/log in namespace default.")
+
+
 def test_webhook_that_does_not_answer_is_waited_for_a_while(world):
     """The API server cannot create the SparkApplication without it; after ten minutes the application is let go."""
     world.server.refused[SPARK.path("default", "history-1")] = (500, "failed calling webhook.")
