@@ -466,7 +466,7 @@ def check_answer(world, answer, phase, held):
 @pytest.mark.parametrize(("answer", "phase", "held"), OUTCOMES)
 @pytest.mark.parametrize("seen", [True, False])
 def test_brokers_are_asked_what_a_driver_without_a_log_has_published(world, seen, answer, phase, held):
-    """It has gone with its pod, before which it may have published: only if brokers do not answer, it counts as half a result."""
+    """It has gone with its pod, and may have published before. While brokers do not answer, nothing begins and nothing ends."""
     world.allow_one_attempt()
     application = world.submit()
     if seen:

@@ -644,7 +644,7 @@ def test_vanished_spark_application_that_has_published_nothing_is_not_created_ag
 
 @pytest.mark.parametrize("answer", [True, False])
 def test_brokers_that_do_not_answer_are_waited_for_a_moment(answer):
-    """If that is too short, what may have been published in part counts as such."""
+    """After that the backfill says why it does not end."""
     world = running(spec=spec(attempts=1))
     world.spark("vanish")
     world.brokers_answer = False
