@@ -249,7 +249,8 @@ class BackfillController:
                     return text, ""
         except ApiError as error:
             log.info("the log of pod %s cannot be read: %s", name, error)
-            return "", unread_log(name, str(error))
+            why = unread_log(name, desired.namespace, str(error), is_forbidden=error.status == FORBIDDEN)
+            return "", why
         has_reported = desired.status is not None and desired.status.phase in {"Computing", "Publishing"}
         return text, f"The end of the log of pod {name} has no report of the job." if has_reported else ""
 

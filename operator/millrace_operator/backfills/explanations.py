@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from millrace.plan.reset import ActiveMember
-from millrace_operator.backfills.model import ObservedBackfill, SparkPod
+from millrace_operator.backfills.model import DesiredBackfill, ObservedBackfill, SparkPod
 from millrace_operator.backfills.spark_application import SPARK_GROUPS
 from millrace_operator.children.naming import PAUSE_ANNOTATION
 from millrace_operator.model import DesiredApp
@@ -60,8 +60,12 @@ def unlisted(resource: str, namespace: str, problem: str, *, is_forbidden: bool)
         problem: What the API server said.
         is_forbidden: Whether that is a missing permission.
     """
-    remedy = f" Let the operator's role list {resource} in namespace {namespace}." if is_forbidden else ""
+    remedy = f" {_let_role('list', resource, namespace)}" if is_forbidden else ""
     return f"The operator cannot list {resource}: {problem}.{remedy}"
+
+
+def _let_role(verb: str, resource: str, namespace: str) -> str:
+    return f"Let the operator's role {verb} {resource} in namespace {namespace}."
 
 
 def obstacle_of(app: DesiredApp, claimants: Sequence[str], *, is_planned: bool) -> str | None:
@@ -89,7 +93,10 @@ def obstacle_of(app: DesiredApp, claimants: Sequence[str], *, is_planned: bool) 
 
 def still_known(app: str, backfill: str) -> str:
     """Return why a backfill waits whose application has been stopped for an earlier one of its name, and may just be starting."""
-    return f"StreamsApp {app} has not noticed yet that an earlier StreamsBackfill {backfill} is gone."
+    return (
+        f"StreamsApp {app} has not noticed yet that an earlier StreamsBackfill {backfill} is gone. Its conditions say what keeps "
+        "it from that: remove it."
+    )
 
 
 def activity_of(backfill: str, app: DesiredApp, view: ChildrenView, observed: ObservedBackfill) -> str | None:
@@ -128,11 +135,12 @@ def members_of(app: DesiredApp, view: ChildrenView, observed: ObservedBackfill, 
     ]
 
 
-def unanswered(problem: str, *, deleted: bool) -> str:
+def unanswered(problem: str, *, is_heard: bool, deleted: bool) -> str:
     """Return why a backfill does not end, and what to do if the brokers will never answer.
 
     Args:
         problem: Why they do not.
+        is_heard: Whether the job has said that it publishes in parts.
         deleted: Whether the backfill was deleted before it said so.
     """
     what = (
@@ -140,22 +148,25 @@ def unanswered(problem: str, *, deleted: bool) -> str:
         "stays stopped. If they never will, suspend the application (spec.state)"
     )
     if deleted:
+        end = "is finished when the brokers answer, and goes when" if is_heard else "goes when the brokers answer or"
         return (
-            f"{what} and create a StreamsReset or another StreamsBackfill. This StreamsBackfill, which was deleted before, goes "
-            "when the brokers answer or the application is suspended."
+            f"{what} and create a StreamsReset or another StreamsBackfill. This StreamsBackfill, which was deleted before, {end} "
+            "the application is suspended."
         )
+    end = "stays stopped until another one has succeeded" if is_heard else "continues, perhaps from half a state"
     return (
         f"{what}, delete this StreamsBackfill, and create a StreamsReset or another StreamsBackfill. If it is only deleted, the "
-        "application continues, perhaps from half a state."
+        f"application {end}."
     )
 
 
-def unreadable_spec(problems: Sequence[str]) -> str:
+def unreadable_backfill(desired: DesiredBackfill) -> str:
     """Return why a backfill that has begun is left alone: after a rollback, this operator is older than the one that began it."""
-    why = "; ".join(problems) or "no reason is given"
-    return (
-        f"This operator cannot read the spec ({why}): use the version of the operator that began this StreamsBackfill."
-    )
+    part = "phase in the status"
+    if desired.spec is None:
+        part = f"spec ({'; '.join(desired.problems) or 'no reason is given'})"
+    way_out = "" if desired.deleting else ", or delete it: then it ends with its job"
+    return f"This operator cannot read the {part}: use the version of the operator that began this StreamsBackfill{way_out}."
 
 
 def unreadable_app(app: str) -> str:
@@ -203,14 +214,17 @@ def job_of_unreadable(running: Sequence[str], pods: Sequence[str], applications:
     return f"{still_there(running, pods)}{end}"
 
 
-def unread_log(pod: str, problem: str) -> str:
+def unread_log(pod: str, namespace: str, problem: str, *, is_forbidden: bool) -> str:
     """Return why the log of a driver cannot be read, and what to do if it never will be.
 
     Args:
         pod: The driver's pod.
+        namespace: Where.
         problem: What the API server said.
+        is_forbidden: Whether that is a missing permission.
     """
-    return f"The log of pod {pod} cannot be read: {problem.rstrip('.')}. {_IF_ITS_NODE_IS_LOST}"
+    remedy = _let_role("get", "pods/log", namespace) if is_forbidden else _IF_ITS_NODE_IS_LOST
+    return f"The log of pod {pod} cannot be read: {problem.rstrip('.')}. {remedy}"
 
 
 def strangers(app: str, members: Sequence[ActiveMember]) -> str:

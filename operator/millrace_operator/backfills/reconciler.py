@@ -13,14 +13,14 @@ and it is released only when no Spark pod is left that could still write.
 A job publishes to Kafka only after everything is computed. Until then a backfill that is deleted or fails leaves nothing behind.
 From its report `Publishing` on it is finished, by further attempts if need be and even if it is deleted, because changelogs and
 offsets belong together. If all attempts fail in that phase, the application stays stopped, as it would restore half a state, and
-a backfill that was deleted before stays too. The application continues if everything was to be published in one transaction, of
-which there is all or nothing.
+a backfill that was deleted before stays too. If everything was to be published in one transaction, there is all or nothing: then
+an attempt that has failed is not done again for a backfill that is pointless by then, and the application continues.
 
 What the job reports is read from its driver's log, which the API server gets from the driver's node. If it cannot be read, that
 says nothing; only a log that is gone, with its pod or for minutes after its driver has ended, may have said `Publishing`. In this
 case the brokers are asked what was published: before the application is let go or the job is done again, and once nothing is left
-that may still write. If they do not answer, a job that has failed is done again if it may be; otherwise, and if it was cancelled,
-the backfill asks until they do.
+that may still write. They are asked too about a job that has said that it publishes, as nobody may have heard of its end. While
+they do not answer, nothing begins and nothing ends, unless everything was to be published in one transaction.
 
 Each attempt is a SparkApplication with a name of its own. One that has disappeared is never created again under its name.
 """
@@ -51,7 +51,7 @@ from millrace_operator.backfills.explanations import (
     strangers,
     unanswered,
     unreadable_app,
-    unreadable_spec,
+    unreadable_backfill,
 )
 from millrace_operator.backfills.model import (
     BackfillDecision,
@@ -63,7 +63,7 @@ from millrace_operator.backfills.model import (
     ObservedBackfill,
 )
 from millrace_operator.backfills.progress import summary
-from millrace_operator.backfills.situation import ANSWERED, NEVER_RAN, STOPPED, UNHEARD, UNREADABLE
+from millrace_operator.backfills.situation import ANSWERED, NEVER_RAN, STOPPED, UNREADABLE
 from millrace_operator.backfills.spark_application import (
     Attempt,
     application_name,
@@ -101,14 +101,17 @@ def has_ended(status: StreamsBackfillStatus | None) -> bool:
 
 def has_begun(status: StreamsBackfillStatus | None) -> bool:
     """Return whether a backfill with this status may have changed something and is not over."""
-    return status is not None and status.phase in _BEGUN
+    if status is None or has_ended(status):
+        return False
+    is_unreadable = status.phase is None and bool(status.holds_app or status.attempt)  # only a newer operator knows it
+    return status.phase in _BEGUN or is_unreadable
 
 
 def needs_members(desired: DesiredBackfill) -> bool:
     """Return whether the brokers have to be asked who is in the group."""
-    phase = desired.status.phase if desired.status else None
-    spec = desired.spec
-    return spec is not None and spec.changes_kafka and phase in {None, "Pending", "Waiting", "Suspending"}
+    spec, status = desired.spec, desired.status
+    is_early = not (has_begun(status) or has_ended(status)) or (status is not None and status.phase == "Suspending")
+    return spec is not None and spec.changes_kafka and is_early
 
 
 def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> BackfillDecision:
@@ -125,7 +128,7 @@ def reconcile_backfill(desired: DesiredBackfill, observed: ObservedBackfill) -> 
         if desired.deleting:
             return BackfillDecision((SetFinalizer(present=False),) if FINALIZER in desired.finalizers else ())
         return this.hindrance() or this.begin()
-    if desired.spec is None:
+    if desired.spec is None or this.status.phase is None:
         decision = this.leave_alone()
     elif this.unrecorded is not None:
         decision = this.submitted()
@@ -171,8 +174,8 @@ class _Pass(BackfillStatus):
         )
 
     def leave_alone(self) -> BackfillDecision:
-        """Return what to do about a backfill that has begun, whose spec cannot be read: its job is neither stopped nor judged."""
-        what = unreadable_spec(self.desired.problems)
+        """Return what to do about a backfill that has begun and cannot be read: its job is neither stopped nor judged."""
+        what = unreadable_backfill(self.desired)
         if not self.desired.deleting or self.running or self.living:
             if self.desired.deleting:
                 names = _names(self.observed.applications)
@@ -240,12 +243,13 @@ class _Pass(BackfillStatus):
 
     def suspend(self) -> BackfillDecision:
         """Return what to do while the application stops, and start the first attempt when it has."""
-        if (ending := self._overtaken()) is not None:
-            return ending
+        if (pointless := self._why_pointless) is not None:
+            return self._stopping("Cancelled", pointless)
         if self.observed.before:  # both began before the operator could see the other begin
             what = f"{self.observed.before[0]} of the same application has begun too, and goes first."
-            waiting = self.status_of("Suspending", what).model_copy(update={"phase_time": timestamp(self.observed.now)})
-            return BackfillDecision((), waiting, (), _LATER_S)
+            return self._wait_before_stopping(what, _LATER_S)
+        if self.app.spec is None:  # its own passes do not stop it either
+            return self._wait_before_stopping(unreadable_app(self.app.name), _MUCH_LATER_S)
         if (
             self.status.holds_app
             and (obstacle := activity_of(self.desired.name, self.app, self.view, self.observed)) is not None
@@ -259,14 +263,21 @@ class _Pass(BackfillStatus):
             return self._stopping("Failed", no_spark_operator(self.desired.namespace))
         return self._submit()
 
+    def _wait_before_stopping(self, message: str, again_after_s: float) -> BackfillDecision:
+        """Return what to do while the application cannot stop yet: patience with that begins afterwards."""
+        status = self.status_of("Suspending", message)
+        status = status.model_copy(update={"phase_time": timestamp(self.observed.now)})
+        return BackfillDecision((), status, (), again_after_s)
+
     def follow(self) -> BackfillDecision:
         """Return what to do while a SparkApplication is computing or publishing."""
         application, progress = self.application, self.observed.progress
         state = None if application is None else state_of(application)
         if self.has_succeeded:
             return self._stopping("Succeeded", summary(self.spec, progress))
-        if not self._may_publish_unheard and (ending := self._overtaken()) is not None:
-            return ending
+        is_left_alone = self.is_to_be_finished or self._may_publish_unheard
+        if not is_left_alone and (pointless := self._why_pointless) is not None:
+            return self._stopping("Cancelled", pointless)
         if self.log_is_late:
             return self._wait_for_the_log(self.status.phase or "Submitted")
         number, name = self.status.attempt or 1, (self.status.spark or SparkStatus()).name
@@ -310,11 +321,14 @@ class _Pass(BackfillStatus):
 
     def _stopped(self, outcome: str, message: str) -> BackfillDecision:
         """Return what to do once no Spark pod is left: end as decided, or try again."""
-        if outcome == "Cancelled" and self.publishes and not self.is_unheard:  # it had begun, so it is finished
+        if outcome == "Cancelled" and self.publishes_in_parts:  # it had begun, so it is finished
             outcome = "Retry" if self.may_retry else "Failed"
-        if outcome == "Retry" and (overtaken := self._overtaken()) is not None:
-            return overtaken
-        if self.publishes and outcome != "Succeeded" and not (outcome == "Retry" and self._may_submit):
+        if outcome == "Retry" and not self.publishes_in_parts and (pointless := self._why_pointless) is not None:
+            outcome, message = "Cancelled", pointless
+        if outcome != "Succeeded" and self.is_unanswered and not self.may_end_unanswered:
+            return self._wait_for_an_answer(message)
+        begins = outcome == "Retry" and self._may_submit and not self.is_unanswered
+        if self.publishes and outcome != "Succeeded" and not begins:
             return self._failed_while_publishing(message)
         match outcome:
             case "Retry" if self.has_news_of_publication:  # the next attempt does not say what earlier ones have done
@@ -328,21 +342,24 @@ class _Pass(BackfillStatus):
         return self._end("Failed", message)
 
     def _failed_while_publishing(self, message: str) -> BackfillDecision:
-        """Return what to do about a backfill that has failed for good, perhaps in the middle of its publication."""
+        """Return the end of a backfill that has failed for good, perhaps in the middle of its publication."""
         if self.publishes_in_one:
             return self._end("Failed", f"{message}\n{WHOLE_OR_NOTHING}")
-        if self.is_unanswered:
-            what = unanswered(self.observed.problem or "", deleted=self.desired.deleting)
-            known = self.known(ANSWERED)
-            condition = self.condition(ANSWERED, "False", "NoAnswer", what)
-            is_told = known is not None and known.status == "False"
-            events = () if is_told else (Event("BrokersDoNotAnswer", what, "Warning"),)
-            status = self.status_of("Stopping", message, self.nothing_is_left, condition)
-            return BackfillDecision((), status, events, _MUCH_LATER_S)
-        if self.is_unheard and self.is_let_go:
+        if self.is_unheard and self.is_let_go and self.app_starts:
             return self._end("Failed", f"{message}\n{LET_GO}")
         what = MAYBE_HALF_PUBLISHED if self.is_unheard else HALF_PUBLISHED
         return self._end("Failed", f"{message}\n{what}", holds=bool(self.status.holds_app))
+
+    def _wait_for_an_answer(self, message: str) -> BackfillDecision:
+        """Return what to do until the brokers say what was published; a user who has read this may let it go."""
+        problem = self.observed.problem or ""
+        what = unanswered(problem, is_heard=not self.is_unheard, deleted=self.desired.deleting)
+        known = self.known(ANSWERED)
+        is_told = known is not None and known.status == "False"
+        events = () if is_told else (Event("BrokersDoNotAnswer", what, "Warning"),)
+        condition = self.condition(ANSWERED, "False", "NoAnswer", what)
+        status = self.status_of("Stopping", message, self.nothing_is_left, condition)
+        return BackfillDecision((), status, events, _MUCH_LATER_S)
 
     def _deletions(self, running: Sequence[Object]) -> tuple[DeleteSparkApplication, ...]:
         """Return the deletion of these SparkApplications, or of all if pods outlive them; others stay for their logs."""
@@ -353,20 +370,16 @@ class _Pass(BackfillStatus):
             if "deletionTimestamp" not in item["metadata"]
         )
 
-    def _overtaken(self) -> BackfillDecision | None:
-        """Return what to do if the backfill is pointless now: deleted, or its application is gone or another one.
-
-        A job that has begun to publish is finished regardless. One that went unheard is stopped, and then the brokers are asked.
-        """
-        if self.publication not in {None, UNHEARD}:
-            return None
+    @property
+    def _why_pointless(self) -> str | None:
+        """Why nobody needs the backfill now: it was deleted, or its application is gone or another one; None if somebody does."""
         if self.desired.deleting:
-            return self._stopping("Cancelled", "The backfill was deleted.")
+            return "The backfill was deleted."
         name = self.spec.app_ref.name
         if self.observed.app is None or self.app.deleting:
-            return self._stopping("Cancelled", f"StreamsApp {name} was deleted.")
+            return f"StreamsApp {name} was deleted."
         if self.app.spec is not None and revision_of(self.app.spec) != self.status.revision:
-            return self._stopping("Cancelled", spec_changed(name))
+            return spec_changed(name)
         return None
 
     @property
@@ -405,8 +418,9 @@ class _Pass(BackfillStatus):
         return replace(submitted, actions=actions, events=(*submitted.events, *self._loss_of_first_spec()))
 
     def _wait_for_spec(self) -> BackfillDecision:
-        stopped = [] if self.known(STOPPED) is None else [self.nothing_is_left]
-        status = self.status_of(self.status.phase or "Suspending", unreadable_app(self.app.name), *stopped)
+        # The message stays: it says why the last attempt has failed.
+        waiting = self.condition(CREATED, "Unknown", "AppUnreadable", unreadable_app(self.app.name))
+        status = self.status_of("Stopping", self.status.message or "", self.nothing_is_left, waiting)
         return BackfillDecision((), status, (), _MUCH_LATER_S)
 
     def _loss_of_first_spec(self) -> tuple[Event, ...]:
@@ -425,13 +439,18 @@ class _Pass(BackfillStatus):
         condition = self.condition(CREATED, "False", "Refused", why)
         if self.observed.refusal_is_final or self.waited_s(condition.last_transition_time) >= PATIENCE_S:
             return self._stopping("Refused", f"{why} Then create another StreamsBackfill.")
-        return BackfillDecision((), self.status_of(self.status.phase or "Suspending", why, condition), (), _LATER_S)
+        phase = self.status.phase or "Suspending"
+        message = (self.status.message or why) if phase == "Stopping" else why
+        return BackfillDecision((), self.status_of(phase, message, condition), (), _LATER_S)
 
     def submitted(self) -> BackfillDecision:
         """Return the status of the next attempt, which is created now or was."""
         number, status = self.next_attempt, self.status_of_next_attempt()
         name = application_name(self.desired.name, number)
-        event = Event("SparkApplicationCreated", f"Attempt {number} of {self.spec.attempts}: SparkApplication {name}.")
+        which = f"Attempt {number} of {self.spec.attempts}"
+        if number > self.spec.attempts:
+            which = f"Attempt {number}, one more than the limit, because the job before was ended by the deletion"
+        event = Event("SparkApplicationCreated", f"{which}: SparkApplication {name}.")
         return BackfillDecision((), status, (event,), _SOON_S)
 
     def _stopping(self, outcome: Outcome, message: str) -> BackfillDecision:

@@ -40,7 +40,7 @@ ANSWERED: Final = "BrokersAnswered"
 LOG_PATIENCE_S: Final = 300.0
 """How long the log of a driver that has ended is waited for, if it cannot be read."""
 _ANSWER_PATIENCE_S: Final = 60.0
-"""How long a backfill of which nothing is left waits for brokers that do not answer, before it is done again or says so."""
+"""How long a backfill of which nothing is left waits for brokers that do not answer, before it says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +175,9 @@ class Situation:
     @property
     def went_unanswered(self) -> bool:
         """Whether a job was stopped that may have run, nothing reports what it has done, and neither do the brokers."""
-        is_unknown = self.observed.progress is None and self.observed.problem is not None
-        known = self.known(PUBLISHING)  # if it is false, they have answered for this attempt
-        has_answer = known is not None and known.status == "False"
         # A log without any report may have lost them all, and an evicted driver's is empty.
-        return self.status.phase == "Stopping" and not self.never_ran and is_unknown and not has_answer
+        is_unknown = self.observed.progress is None and self.observed.problem is not None
+        return self.status.phase == "Stopping" and not self.never_ran and is_unknown
 
     @property
     def never_ran(self) -> bool:
@@ -205,8 +203,10 @@ class Situation:
             return None
         known, progress, answer = self.known(PUBLISHING), self.observed.progress, self.observed.published
         before = None
-        if known is not None and known.status != "False":
-            before = UNHEARD if known.status == "Unknown" else known.reason  # earlier versions wrote other reasons
+        if known is not None and known.status == "True":
+            before = known.reason if known.reason in _PUBLICATIONS else _IN_PARTS  # a later version may have others
+        elif known is not None and known.status == "Unknown":
+            before = UNHEARD
         in_parts = progress is not None and progress.has_published and not progress.in_one_transaction
         if self.has_succeeded or before == _WHOLLY:
             return _WHOLLY
@@ -225,6 +225,16 @@ class Situation:
         return self.publication in {IN_ONE, IN_ONE_BEFORE}
 
     @property
+    def publishes_in_parts(self) -> bool:
+        """Whether parts may be published, so that the state is whole only once an attempt has published everything."""
+        return self.publication in {_IN_PARTS, _WHOLLY}
+
+    @property
+    def is_to_be_finished(self) -> bool:
+        """Whether the latest attempt is finished whatever becomes of its backfill: it publishes, or parts are published."""
+        return self.publication == IN_ONE or self.publishes_in_parts
+
+    @property
     def is_unheard(self) -> bool:
         """Whether nobody knows what an attempt has published, if anything."""
         return self.publication == UNHEARD
@@ -236,13 +246,13 @@ class Situation:
 
     @property
     def is_taken_along(self) -> bool:
-        """Whether a job that publishes ends because its backfill was deleted: with all that the backfill owns, or by itself.
+        """Whether a job that publishes in parts ends as its backfill was deleted: with all that the backfill owns, or by itself.
 
         Then there is one more attempt than the limit, because nothing says that it would fail. In a namespace that is being
         deleted, the API server refuses it.
         """
         ends = self.application is None or "deletionTimestamp" in self.application["metadata"]
-        return self.desired.deleting and self.publishes and ends
+        return self.desired.deleting and self.publishes_in_parts and ends
 
     @property
     def may_retry(self) -> bool:
@@ -272,12 +282,15 @@ class Situation:
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether it cannot end, because only the brokers know whether half a state is left, and they do not answer."""
-        if not self.is_unheard or self.observed.problem is None:
-            return False
-        # Nothing starts on it then; and a deletion of the application waits for a backfill that has not ended.
+        """Whether only the brokers know what is left, and they do not answer: nothing begins and nothing ends until they do."""
+        return self.observed.problem is not None and self.publishes and not self.publishes_in_one
+
+    @property
+    def may_end_unanswered(self) -> bool:
+        """Whether it may end all the same: its application does not start then, or its user has let it go."""
+        # A deletion of the application waits for a backfill that has not ended.
         is_harmless = self.app.deleting or (self.desired.deleting and not self.app_starts)
-        return not is_harmless and not self.is_let_go
+        return is_harmless or self.is_let_go
 
     @property
     def is_let_go(self) -> bool:
@@ -312,10 +325,9 @@ class Situation:
 
     @property
     def has_news_of_publication(self) -> bool:
-        """Whether it became known in this pass how attempts have begun to publish, or that none has."""
+        """Whether it became known in this pass how attempts have begun to publish."""
         known = self.known(PUBLISHING)
-        before = None if known is None else (known.status, known.reason)
-        return any((item.status, item.reason) != before for item in self.conditions_of_publication)
+        return self.publishes and (known is None or known.reason != self.publication)
 
     @property
     def is_kept(self) -> bool:

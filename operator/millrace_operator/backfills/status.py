@@ -37,7 +37,10 @@ class BackfillStatus(Situation):
         if state == "Running":
             message = f"SparkApplication {name} starts its pods."
         if self.status.phase == "Publishing":  # how it was published is known, and must not be forgotten
-            phase, message = "Publishing", f"The driver of SparkApplication {name} has ended or is gone."
+            phase = "Publishing"
+        has_driver = any(pod.is_driver for pod in self.pods)
+        if phase == "Publishing" or (self.driver_was_seen and not has_driver):
+            message = f"The driver of SparkApplication {name} has ended or is gone."
         if progress is not None:
             phase = "Publishing" if self.reports_publishing else "Computing"
             what = "Results are being published." if self.reports_publishing else "Spark is computing."
@@ -120,7 +123,7 @@ def _conditions_of_next_attempt(conditions: Iterable[Condition]) -> tuple[Condit
     return tuple(
         item.model_copy(update={"reason": IN_ONE_BEFORE}) if (item.type, item.reason) == (PUBLISHING, IN_ONE) else item
         for item in kept
-        if (item.type, item.status) != (PUBLISHING, "False")
+        if item.type != PUBLISHING or item.status == "True"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from millrace_operator.children.naming import (
     APP_UID_LABEL,
@@ -271,16 +271,26 @@ def status_patch(old: Object, new: Object) -> Json:
     return patch | {name: None for name in old if name not in new}
 
 
+def _reads(model: type[BaseModel], name: str, value: Json) -> bool:
+    try:
+        model.model_validate({name: value})
+    except ValidationError:
+        return False
+    return True
+
+
 def write_status(requests: Requests, cache: Cache, kind: ResourceKind, resource: Object, status: BaseModel) -> bool:
     """Write a status if it differs from the one in the resource as it was read, and return whether it did.
 
-    The resource must still be the one that was read: a status is derived from the one before it.
+    The resource must still be the one that was read: a status is derived from the one before it. Values that this version cannot
+    read stay unless it has others: after a rollback, the later version finds them when it comes back.
 
     Raises:
         ApiError: The API server refused; 409 if the resource has changed since, 404 if it is gone.
     """
     new = status.model_dump(mode="json", by_alias=True, exclude_none=True)
-    patch = status_patch(resource.get("status") or {}, new)
+    old = (resource.get("status") or {}).items()
+    patch = status_patch({name: value for name, value in old if name in new or _reads(type(status), name, value)}, new)
     if not patch:
         return False
     metadata = resource["metadata"]

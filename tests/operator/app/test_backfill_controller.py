@@ -466,7 +466,7 @@ def check_answer(world, answer, phase, held):
 @pytest.mark.parametrize(("answer", "phase", "held"), OUTCOMES)
 @pytest.mark.parametrize("seen", [True, False])
 def test_brokers_are_asked_what_a_driver_without_a_log_has_published(world, seen, answer, phase, held):
-    """It has gone with its pod, before which it may have published: only if brokers do not answer, it counts as half a result."""
+    """It has gone with its pod, and may have published before. While brokers do not answer, nothing begins and nothing ends."""
     world.allow_one_attempt()
     application = world.submit()
     if seen:
@@ -570,6 +570,22 @@ def test_deleted_backfill_whose_spec_cannot_be_read_keeps_its_application_stoppe
     assert (world.status["phase"], world.status["holdsApp"]) == ("Failed", True)
     assert "This operator cannot read the spec" in world.status["message"]
     assert world.server.objects[path]["metadata"]["finalizers"] == [FINALIZER]
+
+
+def test_phase_of_a_later_operator_stays_in_the_status(world):
+    """So that one goes on with the backfill when it is back. Until then the application stays stopped."""
+    application = world.submit()
+    world.driver(application, '{"backfill": {"state": "Publishing"}}\n')
+    world.spark_state(application, "RUNNING")
+    world.run()
+    path = BACKFILLS.path("default", "history")
+    backfill = world.server.objects[path]
+    later = {**backfill["status"], "phase": "Verifying"}
+    world.watch(BACKFILLS, world.server.put(path, {**backfill, "status": later}))
+    for _ in range(2):
+        assert world.run() == 30.0
+    assert (world.status["phase"], world.status["holdsApp"]) == ("Verifying", True)
+    assert world.status["message"].startswith("This operator cannot read the phase in the status")
 
 
 def test_brokers_are_not_asked_what_the_log_of_a_driver_says(world):
@@ -704,6 +720,16 @@ def test_log_that_cannot_be_read_once_says_nothing(world):
     world.delete()
     world.run()
     assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
+
+
+def test_log_that_the_operator_may_not_read_names_the_missing_right(world):
+    """Nobody should delete the pod for that: its job goes on."""
+    application = world.submit()
+    world.driver(application, 403)
+    world.spark_state(application, "RUNNING")
+    world.run()
+    assert world.status["message"].startswith("The log of pod history-1-driver cannot be read: ")
+    assert world.status["message"].endswith(". Let the operator's role get pods/log in namespace default.")
 
 
 def test_webhook_that_does_not_answer_is_waited_for_a_while(world):

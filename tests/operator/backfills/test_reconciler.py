@@ -11,10 +11,9 @@ from tests.operator.backfills.world import APACHE, FOREIGN, CrashError, World, s
 from millrace.manifest.streamsbackfill import StoreResult
 from millrace.plan.reset import ActiveMember
 from millrace_operator.backfills.model import CreateObject, DeleteBackfill, DeleteSparkApplication
-from millrace_operator.backfills.progress import Progress
 from millrace_operator.backfills.reconciler import PATIENCE_S, reconcile_backfill
 from millrace_operator.backfills.situation import ANSWERED, LOG_PATIENCE_S, PUBLISHING, UNREADABLE, Situation
-from millrace_operator.backfills.status import with_problem
+from millrace_operator.backfills.status import CREATED, with_problem
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import SetFinalizer
 
@@ -72,6 +71,11 @@ def check_finished_by_the_first_attempt(world):
     assert not any(isinstance(action, DeleteSparkApplication) for action in world.done)
 
 
+def message_of(world, kind):
+    """Return the message of a condition."""
+    return next(item.message for item in world.status.conditions if item.type == kind)
+
+
 def phases(world):
     """Return the phase and whether the application is kept stopped."""
     return world.status.phase, world.held
@@ -115,7 +119,7 @@ def test_application_that_knows_an_earlier_backfill_of_the_name_has_not_stopped_
     world = World(pods=0, app_sees="history")
     world.pass_over()
     assert phases(world) == ("Waiting", False)
-    assert "an earlier StreamsBackfill history is gone" in world.status.message
+    assert world.status.message.endswith("history is gone. Its conditions say what keeps it from that: remove it.")
     world.app_pass()
     world.pass_over()
     assert phases(world) == ("Suspending", True)
@@ -343,10 +347,14 @@ def test_deleting_it_while_it_publishes_finishes_it():
     assert world.status.attempt == 2
 
 
+@pytest.mark.parametrize("in_one_transaction", [False, True])
 @pytest.mark.parametrize("then", ["vanish", "fail"])
-def test_deleting_it_in_the_foreground_while_it_publishes_finishes_it(then):
-    """The garbage collector deletes what it owns at once, and that ends the job: it is done again, whatever the limit."""
-    world = running(spec=spec(attempts=1))
+def test_deleting_it_in_the_foreground_while_it_publishes_finishes_what_is_published_in_parts(then, in_one_transaction):
+    """The garbage collector deletes what it owns at once, and that ends the job: it is done again, whatever the limit.
+
+    Of an only transaction there is nothing, so that one is cancelled.
+    """
+    world = running(spec=spec(attempts=1), in_one_transaction=in_one_transaction)
     world.spark("publish")
     world.pass_over()
     world.deleted = True
@@ -354,8 +362,12 @@ def test_deleting_it_in_the_foreground_while_it_publishes_finishes_it(then):
     world.applications["history-1"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     world.spark(then)
     world.settle()
-    assert world.gone
-    assert (world.published, world.half, world.status.attempt) == (1, False, 2)
+    assert (world.gone, world.half) == (True, False)
+    assert (world.published, world.status.attempt) == ((0, 1) if in_one_transaction else (1, 2))
+    created = [event.message for event in world.events if event.reason == "SparkApplicationCreated"]
+    assert created[0] == "Attempt 1 of 1: SparkApplication history-1."
+    assert not any(" 2 of 1" in message for message in created)
+    assert len(created) == 1 or created[1].startswith("Attempt 2, one more than the limit, because the job before was ")
 
 
 def test_finalizer_that_was_dropped_is_put_back():
@@ -406,7 +418,7 @@ def test_half_published_state_keeps_a_backfill_that_was_deleted_before_it_ended(
     assert world.gone
 
 
-@pytest.mark.parametrize("then", ["fail", "die", "vanish"])
+@pytest.mark.parametrize("then", ["fail", "die"])
 def test_failure_in_the_only_transaction_lets_the_application_continue(then):
     """There is all or nothing of it, so changelogs and offsets belong together whatever became of it."""
     world = running(spec=spec(attempts=2), in_one_transaction=True)
@@ -421,6 +433,62 @@ def test_failure_in_the_only_transaction_lets_the_application_continue(then):
     world.app_pass()
     assert (world.held, world.pods, world.finalizers) == (False, 2, ())
     assert "in one transaction, so changelogs and offsets still belong together" in world.status.message
+
+
+def test_vanished_job_with_an_only_transaction_is_not_done_again():
+    """Somebody has deleted it, who may do the same again, and there is all or nothing."""
+    world = running(in_one_transaction=True)
+    world.spark("publish")
+    world.pass_over()
+    world.spark("vanish")
+    world.settle()
+    assert (phases(world), world.status.attempt) == (("Failed", False), 1)
+    assert world.status.message.startswith(
+        "SparkApplication history-1 was deleted by somebody.\nAll results were to be"
+    )
+
+
+OVERTAKEN = [{"deleted": True}, {"app_changes": {"image": "registry.example/words:2"}}]
+
+
+@pytest.mark.parametrize("change", OVERTAKEN)
+@pytest.mark.parametrize("computes", [False, True])
+def test_attempt_after_a_failed_only_transaction_is_cancelled(computes, change):
+    """There is nothing of the first attempt, and the others may compute for hours for nobody."""
+    world = running(in_one_transaction=True)
+    world.spark("publish")
+    world.pass_over()
+    world.spark("fail")
+    if computes:
+        advance(world, "Submitted")
+        world.spark("start")
+        world.spark("compute")
+        world.pass_over()
+        assert phases(world) == ("Computing", True)
+    for name, value in change.items():
+        setattr(world, name, value)
+    advance(world, "Failed")
+    world.pass_over()
+    assert (phases(world), world.status.attempt) == (("Failed", False), 1 + computes)
+    assert "in one transaction, so changelogs and offsets still belong together" in world.status.message
+    assert world.gone == world.deleted
+
+
+@pytest.mark.parametrize("change", OVERTAKEN)
+def test_second_attempt_is_finished_once_it_publishes_in_one_transaction(change):
+    """That the first one's has failed does not matter."""
+    world = running(in_one_transaction=True)
+    world.spark("publish")
+    world.pass_over()
+    world.spark("fail")
+    advance(world, "Submitted")
+    for event in ("start", "compute", "publish"):
+        world.spark(event)
+    world.pass_over()
+    for name, value in change.items():
+        setattr(world, name, value)
+    world.settle()
+    assert (world.status.phase, world.published, world.status.attempt) == ("Succeeded", 1, 2)
 
 
 def test_parts_of_an_earlier_attempt_are_not_forgotten():
@@ -576,7 +644,7 @@ def test_vanished_spark_application_that_has_published_nothing_is_not_created_ag
 
 @pytest.mark.parametrize("answer", [True, False])
 def test_brokers_that_do_not_answer_are_waited_for_a_moment(answer):
-    """If that is too short, what may have been published in part counts as such."""
+    """After that the backfill says why it does not end."""
     world = running(spec=spec(attempts=1))
     world.spark("vanish")
     world.brokers_answer = False
@@ -642,6 +710,18 @@ def test_backfill_that_waits_for_an_answer_goes_when_its_user_deletes_it():
     world.deleted, world.deleted_at = True, world.now
     world.settle()
     assert (phases(world), world.gone, world.pods) == (("Failed", False), True, 2)
+
+
+def test_backfill_that_is_deleted_after_its_application_was_suspended_does_not_say_that_it_continues():
+    """As the message tells its user who has no brokers any more. A reset or another backfill comes next."""
+    world = unanswered()
+    world.state = "suspended"
+    world.deleted, world.deleted_at = True, world.now
+    for _ in range(2):
+        world.pass_over()
+    assert (world.status.phase, world.gone) == ("Failed", True)
+    assert "the application continues" not in world.events[-1].message
+    assert "Nobody knows whether results were being published" in world.events[-1].message
 
 
 @pytest.mark.parametrize("change", [{"state": "suspended"}, {"app_deleting": True}, {"exists": False}])
@@ -812,7 +892,9 @@ def test_attempt_that_publishes_in_one_transaction_after_one_that_went_unheard_i
     world.brokers_answer = False
     die_unheard(world)
     run_minutes(world, 4)
-    assert (phases(world), world.status.attempt) == (("Submitted", True), 2)
+    assert phases(world) == ("Stopping", True)
+    world.brokers_answer = True
+    advance(world, "Submitted")
     world.spark("start")
     world.spark("compute")
     world.spark("publish")
@@ -822,21 +904,85 @@ def test_attempt_that_publishes_in_one_transaction_after_one_that_went_unheard_i
     assert phases(world) == ("Publishing", True)
 
 
-def test_answer_of_the_brokers_is_not_taken_back_when_they_are_silent_later():
-    """The next attempt begins without anything left of the first."""
+def test_next_attempt_begins_when_the_brokers_answer():
+    """It begins without anything left of the first."""
     world = running()
     die_unheard(world)
     world.brokers_answer = False
-    for _ in range(2):
-        world.pass_over()
-    assert (world.status.outcome, condition(world, PUBLISHING)) == ("Retry", "Unknown")
+    run_minutes(world, 5)
+    assert (phases(world), world.status.outcome) == (("Stopping", True), "Retry")
+    assert (condition(world, PUBLISHING), condition(world, ANSWERED)) == ("Unknown", "False")
     world.brokers_answer = True
     world.pass_over()
-    assert (world.status.phase, condition(world, PUBLISHING)) == ("Stopping", "False")
-    world.brokers_answer = False
-    world.now += 60
-    world.pass_over()
     assert (world.status.phase, world.status.attempt, condition(world, PUBLISHING)) == ("Submitted", 2, None)
+
+
+def fail_in_parts(event, **fields):
+    """Return a world whose job was heard to publish in parts, and whose brokers have been silent since another event."""
+    world = running(**fields)
+    world.spark("publish")
+    world.pass_over()
+    world.spark(event)
+    if event == "report":
+        die_unheard(world)
+    world.brokers_answer = False
+    run_minutes(world, 5)
+    assert (phases(world), condition(world, ANSWERED)) == (("Stopping", True), "False")
+    world.app_pass()
+    return world
+
+
+def test_last_commit_that_nobody_heard_of_counts_when_the_brokers_answer():
+    """The job had said that it publishes in parts, and its driver died before it could say that it had finished."""
+    world = fail_in_parts("report", spec=spec(attempts=1))
+    world.brokers_answer = True
+    world.settle()
+    assert (phases(world), world.published, world.pods) == (("Succeeded", False), 1, 2)
+
+
+def test_outage_of_the_brokers_does_not_use_up_the_attempts():
+    """Each would fail at once, and half a state would be left for good."""
+    world = fail_in_parts("fail")
+    run_minutes(world, 60)
+    assert (world.status.attempt, world.status.outcome, list(world.applications)) == (1, "Retry", ["history-1"])
+    assert [event.reason for event in world.events].count("BrokersDoNotAnswer") == 1
+    world.brokers_answer = True
+    world.settle()
+    assert (phases(world), world.status.attempt, world.half) == (("Succeeded", False), 2, False)
+
+
+@pytest.mark.parametrize("event", ["report", "fail"])
+def test_backfill_known_to_publish_in_parts_is_let_go_and_keeps_the_application_stopped(event):
+    """Brokers that never answer do not keep its user from deleting it. What it leaves may be half a state."""
+    world = fail_in_parts(event)
+    said = next(item for item in world.status.conditions if item.type == ANSWERED).message
+    assert said.endswith("the application stays stopped until another one has succeeded.")
+    world.deleted, world.deleted_at = True, world.now
+    world.settle()
+    assert (phases(world), world.gone, world.pods) == (("Failed", True), False, 0)
+    world.state = "suspended"
+    world.settle()
+    assert world.gone
+
+
+@pytest.mark.parametrize("change", [{"state": "suspended"}, {"app_deleting": True}])
+def test_deletion_of_a_backfill_known_to_publish_in_parts_ends_without_the_brokers(change):
+    """It was deleted before they were silent. It goes when its application would not start on half a state any more."""
+    world = running()
+    world.deleted = True
+    world.spark("publish")
+    world.pass_over()
+    world.spark("fail")
+    world.brokers_answer = False
+    run_minutes(world, 5)
+    said = next(item for item in world.status.conditions if item.type == ANSWERED).message
+    assert said.endswith("is finished when the brokers answer, and goes when the application is suspended.")
+    for name, value in change.items():
+        setattr(world, name, value)
+    for _ in range(2):
+        world.pass_over()
+    assert (world.gone, world.status.attempt, world.status.phase) == (True, 1, "Failed")
+    assert "Results were being published" in world.status.message
 
 
 def test_answer_of_the_brokers_about_one_attempt_says_nothing_of_the_next():
@@ -856,24 +1002,16 @@ def test_answer_of_the_brokers_about_one_attempt_says_nothing_of_the_next():
     assert (phases(world), condition(world, PUBLISHING)) == (("Stopping", True), "Unknown")
 
 
-def test_attempt_that_went_unheard_with_an_earlier_operator_may_have_published():
-    """The condition had another reason then; the last attempt fails before it publishes anything itself."""
-    world = running(spec=spec(attempts=2))
-    world.spark("fail")
-    advance(world, "Submitted")
-    known = situation(world).condition(PUBLISHING, "Unknown", "EarlierNotHeard", "Results may be published in part.")
+def test_publication_that_only_a_later_operator_can_name_counts_as_one_in_parts():
+    """The operator was rolled back; the only attempt fails before it publishes anything that this one has heard of."""
+    world = running(spec=spec(attempts=1))
+    known = situation(world).condition(PUBLISHING, "True", "InAnotherWay", "Results are published in another way.")
     world.status = world.status.model_copy(update={"conditions": (*world.status.conditions, known)})
-    for event in ("start", "compute"):
-        world.spark(event)
-    world.half = True
     world.pass_over()
-    assert condition(world, PUBLISHING) == "Unknown"
+    assert message_of(world, PUBLISHING) == "Results may be published in part, so it is finished now."
     world.spark("fail")
-    world.progress = Progress(state="Failed", message="it is full")
-    while world.status.phase != "Failed":
-        world.pass_over()
-        assert condition(world, PUBLISHING) != "False"
-    assert phases(world) == ("Failed", True)
+    advance(world, "Failed")
+    assert world.held
 
 
 def test_log_that_cannot_be_read_for_a_while_changes_nothing():
@@ -1198,6 +1336,8 @@ def test_driver_that_is_gone_while_the_spark_operator_is_away_has_failed():
         world.now += seconds
         world.pass_over()
         assert phases(world) == (phase, True)
+        if phase == "Submitted":
+            assert world.status.message == "The driver of SparkApplication history-1 has ended or is gone."
     world.settle()
     assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
 
@@ -1218,7 +1358,7 @@ def test_driver_that_nobody_has_seen_and_that_is_gone_has_failed(has_published):
     assert (world.status.outcome, condition(world, PUBLISHING)) == ("Retry", "Unknown")
     world.pass_over()
     world.pass_over()
-    assert condition(world, PUBLISHING) == ("True" if has_published else "False")
+    assert condition(world, PUBLISHING) == ("True" if has_published else None)
     world.settle()
     assert (world.status.phase, world.status.attempt, world.half) == ("Succeeded", 2, False)
 
@@ -1287,11 +1427,30 @@ def test_patience_with_a_creation_begins_when_it_is_refused():
     advance(world, "Stopping")
     world.now += 2 * PATIENCE_S
     world.refusal = "failed calling webhook."
+    for seconds in (0, PATIENCE_S - 1):
+        world.now += seconds
+        world.pass_over()
+        assert (world.status.phase, world.status.outcome) == ("Stopping", "Retry")
+        assert world.status.message == "Attempt 1 failed: it is full"
+        assert message_of(world, CREATED) == "failed calling webhook."
+    world.now += 1
+    world.pass_over()
+    assert (world.status.phase, world.status.outcome) == ("Stopping", "Refused")
+    assert world.status.message.startswith("failed calling webhook.")
+
+
+def test_patience_with_a_creation_begins_when_the_spec_of_the_application_can_be_read():
+    """Until then nobody has tried to create it."""
+    world = running()
+    world.spark("fail")
+    advance(world, "Stopping")
+    app_unread(world)
+    world.now += 2 * PATIENCE_S
+    world.refusal = "failed calling webhook."
     for seconds, outcome in ((0, "Retry"), (PATIENCE_S - 1, "Retry"), (1, "Refused")):
         world.now += seconds
         world.pass_over()
         assert (world.status.phase, world.status.outcome) == ("Stopping", outcome)
-        assert world.status.message.startswith("failed calling webhook.")
 
 
 def test_refused_creation_is_forgotten_when_another_one_succeeds():
@@ -1301,11 +1460,11 @@ def test_refused_creation_is_forgotten_when_another_one_succeeds():
     advance(world, "Stopping")
     world.refusal = "failed calling webhook."
     world.pass_over()
-    assert condition(world, "SparkApplicationCreated") == "False"
+    assert condition(world, CREATED) == "False"
     world.now += PATIENCE_S
     world.refusal = None
     world.pass_over()
-    assert (world.status.phase, condition(world, "SparkApplicationCreated")) == ("Submitted", "True")
+    assert (world.status.phase, condition(world, CREATED)) == ("Submitted", "True")
 
 
 @pytest.mark.parametrize("phase", ["Waiting", "Suspending", "Submitted"])
@@ -1380,6 +1539,55 @@ def test_backfill_whose_spec_cannot_be_read_is_left_alone(phase):
     assert world.status.phase == ("Failed" if phase == "Stopping" else "Succeeded")
 
 
+@pytest.mark.parametrize("phase", ["Suspending", "Submitted", "Computing", "Publishing", "Stopping"])
+def test_backfill_whose_phase_cannot_be_read_is_left_alone(phase):
+    """The operator was rolled back to a version that does not know it: the application stays stopped, and the job goes on."""
+    world = World()
+    while world.status is None or world.status.phase != phase:
+        world.pass_over()
+        world.app_pass()
+        for event in ("start", "compute", *(("publish",) if phase == "Publishing" else ())):
+            world.spark(event)
+        if phase == "Stopping" and world.status.phase == "Computing":
+            world.deleted = True
+    world.deleted, world.older = False, True
+    for _ in range(3):
+        decision = world.pass_over()
+        assert (decision.actions, decision.again_after, phases(world)) == ((), 30, (phase, True))
+    assert world.status.message == (
+        "This operator cannot read the phase in the status: use the version of the operator that began this StreamsBackfill, or "
+        "delete it: then it ends with its job."
+    )
+    world.older = False
+    world.settle()
+    assert world.status.phase == ("Failed" if phase == "Stopping" else "Succeeded")
+
+
+@pytest.mark.parametrize("publishes", [False, True])
+def test_deleted_backfill_whose_phase_cannot_be_read_ends_with_its_job(publishes):
+    """Its finalizer stays as long as the job may publish. Then nobody knows what that has left."""
+    world = running()
+    world.older, world.deleted = True, True
+    if publishes:
+        world.spark("publish")
+    for _ in range(3):
+        assert world.pass_over().actions == ()
+        assert world.held
+    die_unheard(world)
+    world.settle()
+    assert (phases(world), world.gone) == (("Failed", True), False)
+    assert "Nobody knows whether results were being published" in world.status.message
+
+
+def test_backfill_that_has_taken_nothing_and_whose_phase_cannot_be_read_begins():
+    """Only a lock or an attempt shows that it had begun."""
+    world = World()
+    world.pass_over()
+    desired, observed = world.look()
+    none = desired.status.model_copy(update={"phase": None, "holds_app": None})
+    assert reconcile_backfill(replace(desired, status=none), observed).status.phase == "Suspending"
+
+
 @pytest.mark.parametrize(
     ("events", "phase", "held"),
     [
@@ -1419,14 +1627,16 @@ def test_deleted_backfill_whose_spec_cannot_be_read_names_the_job_that_it_waits_
     message = unread(world).status.message
     assert ("Still there: " in message, "-1-exec-1" in message, "-1-driver" in message) == (True, True, runs)
     assert message.endswith(" To end the job, delete SparkApplication history-1.")
-    assert "history-1" not in unread(running()).status.message
+    assert "or delete it" not in message
+    message = unread(running()).status.message
+    assert message.endswith("that began this StreamsBackfill, or delete it: then it ends with its job.")
 
 
 def app_unread(world):
     """Run a pass whose operator cannot read the spec of the application."""
-    desired, observed = world.look()
-    decision = reconcile_backfill(desired, replace(observed, app=replace(observed.app, spec=None), first_spec=None))
-    world.status = decision.status
+    world.app_unreadable = True
+    decision = world.pass_over()
+    world.app_unreadable = False
     return decision
 
 
@@ -1444,7 +1654,10 @@ def test_next_attempt_waits_for_an_application_whose_spec_cannot_be_read(half):
         world.now += PATIENCE_S
     assert (decision.actions, decision.again_after) == ((), 30)
     assert (phases(world), world.status.outcome) == (("Stopping", True), "Retry")
-    assert world.status.message.startswith("The spec of StreamsApp app cannot be read, so the next attempt waits: ")
+    assert world.status.message == "Attempt 1 failed: it is full"
+    assert message_of(world, CREATED).startswith(
+        "The spec of StreamsApp app cannot be read, so the next attempt waits: "
+    )
     world.pass_over()
     assert (world.status.phase, world.status.attempt) == ("Submitted", 2)
     world.settle()
@@ -1465,16 +1678,26 @@ def test_deleted_backfill_does_not_wait_for_an_application_whose_spec_cannot_be_
     while world.status.phase == "Stopping":
         app_unread(world)
     assert phases(world) == ("Failed", half)
+    assert world.status.message.startswith("Attempt 1 failed: it is full" if half else "The backfill was deleted.")
 
 
-def test_first_attempt_waits_for_an_application_whose_spec_cannot_be_read():
-    """It has stopped for the backfill."""
+@pytest.mark.parametrize("has_stopped", [False, True])
+def test_first_attempt_waits_for_an_application_whose_spec_cannot_be_read(has_stopped):
+    """Its own passes do nothing either, whether it has stopped for the backfill or not."""
     world = World()
     advance(world, "Suspending")
-    world.app_pass()
-    app_unread(world)
-    assert phases(world) == ("Suspending", True)
-    assert world.status.message.startswith("The spec of StreamsApp app cannot be read")
+    if has_stopped:
+        world.app_pass()
+    world.app_unreadable = True
+    for _ in range(4):
+        world.app_pass()
+        world.pass_over()
+        assert phases(world) == ("Suspending", True)
+        assert world.status.message.startswith("The spec of StreamsApp app cannot be read")
+        world.now += PATIENCE_S / 2
+    world.app_unreadable = False
+    world.pass_over()
+    assert world.status.message == "StreamsApp app is being stopped."
     world.settle()
     assert world.status.phase == "Succeeded"
 
@@ -1500,6 +1723,10 @@ EVENTS = st.one_of(
             "silent",
             "heard",
             "unsubmitted",
+            "rollback",
+            "upgrade",
+            "app unreadable",
+            "app readable",
         ]
     ),
     st.tuples(st.just("pass"), st.one_of(st.none(), st.integers(0, 2))),
@@ -1527,6 +1754,10 @@ def happen(world, event):
             world.unreadable = event == "unreadable"
         case "silent" | "heard":
             world.brokers_answer = event == "heard"
+        case "rollback" | "upgrade":
+            world.older = event == "rollback"
+        case "app unreadable" | "app readable":
+            world.app_unreadable = event == "app unreadable"
         case "unsubmitted":
             world.fail_submission()
         case _:
@@ -1550,13 +1781,13 @@ def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts, i
             break
         happen(world, event)
         assert not (world.half and world.pods), "the application runs on half a state"
-    world.brokers_answer = True
+    world.brokers_answer, world.older, world.app_unreadable = True, False, False
     if not world.gone:
         world.settle(passes=400)
     world.app_pass()
     created = {action.object["metadata"]["name"] for action in world.done if isinstance(action, CreateObject)}
     assert len(created - {"history.backfill"}) <= attempts + 1, "one that was deleted has one more attempt at most"
-    if world.half:
+    if world.half or world.is_kept:  # an older operator does not ask what is left
         assert phases(world) == ("Failed", True)
         assert world.pods == 0
         world.state = "suspended"

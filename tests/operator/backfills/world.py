@@ -59,6 +59,8 @@ class World:
     state: str = "running"
     app_changes: dict = field(default_factory=dict)
     """What the StreamsApp's spec has besides what it had when it was created."""
+    app_unreadable: bool = False
+    """Whether the operator cannot read the application's spec, here or as attempts have it."""
     exists: bool = True
     app_deleting: bool = False
     paused: bool = False
@@ -95,6 +97,8 @@ class World:
     """Whether one has published something, and none has finished since."""
     repaired: bool = False
     """Whether another backfill has succeeded since this one has ended."""
+    older: bool = False
+    """Whether an operator runs that does not know the phase, which later ones have once a backfill has begun."""
     status: object = None
     finalizers: tuple = ()
     deleted: bool = False
@@ -123,7 +127,7 @@ class World:
             name="app",
             uid="u-1",
             generation=1,
-            spec=app.spec,
+            spec=None if self.app_unreadable else app.spec,
             manifest=app.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True),
             status=StreamsAppStatus(current_revision=revision_of(app.spec), backfill=self.app_sees),
             annotations=annotations,
@@ -132,9 +136,10 @@ class World:
 
     def objects(self):
         """Return the application's children."""
-        app, objects = self.app(), {}
+        objects = {}
         if self.planned:
-            revision = AppRevision("default", "app", revision_of(app.spec), app.spec)
+            spec = streams_app(**self.app_changes).spec
+            revision = AppRevision("default", "app", revision_of(spec), spec)
             item = plan_config_map(revision, count_plan("in", "app").to_json())
             objects[Key("ConfigMap", item["metadata"]["name"])] = item
         for index in range(self.pods):
@@ -147,7 +152,7 @@ class World:
         """Return the backfill and what a pass observes."""
         desired = DesiredBackfill(
             *("default", "history", "b-1", 1, self.spec),
-            status=self.status,
+            status=self._read_status(),
             finalizers=self.finalizers,
             deleting=self.deleted,
             deletion_time=self.deleted_at if self.deleted else None,
@@ -195,10 +200,14 @@ class World:
             answer = {"problem": "The brokers do not answer"}
         return desired, replace(observed, **answer)
 
+    def _read_status(self):
+        """Return the status as the operator that runs can read it."""
+        return self.status.model_copy(update={"phase": None}) if self.older and has_begun(self.status) else self.status
+
     def _first_spec(self):
         """Return what the attempts' ConfigMap says of the application, if that has another spec now."""
         app, made = self.app().spec, self.config_maps.get("history.backfill")
-        changed = self.status is not None and revision_of(app) != self.status.revision
+        changed = app is not None and self.status is not None and revision_of(app) != self.status.revision
         return spec_of(made) if made and changed else None
 
     def pass_over(self, crash_after=None):
@@ -216,6 +225,8 @@ class World:
             raise CrashError
         if decision.status is not None:
             text = json.loads(decision.status.model_dump_json(by_alias=True, exclude_none=True))
+            if self.older and decision.status.phase is None:  # what an operator cannot read it leaves there
+                text["phase"] = self.status.phase
             self.status = type(decision.status).model_validate(text)
         self.events += decision.events
         return decision
@@ -255,6 +266,9 @@ class World:
 
     def app_pass(self):
         """Let the operator's pass over the application happen, and its pods follow."""
+        if self.app_unreadable:  # nothing starts and nothing stops
+            self.app_sees = None
+            return
         self.app_sees = "history" if self.held and not self.paused else None
         if self.app_sees or self.state == "suspended":
             self.pods = 0
