@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 TESTS ?= tests runtime operator
 PYTEST_ARGS ?=
 # Tests wait for about half of their time.
-WORKERS ?= 3
+WORKERS ?= 4
 
 .PHONY: help
 help: ## Show this list

@@ -11,7 +11,7 @@ from tests.backfill.broker_app import FIRST_TIMESTAMP, App
 from tests.backfill.programs import Copied
 from tests.backfill.test_packing import in_order, seen, seen_of, send
 
-from millrace.backfill import packing, publish
+from millrace.backfill import packing, transport
 from millrace.backfill.collector import BackfillCollector, Outputs, Topics
 from millrace.backfill.packing import Size, merged
 from millrace.backfill.rows import COLUMNS, PACKED_DDL
@@ -58,7 +58,7 @@ def test_rows_of_several_tasks_come_to_the_driver_in_order(spark, monkeypatch):
     monkeypatch.setattr(packing, "_RECORDS", 20)
     monkeypatch.setattr(packing, "_RECORDS_PER_PARTITION", 1)
     monkeypatch.setattr(packing, "_MERGE_AT", 40)
-    monkeypatch.setattr(publish, "_PART_BYTES", 2_000)
+    monkeypatch.setattr(transport, "_PART_BYTES", 2_000)
     chance = random.Random(7)
     given, expected = [], []
     for task in TASKS:
@@ -69,7 +69,7 @@ def test_rows_of_several_tasks_come_to_the_driver_in_order(spark, monkeypatch):
     rows = spark.createDataFrame([(*row[:8], list(row.headers), row.packed) for row in given], PACKED_DDL)
     targets = [("a", number) for number in range(4)]  # the last one has nothing
     found = {}
-    for target, batches in groupby(publish._ordered(spark, rows, targets, [Size(1_200, 20_000)]), itemgetter(0)):
+    for target, batches in groupby(transport.ordered(spark, rows, targets, [Size(1_200, 20_000)]), itemgetter(0)):
         assert target not in found
         found[target] = seen_of(merged((batch for _, batch in batches), frozenset()))
     assert found == {target: [seen(row) for row in in_order(expected, target[1])] for target in targets}
@@ -78,7 +78,7 @@ def test_rows_of_several_tasks_come_to_the_driver_in_order(spark, monkeypatch):
 def test_messages_to_the_driver_are_small_however_much_comes_at_once():
     """Java has each several times, and a gigabyte by default."""
     rows = pa.RecordBatch.from_pydict({"number": range(40), "value": [bytes([n]) * (1 << 20) for n in range(40)]})
-    messages = [message for batch in publish._pack(iter([rows])) for message in batch.column("batch").to_pylist()]
+    messages = [message for batch in transport._pack(iter([rows])) for message in batch.column("batch").to_pylist()]
     assert max(map(len, messages)) < 6 << 20
     assert pa.Table.from_batches(batch for one in messages for batch in pa.ipc.open_stream(one)) == pa.table(rows)
 
@@ -101,7 +101,7 @@ def test_what_the_driver_has_written_it_forgets(spark):
         *(f"cast({given.get(name, 'NULL')} AS {of}) {name}" for name, of in columns.items())
     )
     before, most = live_java_bytes(spark), 0
-    for count, _ in enumerate(publish._ordered(spark, rows, [], [Size(100, 100 << 20)])):
+    for count, _ in enumerate(transport.ordered(spark, rows, [], [Size(100, 100 << 20)])):
         if count % 20 == 19:
             most = max(most, live_java_bytes(spark))
     assert count >= 25

@@ -261,7 +261,8 @@ def test_what_is_committed_again_is_what_nobody_replaces():
     assert outputs.beginning(Begun("result", {**first, **known})) == known
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", pytest.param("at_least_once", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
 def test_killed_while_executors_write(spark, kafka, tmp_path, guarantee):
     """Wherever it was, the next attempt ends with every output once."""
     app = App(kafka, partitions=6, guarantee=guarantee)

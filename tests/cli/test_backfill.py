@@ -218,6 +218,7 @@ def test_only_a_record_that_no_attempt_could_read_is_refused(kafka, tmp_path, se
     assert says in last["message"]
 
 
+@pytest.mark.thorough
 def test_a_record_that_is_too_large_for_its_topic_is_refused(shop, tmp_path):
     """No attempt could write it. The report says too that it was to be published in one transaction, so nothing was."""
     set_largest_batch(shop.kafka, shop.sink, 1)
@@ -229,6 +230,7 @@ def test_a_record_that_is_too_large_for_its_topic_is_refused(shop, tmp_path):
     assert shop.committed() == {}
 
 
+@pytest.mark.thorough
 def test_java_that_is_killed_while_it_computes(shop, tmp_path):
     """The last line of progress says so too, although Spark cannot be stopped any more."""
     program = PROGRAM.format(source=shop.source, serde="Serdes.string()", function="kill_java")

@@ -204,6 +204,7 @@ def order(customer: str, cents: int, second: int) -> Input:
 
 
 @pytest.mark.broker
+@pytest.mark.thorough
 def test_programs_of_quix_streams_and_millrace_write_the_same(own_kafka: Any, tmp_path: Path) -> None:
     """Every pair of the page: what is filtered, totals, the final results of windows, what is joined.
 

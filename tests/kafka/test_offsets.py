@@ -57,7 +57,7 @@ def test_offsets_of_a_group_are_those_after_its_pending_transaction(admin, kafka
     send_offsets(producer, topic, {partitions[1]: 9})
     for asked in (None, partitions):
         with pytest.raises(StreamsTimeoutError, match="unstable offsets"):
-            group_offsets(admin, topic, asked, 0.5)
+            group_offsets(admin, topic, asked, 2.0)
     producer.commit_transaction()
     assert group_offsets(admin, topic) == {partitions[0]: 5, partitions[1]: 9}
 
@@ -70,7 +70,7 @@ def test_a_pending_offset_where_a_group_has_none_is_waited_for_if_it_is_asked_fo
     send_offsets(producer, group, {partition: 9})
     assert group_offsets(admin, group) == group_offsets(admin, group, []) == {}
     with pytest.raises(StreamsTimeoutError, match="unstable offsets"):
-        group_offsets(admin, group, [partition], 0.5)
+        group_offsets(admin, group, [partition], 2.0)
     producer.commit_transaction()
     assert group_offsets(admin, group, [partition]) == {partition: 9}
 
