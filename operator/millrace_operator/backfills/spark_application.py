@@ -214,6 +214,7 @@ def arguments(attempt: Attempt) -> list[str]:
         *("-f", f"{INPUT_DIR}/streamsapp.yaml"),
         *("--from", f"{INPUT_DIR}/source.json"),
         *("--outputs", spec.outputs.lower()),
+        *("--transaction-records", str(spec.transaction_records)),
         *("--sink", spec.sink),
         *("--secrets-dir", str(SECRETS_DIR)),
         *("--plan-hash", attempt.plan_hash),

@@ -182,8 +182,9 @@ class Writer:
             if self._expiry is not None and self._expiry.passed:
                 raise StreamsTimeoutError(
                     f"A transaction was not committed within producer.transaction.timeout.ms ({self._timeout_ms:,} ms), so the "
-                    "brokers have aborted it. Set it higher, up to the brokers' transaction.max.timeout.ms, or have less written "
-                    "in one transaction (--transaction-records), unless it was that of one partition"
+                    "brokers have aborted it. Set it higher, up to the brokers' transaction.max.timeout.ms. Or, if it was not "
+                    "that of a single partition, have less written in one transaction (--transaction-records, or "
+                    "transactionRecords of a StreamsBackfill)"
                 ) from error
             raise TaskMigratedError(_FENCED) from error
         except TransactionAbortedError as error:

@@ -167,6 +167,9 @@ class StreamsBackfillSpec(ManifestModel):
     """Where history is read; from Kafka if not given."""
     outputs: Literal["None", "Last", "All"] = "None"
     """What is written to output topics: nothing, the last record of each key, or all records in order."""
+    transaction_records: Annotated[int, Field(ge=1, le=2**31 - 1, json_schema_extra={"format": "int32"})] = 10_000_000
+    """How many records one transaction may have. With more, executors write each partition of the changelogs in one of its own,
+    and those of outputs too if these are too many by themselves."""
     sink: Annotated[str, *text(_SINK_PATTERN, "must be kafka, or parquet:// and a path", most=2048)] = "kafka"
     """Where results go: `kafka` for changelogs and offsets, with which the application continues, or for example
     `parquet://s3a://bucket/tables` for the final tables as files, which leaves Kafka and the application as they are."""

@@ -126,6 +126,7 @@ def test_arguments_are_those_of_the_command():
     shown = " ".join(spark_application(arguments, APACHE)["spec"]["driverArgs"])
     for part in (
         "--outputs last",
+        "--transaction-records 50000000",
         "--sink parquet://s3a://history/tables",
         "--plan-hash abc",
         f"--attempt-of {arguments.uid}",
