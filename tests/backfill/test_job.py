@@ -182,6 +182,24 @@ def test_last_records_of_keys_that_one_task_sends_are_not_shuffled(spark):
     assert found.sizes()["out"].records == 5
 
 
+def test_what_is_computed_again_has_to_be_the_same(spark, tmp_path):
+    """Spark computes again what an executor had that is gone; meanwhile the history may have lost records."""
+    given = tmp_path / "given"
+
+    def read(b: StreamsBuilder) -> None:
+        b.stream("in").filter(lambda _key, value: value >= given.read_text()).to("out")
+
+    given.write_text("k0")
+    found = compute(spark, backfill_of(read, records("in", ("k0", "k0"), ("k1", "k1")), {"in": 2, "out": 1}))
+    assert found.sizes()["out"].records == 2
+    spark.catalog.clearCache()
+    found.check_unchanged()
+    given.write_text("k1")
+    spark.catalog.clearCache()
+    with pytest.raises(StreamsError, match=r"has computed something else .* Start the backfill again"):
+        found.check_unchanged()
+
+
 def test_outputs_can_be_left_out():
     """With `none`, changelogs are computed and output topics need not exist."""
     result = run_without_spark(backfill_of(words, LINES, {"in": 1}, outputs=Outputs.NONE))

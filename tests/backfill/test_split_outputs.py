@@ -22,9 +22,17 @@ from tests.waiting import wait_until
 
 from millrace.backfill import publish
 from millrace.backfill.collector import Outputs
-from millrace.backfill.kafka_history import backfill_clients
+from millrace.backfill.kafka_history import Extent, KafkaHistory, backfill_clients
+from millrace.backfill.packing import Size
 from millrace.backfill.run import run_backfill
-from millrace.backfill.split_outputs import Begun, SplitOutputs, begun_outputs, check_readable
+from millrace.backfill.split_outputs import (
+    Begun,
+    SplitOutputs,
+    begun_outputs,
+    check_fitting,
+    check_readable,
+    figures,
+)
 from millrace.backfill.writer import Writer
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.errors import ConfigError, ProductionError, StreamsTimeoutError
@@ -259,6 +267,25 @@ def test_what_is_committed_again_is_what_nobody_replaces():
     assert first == {source: OffsetAndMetadata(5, "result"), left: OffsetAndMetadata(3, "result")}
     known = {source: first[source], **outputs.writing(done, 2)}
     assert outputs.beginning(Begun("result", {**first, **known})) == known
+
+
+def test_another_distribution_is_another_result():
+    """A program that makes keys up writes as many records again, but not the same ones to each partition."""
+    history = KafkaHistory({}, {"in": 1}, {}, {TopicPartition("in", 0): Extent(0, 0, 5)})
+    reports, sizes = [{"task": [0, 0], "processed": 5, "dropped": 0}], {"out": Size(5, 50)}
+    first, second = TopicPartition("out", 0), TopicPartition("out", 1)
+    found = figures(reports, history, sizes, {first: 3, second: 2})
+    assert found == figures(reports, history, sizes, {second: 2, first: 3})
+    assert found != figures(reports, history, sizes, {first: 2, second: 3})
+    assert found != figures(reports, history, {"out": Size(5, 51)}, {first: 3, second: 2})
+
+
+def test_a_partition_that_is_too_large_for_a_transaction():
+    """It is refused before anything is written: all attempts would end half-way."""
+    first, second = TopicPartition("out", 0), TopicPartition("out", 1)
+    check_fitting({first: 60_000_000}, 600_000)
+    with pytest.raises(ConfigError, match=r"out-1 gets 60,000,001 records.*producer.transaction.timeout.ms higher"):
+        check_fitting({first: 60_000_000, second: 60_000_001}, 600_000)
 
 
 @pytest.mark.thorough

@@ -326,7 +326,8 @@ class _Pass(BackfillStatus):
         if outcome == "Retry" and not self.publishes_in_parts and (pointless := self._why_pointless) is not None:
             outcome, message = "Cancelled", pointless
         if outcome != "Succeeded" and self.is_unanswered and not self.may_end_unanswered:
-            return self._wait_for_an_answer(message)
+            # Without a spec nobody knows which brokers to ask.
+            return self._wait_for_spec() if self._spec_of_attempts is None else self._wait_for_an_answer(message)
         begins = outcome == "Retry" and self._may_submit and not self.is_unanswered
         if self.publishes and outcome != "Succeeded" and not begins:
             return self._failed_while_publishing(message)

@@ -271,26 +271,30 @@ def status_patch(old: Object, new: Object) -> Json:
     return patch | {name: None for name in old if name not in new}
 
 
-def _reads(model: type[BaseModel], name: str, value: Json) -> bool:
+def _left_alone(model: type[BaseModel], name: str, value: Json) -> bool:
+    """Return whether a value is one that this version does not know: after a rollback, the later version finds it again."""
+    if name not in {field.alias or known for known, field in model.model_fields.items()}:
+        return True
     try:
         model.model_validate({name: value})
     except ValidationError:
-        return False
-    return True
+        return True
+    return False
 
 
 def write_status(requests: Requests, cache: Cache, kind: ResourceKind, resource: Object, status: BaseModel) -> bool:
     """Write a status if it differs from the one in the resource as it was read, and return whether it did.
 
-    The resource must still be the one that was read: a status is derived from the one before it. Values that this version cannot
-    read stay unless it has others: after a rollback, the later version finds them when it comes back.
+    The resource must still be the one that was read: a status is derived from the one before it. Values that this version does
+    not know, or cannot read, stay unless it has others.
 
     Raises:
         ApiError: The API server refused; 409 if the resource has changed since, 404 if it is gone.
     """
     new = status.model_dump(mode="json", by_alias=True, exclude_none=True)
-    old = (resource.get("status") or {}).items()
-    patch = status_patch({name: value for name, value in old if name in new or _reads(type(status), name, value)}, new)
+    old = resource.get("status") or {}
+    kept = {name for name, value in old.items() if not new.get(name) and _left_alone(type(status), name, value)}
+    patch = status_patch(*({name: each[name] for name in each.keys() - kept} for each in (old, new)))
     if not patch:
         return False
     metadata = resource["metadata"]

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from operator import itemgetter
 from typing import Any
 
 from pyspark import StorageLevel
@@ -28,7 +29,7 @@ from millrace.backfill.rows import COLUMNS, PACKED_DDL, REPORT, ROWS_DDL
 from millrace.backfill.stages import Stage, plan_stages, shuffled_topics
 from millrace.backfill.telemetry import Watch
 from millrace.config import StreamsConfig
-from millrace.errors import UnsupportedFeatureError
+from millrace.errors import StreamsError, UnsupportedFeatureError
 from millrace.plan.model import TopologyPlan, repartition_topics
 from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
 from millrace.records import TopicPartition
@@ -57,7 +58,23 @@ class Computed:
     @cached_property
     def reports(self) -> list[dict[str, Any]]:
         """What the tasks report; the first call computes everything."""
-        return [json.loads(row["value"]) for row in self.sent.where(F.col("topic") == REPORT).select("value").collect()]
+        return self._reports()
+
+    def check_unchanged(self) -> None:
+        """Check that what was computed again, because Spark had lost it with an executor, is what it was before.
+
+        Raises:
+            StreamsError: it is not: compaction or retention has deleted records in between.
+        """
+        if self._reports() != self.reports:
+            raise StreamsError(
+                "Spark has lost what it had computed, and has computed something else from what is left of the history: records "
+                "were deleted meanwhile (compaction, retention). Start the backfill again"
+            )
+
+    def _reports(self) -> list[dict[str, Any]]:
+        rows = self.sent.where(F.col("topic") == REPORT).select("value").collect()
+        return sorted((json.loads(row["value"]) for row in rows), key=itemgetter("task"))
 
     @cached_property
     def shared(self) -> frozenset[str]:

@@ -66,6 +66,7 @@ from millrace.backfill.split_outputs import (
     Begun,
     SplitOutputs,
     begun_outputs,
+    check_fitting,
     check_readable,
     figures,
 )
@@ -245,8 +246,8 @@ class Publisher:
         if several:
             topics = {part.topic for part in parts}
             small, large = rows.where(~F.col("topic").isin(*topics)), rows.where(F.col("topic").isin(*topics))
-            found = in_executors(spark, large, parts, ExecutorWrite(changes, outputs), WRITTEN_DDL).collect()
-            published.written += [Written(**row.asDict()) for row in found]
+            published.written += _written_by_executors(spark, large, parts, ExecutorWrite(changes, outputs))
+            computed.check_unchanged()
             in_driver, own = [size for topic, size in sizes.items() if topic not in topics], []
         with rarely_collected(*MANY_RECORDS), self._writer.transaction():
             left = ordered(spark, small, own, in_driver) if own or in_driver else ()
@@ -278,16 +279,19 @@ class Publisher:
                 "(--attempt-of NAME). Or write fewer (--outputs last or none), or allow larger transactions "
                 f"(--transaction-records); {NOTHING_WRITTEN}"
             )
-        result = f"{self._result} {figures(computed.reports, history, sizes)}"
+        counts = history.partition_counts()
+        targets = frozenset(TopicPartition(topic, number) for topic in sizes for number in range(counts[topic]))
+        each = dict.fromkeys(targets, 0) | _records_of_partitions(computed.rows, sizes)
+        result = f"{self._result} {figures(computed.reports, history, sizes, each)}"
         if any(not known.metadata.startswith(result) for known in begun.values()):
             raise ConfigError(
                 f"Backfill {self._attempt_of} has begun to write outputs, but what this attempt has computed is something else: "
                 "records of the history were deleted or compacted, the files, the program or its settings are others, or a topic "
                 f"of outputs has got partitions. {START_ANOTHER}"
             )
-        check_readable(preconditions.admin, sizes)
-        counts = history.partition_counts()
-        targets = frozenset(TopicPartition(topic, number) for topic in sizes for number in range(counts[topic]))
+        if not begun:
+            check_fitting(each, self._writer.timeout_ms)
+            check_readable(preconditions.admin, sizes)
         ends = {partition: extent.end for partition, extent in history.extents.items()}
         return SplitOutputs(outputs_group(self._plan.application_id, self._attempt_of), result, ends, targets)
 
@@ -386,6 +390,20 @@ class _Content:
             bytes=written.bytes - known.bytes,
             tombstones=written.tombstones + known.records,
         )
+
+
+def _written_by_executors(
+    spark: SparkSession, rows: DataFrame, parts: list[TopicPartition], write: ExecutorWrite
+) -> list[Written]:
+    found = in_executors(spark, rows, parts, write, WRITTEN_DDL).collect()
+    return [Written(**row.asDict()) for row in found]
+
+
+def _records_of_partitions(rows: DataFrame, topics: Collection[str]) -> dict[TopicPartition, int]:
+    """Return how many records the partitions of topics get; those that get none may be left out."""
+    records = F.sum(F.greatest("packed", F.lit(1))).alias("records")
+    found = rows.where(F.col("topic").isin(*topics)).groupBy("topic", "partition").agg(records)
+    return {TopicPartition(row["topic"], row["partition"]): row["records"] for row in found.collect()}
 
 
 def _with_tombstones(spark: SparkSession, content: _Content, transaction_records: int) -> _Content:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     from millrace.backfill.packing import Size
     from millrace.kafka.group_admin import GroupAdmin
 
-__all__ = ["START_ANOTHER", "Begun", "SplitOutputs", "begun_outputs", "check_readable", "figures"]
+__all__ = ["START_ANOTHER", "Begun", "SplitOutputs", "begun_outputs", "check_fitting", "check_readable", "figures"]
 
 _WRITTEN: Final = " written "
+_RECORDS_PER_MS: Final = 100
+"""How many records are written at least, about."""
 START_ANOTHER: Final = (
     "Start another backfill (another name, or another StreamsBackfill), which writes all outputs again"
 )
@@ -92,13 +95,44 @@ class SplitOutputs:
         return int(found.metadata.rsplit(_WRITTEN, 1)[1])
 
 
-def figures(reports: Sequence[Mapping[str, Any]], history: KafkaHistory, sizes: Mapping[str, Size]) -> str:
-    """Return what tells one result from another: what was read of each partition, and what each topic of outputs gets."""
-    counts = history.partition_counts()
+def figures(
+    reports: Sequence[Mapping[str, Any]],
+    history: KafkaHistory,
+    sizes: Mapping[str, Size],
+    records: Mapping[TopicPartition, int],
+) -> str:
+    """Return what tells one result from another.
+
+    Args:
+        reports: what the tasks have processed.
+        history: what was read of each partition.
+        sizes: how much each topic of outputs gets.
+        records: how many records each of its partitions gets.
+    """
     read = sorted([*partition, extent.start, extent.end] for partition, extent in history.extents.items())
     processed = sorted([*report["task"], report["processed"], report["dropped"]] for report in reports)
-    outputs = sorted([topic, counts[topic], *size] for topic, size in sizes.items())
-    return f"{crc32(json.dumps([read, processed, outputs]).encode()):08x}"
+    written = sorted([*target, count] for target, count in records.items()), sorted(sizes.items())
+    return f"{crc32(json.dumps([read, processed, written]).encode()):08x}"
+
+
+def check_fitting(records: Mapping[TopicPartition, int], timeout_ms: int) -> None:
+    """Check that each partition can be written in one transaction.
+
+    Args:
+        records: how many records each gets.
+        timeout_ms: how long a transaction may take.
+
+    Raises:
+        ConfigError: one has too many.
+    """
+    most = timeout_ms * _RECORDS_PER_MS
+    if large := {target: count for target, count in records.items() if count > most}:
+        target, count = max(large.items(), key=itemgetter(1))
+        raise ConfigError(
+            f"{target} gets {count:,} records, which are too many for one transaction of {timeout_ms:,} ms: set "
+            "producer.transaction.timeout.ms higher, up to the brokers' transaction.max.timeout.ms, or have fewer outputs kept; "
+            "nothing has been written"
+        )
 
 
 def begun_outputs(

@@ -61,7 +61,8 @@ class Writer:
             return found
 
         self._failure: StreamsError | None = None
-        self._timeout_ms = int(settings()["transaction.timeout.ms"])
+        self.timeout_ms = int(settings()["transaction.timeout.ms"])
+        """How long a transaction may take."""
         self._expiry: Deadline | None = None
         self._producer = StreamsProducer(settings, clients.config.task_timeout_ms)
         self._producer.on_failure = self._on_failure
@@ -71,7 +72,7 @@ class Writer:
             cause = error.__cause__
             if isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
                 raise ConfigError(
-                    f"Publishing may take {self._timeout_ms:,} ms, which is more than the brokers allow a transaction: raise "
+                    f"Publishing may take {self.timeout_ms:,} ms, which is more than the brokers allow a transaction: raise "
                     "their transaction.max.timeout.ms, or set producer.transaction.timeout.ms to what they allow"
                 ) from error
             raise
@@ -171,7 +172,7 @@ class Writer:
         """Begin the transaction with its first record or offset: from then on, brokers count how long it takes."""
         if not self._producer.in_transaction:
             self._check(self._producer.begin)
-            self._expiry = Deadline(self._timeout_ms / 1000)
+            self._expiry = Deadline(self.timeout_ms / 1000)
 
     def _check(self, call: Callable[[], object]) -> None:
         try:
@@ -181,7 +182,7 @@ class Writer:
         except TaskMigratedError as error:
             if self._expiry is not None and self._expiry.passed:
                 raise StreamsTimeoutError(
-                    f"A transaction was not committed within producer.transaction.timeout.ms ({self._timeout_ms:,} ms), so the "
+                    f"A transaction was not committed within producer.transaction.timeout.ms ({self.timeout_ms:,} ms), so the "
                     "brokers have aborted it. Set it higher, up to the brokers' transaction.max.timeout.ms. Or, if it was not "
                     "that of a single partition, have less written in one transaction (--transaction-records, or "
                     "transactionRecords of a StreamsBackfill)"

@@ -1640,15 +1640,16 @@ def app_unread(world):
     return decision
 
 
-@pytest.mark.parametrize("half", [False, True])
-def test_next_attempt_waits_for_an_application_whose_spec_cannot_be_read(half):
-    """The operator was rolled back meanwhile; its attempts are not over for that."""
+@pytest.mark.parametrize(("half", "answer"), [(False, True), (True, True), (True, False)])
+def test_next_attempt_waits_for_an_application_whose_spec_cannot_be_read(half, answer):
+    """The operator was rolled back meanwhile; its attempts are not over for that, and it does not know which brokers to ask."""
     world = running()
     if half:
         world.spark("publish")
         world.pass_over()
     world.spark("fail")
     advance(world, "Stopping")
+    world.brokers_answer = answer
     for _ in range(3):
         decision = app_unread(world)
         world.now += PATIENCE_S
@@ -1658,6 +1659,8 @@ def test_next_attempt_waits_for_an_application_whose_spec_cannot_be_read(half):
     assert message_of(world, CREATED).startswith(
         "The spec of StreamsApp app cannot be read, so the next attempt waits: "
     )
+    assert answer or ANSWERED not in {item.type for item in world.status.conditions}
+    world.brokers_answer = True
     world.pass_over()
     assert (world.status.phase, world.status.attempt) == ("Submitted", 2)
     world.settle()
