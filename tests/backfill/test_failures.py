@@ -44,6 +44,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_java_that_runs_out_of_memory(tmp_path):
     """It is said, with what helps, also if Java ends before it has told why."""
     ended = run(tmp_path, OUT_OF_MEMORY)

@@ -81,6 +81,7 @@ def app(secured, authority, tmp_path):
     return app
 
 
+@pytest.mark.thorough
 def test_certificates_passwords_and_the_streams_protocol(app, tmp_path):
     """Driver and executors reach the brokers as the manifest says; a member of the brokers' group goes on from the result."""
     done = run_command(tmp_path, "--secrets-dir", "secrets", "--outputs", "last", "--master", "local[2]")

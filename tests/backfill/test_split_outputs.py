@@ -148,7 +148,7 @@ def test_a_later_attempt_writes_the_partitions_that_are_left(spark, kafka, tmp_p
     go_on(app, tmp_path)
 
 
-@pytest.mark.parametrize("in_one", [False, True])
+@pytest.mark.parametrize("in_one", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_a_later_attempt_with_other_limits(spark, app, dies_before_the_offsets, in_one):
     """That all would fit into one transaction now does not matter."""
     dies_before_the_offsets(spark, split(app))

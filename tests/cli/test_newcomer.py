@@ -121,6 +121,7 @@ def newcomer(request, tmp_path, wheels):
         newcomer.dev("down")
 
 
+@pytest.mark.thorough
 def test_from_an_empty_environment_to_a_changed_topology(newcomer):
     """Install, create, test, run, send, look, survive a killed replica, change the topology, reset: as the pages tell."""
     newcomer.run(*told())

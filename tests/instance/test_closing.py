@@ -310,7 +310,7 @@ def test_signal_while_starting_ends_the_process_cleanly(silent_broker, tmp_path)
     ended.set()
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize("guarantee", [pytest.param("at_least_once", marks=pytest.mark.thorough), "exactly_once_v2"])
 @pytest.mark.parametrize("begun", ["before the commit", "in the middle of a commit"])
 def test_close_without_brokers_ends(own_kafka, tmp_path, guarantee, begun):
     """The instance stops waiting for brokers long before task.timeout.ms; uncommitted records are processed again."""

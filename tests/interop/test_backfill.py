@@ -39,7 +39,7 @@ IN_ONE, IN_SEVERAL = 10_000_000, 10 * LINES
     [
         pytest.param("java", IN_ONE, id="java-one-transaction", marks=pytest.mark.thorough),
         pytest.param("java", IN_SEVERAL, id="java-several-transactions"),
-        pytest.param("python", IN_ONE, id="python-one-transaction"),
+        pytest.param("python", IN_ONE, id="python-one-transaction", marks=pytest.mark.thorough),
         pytest.param("python", IN_SEVERAL, id="python-several-transactions", marks=pytest.mark.thorough),
     ],
 )

@@ -99,7 +99,7 @@ def _check_every_count_appears_once(application):
     [
         pytest.param("java", "java", marks=pytest.mark.thorough),
         ("java", "python"),
-        ("python", "java"),
+        pytest.param("python", "java", marks=pytest.mark.thorough),
         pytest.param("python", "python", marks=pytest.mark.thorough),
     ],
 )

@@ -56,7 +56,13 @@ def test_counts_are_right_whatever_happens(config):
     simulate(counting(), {"in": words}, config, seeds=100)
 
 
-@pytest.mark.parametrize("config", [STANDBYS, ALO | STANDBYS], ids=["exactly-once", "at-least-once"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(STANDBYS, id="exactly-once"),
+        pytest.param(ALO | STANDBYS, id="at-least-once", marks=pytest.mark.thorough),
+    ],
+)
 @pytest.mark.parametrize("topology", [counting, table_counting])
 def test_standbys_have_what_their_active_tasks_have(topology, config):
     """In the end each standby has all that is committed, whatever has become of it and of its active task meanwhile."""
