@@ -26,7 +26,6 @@ from millrace.backfill.kafka_history import Extent, KafkaHistory, backfill_clien
 from millrace.backfill.packing import Size
 from millrace.backfill.run import run_backfill
 from millrace.backfill.split_outputs import (
-    Begun,
     SplitOutputs,
     begun_outputs,
     check_fitting,
@@ -235,10 +234,8 @@ def test_what_is_committed_but_not_there_yet_is_waited_for(app):
                 begun_outputs(admin, group, "history", "result", committed_partitions([plan], admin))
             writer.commit(app.id, {})
         assert outputs.written(admin, group, target) == 7
-        assert begun_outputs(admin, group, "history", "result", []).ends == {
-            target: 0,
-            TopicPartition(app.source, 0): 9,
-        }
+        begun = begun_outputs(admin, group, "history", "result", [])
+        assert {at: known.offset for at, known in begun.items()} == {target: 0, TopicPartition(app.source, 0): 9}
     writer.close()
 
 
@@ -263,10 +260,10 @@ def test_what_is_committed_again_is_what_nobody_replaces():
     """An executor of an earlier attempt may just have written the other partition."""
     source, done, left = TopicPartition("in", 0), TopicPartition("out", 0), TopicPartition("out", 1)
     outputs = SplitOutputs("group", "result", {source: 5, left: 3}, frozenset([done, left]))
-    first = outputs.beginning(Begun())
+    first = outputs.beginning({})
     assert first == {source: OffsetAndMetadata(5, "result"), left: OffsetAndMetadata(3, "result")}
     known = {source: first[source], **outputs.writing(done, 2)}
-    assert outputs.beginning(Begun("result", {**first, **known})) == known
+    assert outputs.beginning({**first, **known}) == known
 
 
 def test_another_distribution_is_another_result():

@@ -63,12 +63,13 @@ from millrace.backfill.preconditions import HALF_WRITTEN, NOTHING_WRITTEN, Preco
 from millrace.backfill.rows import PACKED_DDL, REPORT
 from millrace.backfill.split_outputs import (
     START_ANOTHER,
-    Begun,
+    Positions,
     SplitOutputs,
     begun_outputs,
     check_fitting,
     check_readable,
     figures,
+    settled_positions,
 )
 from millrace.backfill.transport import in_executors, ordered
 from millrace.backfill.writer import Writer
@@ -79,8 +80,7 @@ from millrace.errors import ConfigError, StreamsError
 from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.kafka.admin_requests import pause
 from millrace.kafka.group_admin import GroupAdmin
-from millrace.kafka.internal_topics import committed_partitions
-from millrace.kafka.offsets import group_offsets, latest_offsets
+from millrace.kafka.offsets import latest_offsets
 from millrace.plan.backfill_marks import (
     UNFINISHED_BACKFILL,
     are_marked,
@@ -142,7 +142,7 @@ class Publisher:
         self._attempt_of = attempt_of
         self._attempts_group = None if attempt_of is None else attempts_group(plan.application_id, attempt_of)
         self._result = f"{plan.hash} {outputs}"
-        self._begun = Begun()
+        self._begun: Positions = {}
         """What earlier attempts have begun to write partition by partition."""
         self._mark = f"{mark_of(attempt_of)}{uuid.uuid4().hex}"
 
@@ -154,33 +154,34 @@ class Publisher:
         """Give up what is not committed."""
         self._writer.close()
 
-    def has_handed_over(self, admin: AdminClient, group: GroupAdmin) -> bool:
+    def has_handed_over(self, admin: AdminClient, group: GroupAdmin, read: Collection[TopicPartition]) -> bool:
         """Return whether an earlier attempt of this backfill has published everything.
 
         Args:
             admin: client of the cluster.
             group: the application's.
+            read: the partitions whose offsets the application commits.
         """
         if self._attempts_group is None:
             return False
-        read = committed_partitions([self._plan], admin)
-        group_offsets(admin, self._attempts_group, read or None, group.timeout_s)  # waits for what is not there yet
-        return bool(group.of_group(self._attempts_group, group.timeout_s).positions())
+        return bool(settled_positions(admin, group, self._attempts_group, read))
 
-    def ends_of_earlier(self, admin: AdminClient, group: GroupAdmin) -> dict[TopicPartition, int]:
+    def ends_of_earlier(
+        self, admin: AdminClient, group: GroupAdmin, read: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Return where earlier attempts have fixed the ends of the history for this one, too; empty if none has.
 
         Args:
             admin: client of the cluster.
             group: the application's.
+            read: the partitions whose offsets the application commits.
 
         Raises:
             ConfigError: they have computed something else, or the application has gone on since.
         """
         if self._attempt_of is not None:
-            read = committed_partitions([self._plan], admin)
             self._begun = begun_outputs(admin, group, self._attempt_of, self._result, read)
-        return self._begun.ends
+        return {partition: known.offset for partition, known in self._begun.items()}
 
     def publish(
         self,
@@ -269,7 +270,7 @@ class Publisher:
         self, sizes: Mapping[str, Size], computed: Computed, preconditions: Preconditions, transaction_records: int
     ) -> SplitOutputs | None:
         """Return the partitions of outputs if these are too many for one transaction, or if an earlier attempt has found that."""
-        records, history, begun = sum(size.records for size in sizes.values()), preconditions.history, self._begun.found
+        records, history, begun = sum(size.records for size in sizes.values()), preconditions.history, self._begun
         if not begun and records <= transaction_records:
             return None
         if self._attempt_of is None:

@@ -149,14 +149,15 @@ def run_backfill(
         earlier: Mapping[TopicPartition, int] = {}
         if writes:
             publisher = stack.enter_context(Publisher(spec.settings, plan, spec.attempt_of, spec.outputs))
-            if publisher.has_handed_over(admin, group):
+            read = committed_partitions([plan], admin)
+            if publisher.has_handed_over(admin, group, read):
                 progress(Phase.SUCCEEDED, {})
                 return BackfillResult(plan, {}, notes=["An earlier attempt has handed over, so nothing was done again"])
             check_group_is_empty(group)
             # What the application has committed last may be pending where its group has no offsets yet.
-            group_offsets(admin, plan.application_id, committed_partitions([plan], admin))
+            group_offsets(admin, plan.application_id, read)
             offsets = group_offsets(admin, plan.application_id)
-            earlier = publisher.ends_of_earlier(admin, group)
+            earlier = publisher.ends_of_earlier(admin, group, read)
         until_ms = {source.topic: source.until_ms for source in spec.files}
         kafka = freeze(
             plan, spec.settings, admin, until_ms=until_ms, allow_missing=spec.allow_missing_history, ends=earlier

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
@@ -29,7 +29,16 @@ if TYPE_CHECKING:
     from millrace.backfill.packing import Size
     from millrace.kafka.group_admin import GroupAdmin
 
-__all__ = ["START_ANOTHER", "Begun", "SplitOutputs", "begun_outputs", "check_fitting", "check_readable", "figures"]
+__all__ = [
+    "START_ANOTHER",
+    "Positions",
+    "SplitOutputs",
+    "begun_outputs",
+    "check_fitting",
+    "check_readable",
+    "figures",
+    "settled_positions",
+]
 
 _WRITTEN: Final = " written "
 _RECORDS_PER_MS: Final = 100
@@ -37,22 +46,7 @@ _RECORDS_PER_MS: Final = 100
 START_ANOTHER: Final = (
     "Start another backfill (another name, or another StreamsBackfill), which writes all outputs again"
 )
-_Positions = Mapping[TopicPartition, OffsetAndMetadata]
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """What attempts of a backfill have begun to write."""
-
-    result: str = ""
-    """What they compute, as far as that is known before it is computed; then `figures`."""
-    found: _Positions = field(default_factory=dict)
-    """The group's offsets."""
-
-    @property
-    def ends(self) -> dict[TopicPartition, int]:
-        """Where their history ends; empty if they have not begun."""
-        return {partition: known.offset for partition, known in self.found.items()}
+Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +62,26 @@ class SplitOutputs:
     targets: frozenset[TopicPartition]
     """The partitions."""
 
-    def beginning(self, begun: Begun) -> _Positions:
-        """Return what the group commits before anything is written.
+    def beginning(self, begun: Positions) -> Positions:
+        """Return what the group commits before anything is written, if this is what it has.
 
         It commits again what it has, lest that expire, but for what executors of an earlier attempt may still replace.
         """
-        if not begun.found:
+        if not begun:
             return {partition: OffsetAndMetadata(end, self.result) for partition, end in self.ends.items()}
-        found = begun.found.items()
-        return {at: known for at, known in found if _WRITTEN in known.metadata or at not in self.targets}
+        return {at: known for at, known in begun.items() if _WRITTEN in known.metadata or at not in self.targets}
 
-    def writing(self, target: TopicPartition, records: int) -> _Positions:
+    def writing(self, target: TopicPartition, records: int) -> Positions:
         """Return what the group commits together with the records of one partition, which the application may read, too."""
         return {target: OffsetAndMetadata(self.ends.get(target, 0), f"{self.result}{_WRITTEN}{records}")}
 
-    def has_begun(self, group: GroupAdmin, positions: _Positions) -> bool:
+    def has_begun(self, group: GroupAdmin, positions: Positions) -> bool:
         """Return whether the group has what it commits first."""
         return positions.items() <= _positions(group, self.group_id).items()
 
     def written(self, admin: AdminClient, group: GroupAdmin, target: TopicPartition) -> int | None:
         """Return how many records of a partition are written, or None; once nobody else can write it any more."""
-        group_offsets(admin, self.group_id, [target], group.timeout_s)  # waits for what is committed but not there yet
-        found = _positions(group, self.group_id).get(target)
+        found = settled_positions(admin, group, self.group_id, [target]).get(target)
         if found is None or _WRITTEN not in found.metadata:
             return None
         return int(found.metadata.rsplit(_WRITTEN, 1)[1])
@@ -137,8 +129,8 @@ def check_fitting(records: Mapping[TopicPartition, int], timeout_ms: int) -> Non
 
 def begun_outputs(
     admin: AdminClient, group: GroupAdmin, backfill: str, result: str, read: Collection[TopicPartition]
-) -> Begun:
-    """Return what attempts of a backfill have begun to write.
+) -> Positions:
+    """Return what attempts of a backfill have committed about outputs in parts; the offsets are the ends of the history.
 
     Args:
         admin: client of the cluster.
@@ -150,9 +142,7 @@ def begun_outputs(
     Raises:
         ConfigError: they have computed something else, or the application has gone on since.
     """
-    group_id = outputs_group(group.group_id, backfill)
-    group_offsets(admin, group_id, read or None, group.timeout_s)  # waits for what is committed but not there yet
-    found = _positions(group, group_id)
+    found = settled_positions(admin, group, outputs_group(group.group_id, backfill), read)
     if any(not known.metadata.startswith(f"{result} ") for known in found.values()):
         raise ConfigError(
             f"Backfill {backfill} has begun to write outputs of another topology, or with other options: go on with those. Or: "
@@ -166,7 +156,7 @@ def begun_outputs(
                 f"{position.offset} of {partition}, and the history of these ends at {found[partition].offset}. If it is to be "
                 f"computed once more: {START_ANOTHER}"
             )
-    return Begun(result, found)
+    return found
 
 
 def check_readable(admin: AdminClient, topics: Collection[str]) -> None:
@@ -182,7 +172,22 @@ def check_readable(admin: AdminClient, topics: Collection[str]) -> None:
         )
 
 
-def _positions(group: GroupAdmin, group_id: str) -> _Positions:
+def settled_positions(
+    admin: AdminClient, group: GroupAdmin, group_id: str, partitions: Collection[TopicPartition]
+) -> Positions:
+    """Return the offsets of a group of a backfill, once those that were committed in these partitions are there.
+
+    Args:
+        admin: client of the cluster.
+        group: administers a group of that cluster.
+        group_id: the group.
+        partitions: where offsets may be pending.
+    """
+    group_offsets(admin, group_id, partitions or None, group.timeout_s)
+    return _positions(group, group_id)
+
+
+def _positions(group: GroupAdmin, group_id: str) -> Positions:
     found = group.of_group(group_id, group.timeout_s).positions()
     # librdkafka ends the metadata with a NUL.
     return {at: OffsetAndMetadata(known.offset, known.metadata.rstrip("\0")) for at, known in found.items()}

@@ -1509,6 +1509,19 @@ def test_finished_backfill_is_deleted_when_its_time_to_live_is_over():
     assert world.gone
 
 
+def begun(phase):
+    """Return a backfill in a phase between its beginning and its end; one that stops was deleted."""
+    world = World()
+    while world.status is None or world.status.phase != phase:
+        world.pass_over()
+        world.app_pass()
+        for event in ("start", "compute", *(("publish",) if phase == "Publishing" else ())):
+            world.spark(event)
+        if phase == "Stopping" and world.status.phase == "Computing":
+            world.deleted = True
+    return world
+
+
 def unread(world):
     """Return what a pass decides whose operator cannot read the spec."""
     desired, observed = world.look()
@@ -1518,14 +1531,7 @@ def unread(world):
 @pytest.mark.parametrize("phase", ["Suspending", "Submitted", "Computing", "Publishing", "Stopping"])
 def test_backfill_whose_spec_cannot_be_read_is_left_alone(phase):
     """The operator was rolled back meanwhile to a version that does not know a field of it."""
-    world = World()
-    while world.status is None or world.status.phase != phase:
-        world.pass_over()
-        world.app_pass()
-        for event in ("start", "compute", *(("publish",) if phase == "Publishing" else ())):
-            world.spark(event)
-        if phase == "Stopping" and world.status.phase == "Computing":
-            world.deleted = True
+    world = begun(phase)
     before = world.status
     decision = unread(world)
     assert (decision.actions, decision.again_after, decision.status.phase) == ((), 30, phase)
@@ -1542,14 +1548,7 @@ def test_backfill_whose_spec_cannot_be_read_is_left_alone(phase):
 @pytest.mark.parametrize("phase", ["Suspending", "Submitted", "Computing", "Publishing", "Stopping"])
 def test_backfill_whose_phase_cannot_be_read_is_left_alone(phase):
     """The operator was rolled back to a version that does not know it: the application stays stopped, and the job goes on."""
-    world = World()
-    while world.status is None or world.status.phase != phase:
-        world.pass_over()
-        world.app_pass()
-        for event in ("start", "compute", *(("publish",) if phase == "Publishing" else ())):
-            world.spark(event)
-        if phase == "Stopping" and world.status.phase == "Computing":
-            world.deleted = True
+    world = begun(phase)
     world.deleted, world.older = False, True
     for _ in range(3):
         decision = world.pass_over()
