@@ -344,6 +344,8 @@ def start_session(master: str | None, name: str, *, only_kafka: bool = False) ->
         raise StreamsError(f"Spark does not start{where}, for the reason that it gives above") from error
     spark.sparkContext.setLogLevel("ERROR")
     spark.conf.set("spark.sql.adaptive.enabled", "false")  # a Spark partition is a task: none may be merged or split
+    # What is brought to the driver runs without it in any case, and only workers that are set up alike are used again.
+    spark.conf.set("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "false")
     if not spark.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
         spark.conf.set("spark.sql.shuffle.partitions", str(2 * spark.sparkContext.defaultParallelism))
     return spark
