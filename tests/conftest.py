@@ -88,6 +88,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     }
     builder = SparkSession.builder.master("local[2]").appName("tests")
     for name, value in spark_settings.items():

@@ -149,6 +149,20 @@ def test_files_that_do_not_exist(spark, tmp_path):
         records(spark, FileSource("lines", "/nowhere", COLUMNS))
 
 
+def test_files_whose_storage_needs_a_package(spark):
+    """Which class is missing says it."""
+    with pytest.raises(ConfigError, match=r"Spark cannot read s3a://lake/lines as parquet: .*S3AFileSystem not found"):
+        records(spark, FileSource("lines", "s3a://lake/lines", COLUMNS))
+
+
+def test_files_whose_storage_does_not_answer(spark):
+    """It may at the next attempt, which a ConfigError rules out; the error says what has failed."""
+    path = "webhdfs://127.0.0.1:1/lines"
+    with pytest.raises(StreamsError, match=rf"Spark cannot read {path} as parquet now: .*ConnectException") as raised:
+        records(spark, FileSource("lines", path, COLUMNS))
+    assert not isinstance(raised.value, ConfigError)
+
+
 @pytest.mark.parametrize("form", ["iceberg", "delta"])
 def test_formats_of_packages(spark, tmp_path, form):
     """Without the package the error names it with Spark's version, and what to do if there is none for it."""

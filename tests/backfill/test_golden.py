@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any
 
@@ -19,9 +19,11 @@ from tests.golden.topologies import TOPOLOGIES
 from millrace.backfill.collector import Outputs
 from millrace.backfill.history import Backfill
 from millrace.backfill.job import compute
+from millrace.backfill.stages import plan_stages
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
 from millrace.plan.model import external_source_topics
+from millrace.plan.partition_counts import resolve_partition_counts
 
 FAILING = {
     "deser_fail": "a record that cannot be read",
@@ -42,6 +44,28 @@ OUTPUTS = {
 }
 """Topologies of which the input does not determine all outputs, nor in the engine: what is compared and why; stores always."""
 BATCH = 12
+SHUFFLING = frozenset(
+    [
+        "count_keychange",
+        "count_named",
+        "dsl_process_dedup",
+        "fk_inner",
+        "ktable_group_count",
+        "ktable_group_reduce",
+        "opt_reparts_join_none",
+        "papi_interleaved",
+        "repartition_ops",
+        "ss_inner_rekey",
+        "stream_table_left_rekey",
+        "to_table_rekey",
+        "two_groupbys_all",
+        "two_groupbys_none",
+        "versioned_table_ops",
+        "win_keychange",
+        "wordcount",
+    ]
+)
+"""Topologies whose tasks send records to each other; Spark runs the others' tasks as the tests without it do."""
 
 
 def load_cases() -> dict[str, Case]:
@@ -102,12 +126,29 @@ def test_tasks_compute_what_the_engine_does(name, partitions):
     assert not problems, "\n".join(problems[:3])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "names",
-    [COMPARED[start : start + BATCH] for start in range(0, len(COMPARED), BATCH)],
-    ids=lambda names: f"{names[0]}…{names[-1]}",
-)
+def test_which_topologies_shuffle():
+    """They have several stages, or one that reads what it sends."""
+    found = set()
+    for name in COMPARED:
+        backfill = backfill_of(name, 3)
+        plan = backfill.topology().build(StreamsConfig.of(backfill.config)).plan()
+        counts = resolve_partition_counts(plan, backfill.history.partition_counts())
+        stages = [stage for stage in plan_stages(plan, counts) if stage.tasks]
+        if len(stages) > 1 or any(stage.circular for stage in stages):
+            found.add(name)
+    assert found == SHUFFLING
+
+
+def batches() -> Iterator[Any]:
+    """Return topologies that are computed together; those that shuffle first."""
+    for shuffling, marks in ((True, pytest.mark.slow), (False, pytest.mark.thorough)):
+        names = [name for name in COMPARED if (name in SHUFFLING) is shuffling]
+        for start in range(0, len(names), BATCH):
+            some = names[start : start + BATCH]
+            yield pytest.param(some, id=f"{some[0]}…{some[-1]}", marks=marks)
+
+
+@pytest.mark.parametrize("names", list(batches()))
 def test_spark_computes_what_the_engine_does(spark, names):
     """So they are when Spark runs the tasks and shuffles what they send each other."""
     backfills = {name: backfill_of(name, 3) for name in names}

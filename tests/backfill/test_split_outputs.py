@@ -33,6 +33,7 @@ from millrace.backfill.split_outputs import (
     figures,
 )
 from millrace.backfill.writer import Writer
+from millrace.config import StreamsConfig
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.errors import ConfigError, ProductionError, StreamsTimeoutError
 from millrace.instance.kafka_streams import KafkaStreams
@@ -239,8 +240,8 @@ def test_what_is_committed_but_not_there_yet_is_waited_for(app):
     writer.close()
 
 
-def test_a_topic_of_outputs_that_may_not_be_read():
-    """Brokers take offsets only of those who may read, which an application that writes need not."""
+def test_what_an_application_may_not_do():
+    """Brokers take offsets only of those who may read, which one that writes need not; and all write in transactions."""
     config = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
@@ -254,6 +255,13 @@ def test_a_topic_of_outputs_that_may_not_be_read():
             check_readable(admin, ["free", "out"])
         create_acl(admin, AclBinding(*topic, "User:ANONYMOUS", "*", AclOperation.READ, AclPermissionType.ALLOW))
         check_readable(admin, ["free", "out"])
+        pattern = ResourceType.TRANSACTIONAL_ID, "app", ResourcePatternType.PREFIXED
+        create_acl(admin, AclBinding(*pattern, "User:other", "*", AclOperation.WRITE, AclPermissionType.ALLOW))
+        config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": kafka.bootstrap_servers})
+        with pytest.raises(
+            ConfigError, match=r"id app-backfill\..*DESCRIBE and WRITE on transactional ids with the prefix app"
+        ):
+            Writer(backfill_clients(config), "app-backfill")
 
 
 def test_what_is_committed_again_is_what_nobody_replaces():

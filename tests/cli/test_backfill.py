@@ -146,18 +146,21 @@ def test_the_wheels_java_is_enough(shop, tmp_path):
 
 
 @pytest.mark.thorough
-def test_spark_copies_no_tasks_that_take_long():
+def test_spark_copies_no_tasks_that_take_long_and_has_no_time_zone_of_its_machine():
     """Even if it is told to: the copies would fence each other while they write a changelog partition."""
     code = (
         "from millrace.cli.backfill import start_session\n"
-        "print(start_session('local[1]', 'test').sparkContext.getConf().get('spark.speculation'))"
+        "spark = start_session('local[1]', 'test')\n"
+        "time = spark.sql(\"select unix_millis(cast('1970-01-01 00:00:01' as timestamp))\").first()[0]\n"
+        "print(time, spark.sparkContext.getConf().get('spark.speculation'))"
     )
     conf = "--conf spark.speculation=true pyspark-shell"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYSPARK_SUBMIT_ARGS": conf}
+    paths = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": paths, "PYSPARK_SUBMIT_ARGS": conf, "TZ": "Asia/Kolkata"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=280, check=False
     )
-    assert done.stdout.split()[-1:] == ["false"], done.stderr
+    assert done.stdout.split()[-2:] == ["1000", "false"], done.stderr
 
 
 def test_no_java(shop, tmp_path):

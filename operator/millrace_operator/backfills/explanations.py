@@ -82,13 +82,21 @@ def obstacle_of(app: DesiredApp, claimants: Sequence[str], *, is_planned: bool) 
         return f"The annotation {PAUSE_ANNOTATION} of StreamsApp {app.name} keeps it as it is: remove it."
     if claimants:
         named = ", ".join(claimants)
-        return f"StreamsApp {named} has the same applicationId, so the backfill would affect it as well."
+        return (
+            f"StreamsApp {named} has the same applicationId, so the backfill would affect it as well: give one of them another, "
+            "or delete it."
+        )
     if not is_planned:
         return (
             f"The topology of StreamsApp {app.name}'s newest revision is not known yet, or that revision is not the one that "
             "pods are to run: see its conditions."
         )
     return None
+
+
+def create_another_after(obstacle: str) -> str:
+    """Return what to do about an obstacle that has lasted too long."""
+    return f"{obstacle.rstrip('.')}. Once this is solved, create another StreamsBackfill."
 
 
 def still_known(app: str, backfill: str) -> str:

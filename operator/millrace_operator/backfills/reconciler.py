@@ -39,6 +39,7 @@ from millrace_operator.backfills.explanations import (
     MAYBE_HALF_PUBLISHED,
     WHOLE_OR_NOTHING,
     activity_of,
+    create_another_after,
     first_spec_lost,
     job_of_unreadable,
     members_of,
@@ -193,7 +194,7 @@ class _Pass(BackfillStatus):
             return self._end("Refused", "\n".join(self.desired.problems) or "The spec cannot be read.")
         name = self.spec.app_ref.name
         if self.observed.app is None:
-            return self._end("Refused", f"There is no StreamsApp {name} in namespace {self.desired.namespace}.")
+            return self._wait(f"There is no StreamsApp {name} in namespace {self.desired.namespace}: create it.")
         if self.app.deleting:
             return self._end("Refused", f"StreamsApp {name} is being deleted.")
         if self.observed.before:
@@ -439,7 +440,7 @@ class _Pass(BackfillStatus):
         """Return what to do about an attempt that cannot be created: wait for a while, if that may help."""
         condition = self.condition(CREATED, "False", "Refused", why)
         if self.observed.refusal_is_final or self.waited_s(condition.last_transition_time) >= PATIENCE_S:
-            return self._stopping("Refused", f"{why} Then create another StreamsBackfill.")
+            return self._stopping("Refused", create_another_after(why))
         phase = self.status.phase or "Suspending"
         message = (self.status.message or why) if phase == "Stopping" else why
         return BackfillDecision((), self.status_of(phase, message, condition), (), _LATER_S)
@@ -485,7 +486,7 @@ class _Pass(BackfillStatus):
     def _wait(self, message: str, *conditions: Condition) -> BackfillDecision:
         turn = self._turn()
         if self.waited_s(turn[0].last_transition_time if turn else self.status.start_time) >= PATIENCE_S:
-            return self._end("Refused", f"{message} Then create another StreamsBackfill.")
+            return self._end("Refused", create_another_after(message))
         return BackfillDecision((), self.status_of("Waiting", message, *conditions, *turn), (), _LATER_S)
 
     def _turn(self) -> tuple[Condition, ...]:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from millrace import errors
 
-__all__ = ["spark_failures"]
+__all__ = ["first_line", "spark_failures", "text_of"]
 
 _RAISED: Final = re.compile(
     r"^(?:\w+\.)*(\w+Error): (.*(?:\n(?!\s*(?:at |Traceback|File |\w+(?:\.\w+)+Error|\n)).+)*)", re.MULTILINE
@@ -58,15 +58,15 @@ def spark_failures(spark: SparkSession) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        raise _translated(_text(error), spark) from error
+        raise _translated(text_of(error), spark) from error
     except (Py4JError, ConnectionError, EOFError) as error:  # which say no more than that
         if not isinstance(error, Py4JError) and not _has_ended(spark):
             raise  # of another connection
         raise errors.StreamsError(_GONE) from error
 
 
-def _text(error: Exception) -> str:
-    """What Spark says of a failure: nothing if its Java process, which is asked for it, has ended by now."""
+def text_of(error: Exception) -> str:
+    """Return what Spark says of a failure: nothing if its Java process, which is asked for it, has ended by now."""
     try:
         return str(error)
     except (Py4JError, ConnectionError, EOFError):
@@ -94,8 +94,13 @@ def _translated(text: str, spark: SparkSession) -> errors.StreamsError:
         return errors.StreamsError(_GONE)
     if raised := _RAISED.findall(text):
         return errors.StreamsError(f"Spark could not run a task: {raised[-1][0]}: {raised[-1][1].strip()}")
-    said = _CALLING.sub("", text).strip().splitlines()
-    return errors.StreamsError(f"Spark could not run a task: {said[0] if said else 'it does not say why'}")
+    return errors.StreamsError(f"Spark could not run a task: {first_line(text)}")
+
+
+def first_line(text: str) -> str:
+    """Return what comes first in what Spark says of a failure."""
+    lines = _CALLING.sub("", text).strip().splitlines()
+    return lines[0] if lines else "it does not say why"
 
 
 def _has_ended(spark: SparkSession) -> bool:

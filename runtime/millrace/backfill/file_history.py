@@ -12,6 +12,7 @@ Kafka later than that one, out of order, are left out there, and have to be in t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -22,16 +23,17 @@ import numpy as np
 import pyarrow as pa
 import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import Window, types
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
+from millrace.backfill.failures import first_line, text_of
 from millrace.backfill.kafka_history import KafkaHistory
 from millrace.backfill.murmur2 import partitions_of_keys
 from millrace.backfill.rows import ROWS_DDL
 from millrace.backfill.sources import ROLES, FileSource
 from millrace.config import StreamsConfig
-from millrace.errors import ConfigError, SerializationError, UnavailableSerdeError
+from millrace.errors import ConfigError, SerializationError, StreamsError, UnavailableSerdeError
 from millrace.plan.model import TopologyPlan
 from millrace.records import TIMESTAMP, RawRecord, TopicPartition
 from millrace.topology import SourceNode, Topology
@@ -46,6 +48,11 @@ __all__ = ["FileHistory", "source_of_table"]
 _HEADERS: Final = "array<struct<name: string, value: binary>>"
 _PACKAGED: Final = frozenset({"iceberg", "delta"})
 """Formats that Spark reads with packages of others."""
+_NO_CLASS: Final = re.compile(
+    r"(ClassNotFoundException|NoClassDefFoundError|NoSuchMethodError|NoSuchFieldError|AbstractMethodError|"
+    r"IncompatibleClassChangeError|UnsupportedFileSystemException)\b"
+)
+"""A package is not there, or not for this version of Spark."""
 _CSV_OPTIONS: Final = {"header": "true", "inferSchema": "true"}
 
 
@@ -287,19 +294,27 @@ def _load(spark: SparkSession, source: FileSource) -> DataFrame:
         table = spark.read.format(source.format).options(**options).load(source.path)
         names = table.columns
     except (PySparkException, Py4JError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        if source.format in _PACKAGED:
-            reason = (
-                f"that needs the package of {source.format} for Spark {pyspark.__version__} (spark.jars.packages), and one for "
-                "another version of Spark does not work. If there is no such release, write the table as Parquet with a Spark "
-                f"that reads it, and give these files (format: parquet). Spark says: {reason}"
-            )
-        raise ConfigError(f"Spark cannot read {source.path} as {source.format}: {reason}") from error
+        raise _unreadable(source, error) from error
     missing = {role: name for role, name in source.columns.items() if name not in names}
     if missing:
         shown = ", ".join(f"{name} ({role})" for role, name in missing.items())
         raise ConfigError(f"{source.path} has no column {shown}; it has {', '.join(names)}")
     return table
+
+
+def _unreadable(source: FileSource, error: Exception) -> StreamsError:
+    """Return what to raise if Spark cannot open files: storage that does not answer may do so at the next attempt."""
+    text = text_of(error)
+    reason = first_line(text).rstrip(".")
+    if not isinstance(error, (AnalysisException, IllegalArgumentException)) and not _NO_CLASS.search(text):
+        return StreamsError(f"Spark cannot read {source.path} as {source.format} now: {reason}")
+    if source.format in _PACKAGED:
+        reason = (
+            f"that needs the package of {source.format} for Spark {pyspark.__version__} (spark.jars.packages), and one for "
+            "another version of Spark does not work. If there is no such release, write the table as Parquet with a Spark "
+            f"that reads it, and give these files (format: parquet). Spark says: {reason}"
+        )
+    return ConfigError(f"Spark cannot read {source.path} as {source.format}: {reason}")
 
 
 def _timestamp(source: FileSource, table: DataFrame) -> Column:

@@ -50,7 +50,7 @@ class Writer:
         transactional_id: the id.
 
     Raises:
-        ConfigError: brokers do not allow its transactions to take that long.
+        ConfigError: brokers do not allow its transactions to take that long, or its user to have any.
         StreamsTimeoutError: no transaction coordinator answered.
     """
 
@@ -70,10 +70,17 @@ class Writer:
             self._producer.start()
         except StreamsError as error:
             cause = error.__cause__
-            if isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            code = cause.args[0].code() if isinstance(cause, KafkaException) else None
+            if code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
                 raise ConfigError(
                     f"Publishing may take {self.timeout_ms:,} ms, which is more than the brokers allow a transaction: raise "
                     "their transaction.max.timeout.ms, or set producer.transaction.timeout.ms to what they allow"
+                ) from error
+            if code == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                raise ConfigError(
+                    f"The application's user may not write under the transactional id {transactional_id}. Backfills write in "
+                    "transactions under every guarantee: grant it DESCRIBE and WRITE on transactional ids with the prefix "
+                    f"{clients.config.application_id}"
                 ) from error
             raise
 

@@ -156,8 +156,8 @@ def backfill(
     """Compute an application's state from its history with Spark, so that the application goes on from there.
 
     The application must be stopped. Its stores' final contents are written to its changelogs, together with the offsets at which
-    it goes on: in one transaction, so nothing is written unless everything is. Needs Java 17, and
-    `pip install 'millrace-streams[backfill]'`.
+    it goes on: in one transaction, or in several if there are more records than `--transaction-records`. Needs Java 17 or newer,
+    and `pip install 'millrace-streams[backfill]'`.
 
     Exit codes: 0 done · 1 failed · 2 refused: something has to be changed first. For example:
 
@@ -346,6 +346,9 @@ def start_session(master: str | None, name: str, *, only_kafka: bool = False) ->
     spark.conf.set("spark.sql.adaptive.enabled", "false")  # a Spark partition is a task: none may be merged or split
     # What is brought to the driver runs without it in any case, and only workers that are set up alike are used again.
     spark.conf.set("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "false")
-    if not spark.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
+    given = spark.sparkContext.getConf()
+    if not given.contains("spark.sql.session.timeZone"):
+        spark.conf.set("spark.sql.session.timeZone", "UTC")  # of times in files that do not say it: not this machine's
+    if not given.contains("spark.sql.shuffle.partitions"):
         spark.conf.set("spark.sql.shuffle.partitions", str(2 * spark.sparkContext.defaultParallelism))
     return spark

@@ -52,7 +52,7 @@ class Columns(ManifestModel):
     key: ColumnName | None = None
     """The key; records have none if not given."""
     value: ColumnName | None = None
-    """The value; records have none if not given."""
+    """The value; if not given, all columns that are nothing else, together as a dictionary."""
     headers: ColumnName | None = None
     """The headers: a map, or an array of structs with `name` and `value`."""
     order: ColumnName | None = None

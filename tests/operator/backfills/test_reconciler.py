@@ -163,19 +163,22 @@ def test_strangers_that_join_later_end_it_without_a_result():
     assert world.applications == {}
 
 
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"exists": False}, "There is no StreamsApp app"),
-        ({"app_deleting": True}, "is being deleted"),
-    ],
-)
-def test_backfill_of_nothing_is_refused(fields, says):
+def test_backfill_of_an_application_that_is_being_deleted_is_refused():
     """There is nothing to wait for."""
-    world = World(**fields)
+    world = World(app_deleting=True)
     world.settle()
     assert phases(world) == ("Refused", False)
-    assert says in world.status.message
+    assert "is being deleted" in world.status.message
+
+
+def test_backfill_waits_for_an_application_that_is_created_a_little_later():
+    """Both may be in the same folder, or come from different pipelines."""
+    world = World(exists=False)
+    world.pass_over()
+    assert phases(world) == ("Waiting", False)
+    world.exists = True
+    world.settle()
+    assert world.status.phase == "Succeeded"
 
 
 @pytest.mark.parametrize(
@@ -186,6 +189,7 @@ def test_backfill_of_nothing_is_refused(fields, says):
         ({"paused": True}, "remove it"),
         ({"claimants": ("shop/other",)}, "same applicationId"),
         ({"brokers_answer": False}, "do not answer"),
+        ({"exists": False}, "There is no StreamsApp app in namespace default: create it."),
     ],
 )
 def test_what_is_in_the_way_is_waited_for_a_while_and_then_refused(fields, says):
@@ -197,6 +201,7 @@ def test_what_is_in_the_way_is_waited_for_a_while_and_then_refused(fields, says)
     world.now += PATIENCE_S
     world.settle()
     assert phases(world) == ("Refused", False)
+    assert world.status.message.endswith(". Once this is solved, create another StreamsBackfill.")
     assert (world.pods, world.done) == (2, [])
 
 
