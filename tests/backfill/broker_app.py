@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
 from tests.backfill.programs import CountPerKey
 from tests.reading import read_to_end
 from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
+from millrace.kafka.admin import topic_partitions
 from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_admin
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.serdes import Serdes
 
@@ -85,6 +88,17 @@ class App:
     @property
     def clients(self):
         return ClientSettings(StreamsConfig.of(self.settings), "test")
+
+    def add_partition(self, topic):
+        """Give a topic one partition more."""
+        admin = open_admin(self.clients.admin())
+        [extended] = admin.create_partitions([NewPartitions(topic, self.partitions + 1)]).values()
+        extended.result(30)
+        wait_until(
+            lambda: topic_partitions(admin, [topic])[topic] == self.partitions + 1,
+            "the broker knows it",
+            READ_TIMEOUT_S,
+        )
 
     def topology(self, *, by_value=False):
         """Return the user's program, built."""

@@ -116,6 +116,39 @@ class Copied:
 
 
 @dataclass
+class CopiedTwice:
+    """Copies a topic to another, and that one to a third."""
+
+    source: str
+    between: str
+    sink: str
+
+    def __call__(self):
+        string = Serdes.string()
+        builder = StreamsBuilder()
+        for source, sink in ((self.source, self.between), (self.between, self.sink)):
+            builder.stream(source, Consumed.with_(string, string)).to(sink, Produced.with_(string, string))
+        return builder.build()
+
+
+@dataclass
+class CopiedFrom:
+    """Copies what has keys from the one on that a file has when it is read."""
+
+    source: str
+    sink: str
+    first_key: Path
+
+    def __call__(self):
+        string = Serdes.string()
+        builder = StreamsBuilder()
+        first = self.first_key.read_text()
+        records = builder.stream(self.source, Consumed.with_(string, string))
+        records.filter(lambda key, _: key >= first).to(self.sink, Produced.with_(string, string))
+        return builder.build()
+
+
+@dataclass
 class CountAndVersions:
     """Counts records per key, and keeps the versions of each key's value."""
 

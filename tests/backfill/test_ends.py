@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from tests.backfill.broker_app import App, run_command
-from tests.backfill.programs import CountAndVersions, CountPerKey, Killed
+from tests.backfill.programs import CopiedFrom, CountAndVersions, CountPerKey, Killed
 from tests.backfill.support import rows_of
 from tests.cli.test_bad_input import in_own_namespace
 from tests.instance.test_producer import set_largest_batch
 from tests.waiting import wait_until
 
+from millrace.backfill import kafka_history, publish
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import backfill_clients, check_unchanged, freeze
 from millrace.backfill.partition_write import Changes, ExecutorTombstones, OldRecords
@@ -23,6 +24,7 @@ from millrace.backfill.preconditions import NOTHING_WRITTEN
 from millrace.backfill.publish import Publisher
 from millrace.backfill.rows import Row, to_arrow
 from millrace.backfill.run import BackfillSpec, Phase, run_backfill
+from millrace.backfill.transport import ordered
 from millrace.backfill.writer import Writer
 from millrace.cli.backfill_report import Reporter
 from millrace.cli.errors import FAILED, WRONG_INPUT, exit_code
@@ -385,6 +387,38 @@ def test_a_topic_that_was_deleted(app):
         check_unchanged(history, admin, NOTHING_WRITTEN)
     with pytest.raises(MissingSourceTopicError, match=app.source):
         freeze(plan, app.settings, admin)
+
+
+def test_a_partition_that_is_created_while_the_ends_are_asked_for(app, monkeypatch):
+    """It has no end: what came to it until the hand-over would count as processed."""
+
+    def ask_and_create(*arguments, **options):
+        found = latest_offsets(*arguments, **options)
+        app.add_partition(app.source)
+        return found
+
+    monkeypatch.setattr(kafka_history, "latest_offsets", ask_and_create)
+    plan = CountPerKey(app.source, app.sink)().build(app.clients.config).plan()
+    with pytest.raises(StreamsError, match=f"{app.source}-2 was created while .* start the backfill again"):
+        freeze(plan, app.settings, open_admin(app.clients.admin()))
+
+
+def test_what_is_computed_again_while_it_is_published_has_to_be_the_same(spark, app, tmp_path, monkeypatch):
+    """Spark may lose what it has computed after the driver got a part of it, and has compaction left less of the history."""
+    first_key = tmp_path / "first"
+    first_key.write_text("k0")
+
+    def lose_all(*arguments):
+        yield from ordered(*arguments)
+        first_key.write_text("k3")
+        spark.catalog.clearCache()
+
+    monkeypatch.setattr(publish, "ordered", lose_all)
+    what = BackfillSpec(CopiedFrom(app.source, app.sink, first_key), app.settings, outputs=Outputs.ALL)
+    with pytest.raises(StreamsError, match=r"has computed something else .* Start the backfill again"):
+        run_backfill(spark, what)
+    assert app.committed() == {}
+    assert app.read(app.sink) == []
 
 
 def test_a_topic_created_again_meanwhile_is_noticed(app):

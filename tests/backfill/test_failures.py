@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from millrace.backfill.failures import spark_failures
+from millrace.errors import FailedProcessingError
 
 OUT_OF_MEMORY = """\
 from millrace.backfill.failures import spark_failures
@@ -64,6 +65,18 @@ def test_java_that_has_stopped_or_is_gone(tmp_path):
     first, second = ended.stdout.splitlines()
     assert first == second
     assert first.startswith("Spark's Java process no longer answers")
+
+
+def test_the_cause_of_an_error_does_not_hide_it(spark):
+    """Which node has failed, and where, is what the user needs."""
+
+    def fail(batches):
+        for _ in batches:
+            raise FailedProcessingError("node n failed at offset 7") from MemoryError()
+        yield from ()
+
+    with pytest.raises(FailedProcessingError, match="node n failed at offset 7"), spark_failures(spark):
+        spark.range(1).mapInArrow(fail, "id long").collect()
 
 
 def test_connection_of_something_else_that_broke(spark):

@@ -4,27 +4,29 @@ import os
 import signal
 import subprocess
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
-    NewPartitions,
     ResourcePatternType,
     ResourceType,
 )
 from tests.backfill.broker_app import App
+from tests.backfill.programs import CopiedTwice
 from tests.backfill.test_ends import DEADLINE_S, KEYS, command, go_on, spec, wait_for_publishing
 from tests.instance.test_producer import set_largest_batch
 from tests.kafka.support import create_acl
 from tests.waiting import wait_until
 
-from millrace.backfill import publish
+from millrace.backfill import publish, split_outputs
 from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import Extent, KafkaHistory, backfill_clients
 from millrace.backfill.packing import Size
-from millrace.backfill.run import run_backfill
+from millrace.backfill.preconditions import NOTHING_WRITTEN
+from millrace.backfill.run import BackfillSpec, run_backfill
 from millrace.backfill.split_outputs import (
     SplitOutputs,
     begun_outputs,
@@ -38,7 +40,6 @@ from millrace.dev.kafka import EmbeddedKafka
 from millrace.errors import ConfigError, ProductionError, StreamsTimeoutError
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.states import State
-from millrace.kafka.admin import topic_partitions
 from millrace.kafka.clients import open_admin
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.internal_topics import committed_partitions
@@ -74,14 +75,6 @@ def outputs_of(app):
 def counted(keys):
     """Return what counting keys writes."""
     return {key: list(range(1, number + 1)) for key, number in Counter(keys).items()}
-
-
-def add_partition(app, topic):
-    """Give a topic one partition more."""
-    admin = open_admin(app.clients.admin())
-    [extended] = admin.create_partitions([NewPartitions(topic, app.partitions + 1)]).values()
-    extended.result(30)
-    wait_until(lambda: topic_partitions(admin, [topic])[topic] == app.partitions + 1, "the broker knows it", DEADLINE_S)
 
 
 @pytest.fixture
@@ -187,7 +180,7 @@ def test_an_application_that_has_gone_on_since(spark, app, tmp_path, dies_before
 def test_a_source_topic_that_has_changed_since(spark, app, dies_before_the_offsets):
     """Nobody can compute up to the same ends."""
     dies_before_the_offsets(spark, split(app))
-    add_partition(app, app.source)
+    app.add_partition(app.source)
     with pytest.raises(ConfigError, match=rf"{app.source}-{app.partitions} has changed since"):
         run_backfill(spark, split(app))
 
@@ -195,7 +188,7 @@ def test_a_source_topic_that_has_changed_since(spark, app, dies_before_the_offse
 def test_a_topic_of_outputs_that_has_changed_since(spark, app, dies_before_the_offsets):
     """Keys have moved: some would be written twice, and others never."""
     dies_before_the_offsets(spark, split(app))
-    add_partition(app, app.sink)
+    app.add_partition(app.sink)
     with pytest.raises(ConfigError, match=r"something else: .*a topic of outputs has got partitions. Start another"):
         run_backfill(spark, split(app))
     assert outputs_of(app) == counted(KEYS)
@@ -264,6 +257,32 @@ def test_what_an_application_may_not_do():
             Writer(backfill_clients(config), "app-backfill")
 
 
+def test_records_between_two_stages_that_are_deleted(spark, app, dies_before_the_offsets):
+    """Topics that the application itself writes are computed and never read: retention may delete them at once."""
+    between = f"{app.id}.between"
+    app.kafka.create_topics(between, partitions=app.partitions, config={"retention.ms": "-1"})
+    program = CopiedTwice(app.source, between, app.sink)
+    what = BackfillSpec(program, app.settings, outputs=Outputs.ALL, transaction_records=1, attempt_of="history")
+    dies_before_the_offsets(spark, what)
+    admin = open_admin(app.clients.admin())
+    parts = [TopicPartition(between, number) for number in range(app.partitions)]
+    delete_records(admin, latest_offsets(admin, parts))
+    run_backfill(spark, what)
+    assert len(app.read(app.sink)) == len(KEYS)
+    assert app.read(between) == []
+    again = run_backfill(spark, replace(what, attempt_of="again"))
+    assert again.notes == []
+    assert (len(app.read(app.sink)), len(app.read(between))) == (2 * len(KEYS), len(KEYS))
+
+
+def test_a_changelog_that_is_too_large_for_a_transaction(spark, app, monkeypatch):
+    """The application is not marked for what cannot end."""
+    monkeypatch.setattr(split_outputs, "_RECORDS_PER_MS", 0)
+    with pytest.raises(ConfigError, match=rf"{app.changelog}-\d gets \d records, .*; nothing has been written"):
+        run_backfill(spark, spec(app, transaction_records=1))
+    assert app.committed() == {}
+
+
 def test_what_is_committed_again_is_what_nobody_replaces():
     """An executor of an earlier attempt may just have written the other partition."""
     source, done, left = TopicPartition("in", 0), TopicPartition("out", 0), TopicPartition("out", 1)
@@ -288,9 +307,9 @@ def test_another_distribution_is_another_result():
 def test_a_partition_that_is_too_large_for_a_transaction():
     """It is refused before anything is written: all attempts would end half-way."""
     first, second = TopicPartition("out", 0), TopicPartition("out", 1)
-    check_fitting({first: 60_000_000}, 600_000)
+    check_fitting({first: 60_000_000}, 600_000, NOTHING_WRITTEN)
     with pytest.raises(ConfigError, match=r"out-1 gets 60,000,001 records.*producer.transaction.timeout.ms higher"):
-        check_fitting({first: 60_000_000, second: 60_000_001}, 600_000)
+        check_fitting({first: 60_000_000, second: 60_000_001}, 600_000, NOTHING_WRITTEN)
 
 
 @pytest.mark.thorough

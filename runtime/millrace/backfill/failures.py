@@ -30,7 +30,14 @@ _LINKAGE: Final = re.compile(
     r"\b(NoSuchMethodError|NoSuchFieldError|NoClassDefFoundError|AbstractMethodError|IncompatibleClassChangeError): (.*)"
 )
 """What Java says of classes that were compiled for others than those that are there."""
-
+_CHAINED: Final = re.compile(
+    r"^(?:The above exception was the direct cause of the following exception|"
+    r"During handling of the above exception, another exception occurred):\n",
+    re.MULTILINE,
+)
+"""What a Python traceback has before the next exception of a chain; the last one is what was raised in the end."""
+_SOURCE: Final = re.compile(r"^ {2,}.*\n", re.MULTILINE)
+"""What a Python traceback quotes of programs."""
 _CALLING: Final = re.compile(r"^An error occurred while calling \S+\n: ")
 """What PySpark puts before that."""
 
@@ -74,7 +81,8 @@ def text_of(error: Exception) -> str:
 
 
 def _translated(text: str, spark: SparkSession) -> errors.StreamsError:
-    if lost := _LOST.search(text):
+    text = _CHAINED.split(text)[-1]
+    if lost := _LOST.search(_SOURCE.sub("", text)):
         return errors.StreamsError(
             f"An executor did not survive ({lost[0]}): give executors more memory or local disk, or use more of them. {_MORE}"
         )

@@ -9,7 +9,7 @@ Only committed records are read, whatever the application's guarantee: an aborte
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from millrace.backfill.split_outputs import START_ANOTHER
+from millrace.backfill.stages import shuffled_topics
 from millrace.config import ProcessingGuarantee, StreamsConfig
 from millrace.deadline import Deadline
 from millrace.errors import ConfigError, MissingHistoryError, StreamsError, StreamsTimeoutError
@@ -28,6 +29,7 @@ from millrace.kafka.clients import open_consumer
 from millrace.kafka.internal_topics import partition_counts
 from millrace.kafka.offsets import earliest_offsets, latest_offsets, offsets_for_time
 from millrace.plan.model import TopologyPlan, repartition_topics
+from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
 from millrace.records import OFFSET, RawRecord, TopicPartition
 
 if TYPE_CHECKING:
@@ -58,9 +60,10 @@ class Extent:
     """What a backfill reads of one partition."""
 
     first: int
-    """Offset of the first record that Kafka still has."""
+    """Offset of the first record that Kafka still has; 0 of a topic that the application writes itself."""
     start: int
-    """Where reading starts: `first`, or the first record that the files do not have."""
+    """Where reading starts: `first`, or the first record that the files do not have. Of a topic that the application writes
+    itself nothing is read, as it is computed: there this is the end."""
     end: int
     """Offset before which it ends, and from which the application goes on."""
 
@@ -165,19 +168,39 @@ def freeze(
     partitions = source_partitions(plan, admin)
     first = earliest_offsets(admin, partitions)
     latest = latest_offsets(admin, partitions, committed_only=True)
+    described = describe_topics(admin, {partition.topic for partition in partitions})
+    topics = {**all_topic_partitions(admin), **{topic: found.partitions for topic, found in described.items()}}
+    counts = resolve_partition_counts(plan, topics)
+    _check_complete(plan, counts, topics, partitions)
+    own = shuffled_topics(plan, counts) - {store.topic for store in plan.global_stores}
+    first |= {partition: 0 for partition in partitions if partition.topic in own}
     if ends:
         latest = _up_to(ends, first, latest)
     starts = dict(first)
     for topic, instant in until_ms.items():
-        own = [partition for partition in partitions if partition.topic == topic]
-        after = latest if instant is None else offsets_for_time(admin, own, instant)
-        starts |= {partition: min(after[partition], latest[partition]) for partition in own}
+        given = [partition for partition in partitions if partition.topic == topic]
+        after = latest if instant is None else offsets_for_time(admin, given, instant)
+        starts |= {partition: min(after[partition], latest[partition]) for partition in given}
+    starts |= {partition: latest[partition] for partition in partitions if partition.topic in own}
     extents = {p: Extent(first[p], starts[p], max(latest[p], starts[p])) for p in partitions}
     if not allow_missing:
         _check_beginning(extents, until_ms)
-    described = describe_topics(admin, {partition.topic for partition in partitions})
     ids = {topic: found.id for topic, found in described.items()}
-    return KafkaHistory(settings, all_topic_partitions(admin), ids, extents, allow_missing)
+    return KafkaHistory(settings, topics, ids, extents, allow_missing)
+
+
+def _check_complete(
+    plan: TopologyPlan, counts: PartitionCounts, topics: Mapping[str, int], partitions: Collection[TopicPartition]
+) -> None:
+    """Check that nothing was created while the ends of these partitions were asked for: it would count as processed."""
+    read = {topic for names in counts.sources.values() for topic in names} - repartition_topics(plan).keys()
+    read |= {store.topic for store in plan.global_stores}
+    now = {TopicPartition(topic, number) for topic in read for number in range(topics.get(topic, 0))}
+    if new := sorted(now - set(partitions)):
+        raise StreamsError(
+            f"{new[0]} was created while the ends of the history were asked for: start the backfill again; nothing has been "
+            "written"
+        )
 
 
 def _up_to(

@@ -222,8 +222,13 @@ class Publisher:
         offsets |= _left_marked(positions, offsets.keys(), history.partition_counts())
         published = Published(offsets=offsets)
         targets = [TopicPartition(topic, number) for topic in sorted(logs) for number in range(logs[topic])]
-        old, versioned = old_records(admin, targets), versioned_changelogs(self._plan)
-        changes = Changes(self._settings, old, versioned, self._mark, frozenset(published.offsets))
+        changes = Changes(
+            self._settings,
+            old_records(admin, targets),
+            versioned_changelogs(self._plan),
+            self._mark,
+            frozenset(published.offsets),
+        )
         rows, records = computed.rows.where(F.col("topic") != REPORT), sum(size.records for size in sizes.values())
         content = _Content(rows, records, changes)
         unfinished = is_marked(positions, UNFINISHED_BACKFILL)
@@ -234,6 +239,7 @@ class Publisher:
         preconditions.check(written)
         report = partial(begins, several or unfinished)
         if several or unfinished:
+            self._check_parts(computed, logs, written)
             preconditions = self._mark_unfinished(preconditions, published.offsets, written, report, outputs)
             written = HALF_WRITTEN
         else:
@@ -248,7 +254,6 @@ class Publisher:
             topics = {part.topic for part in parts}
             small, large = rows.where(~F.col("topic").isin(*topics)), rows.where(F.col("topic").isin(*topics))
             published.written += _written_by_executors(spark, large, parts, ExecutorWrite(changes, outputs))
-            computed.check_unchanged()
             in_driver, own = [size for topic, size in sizes.items() if topic not in topics], []
         with rarely_collected(*MANY_RECORDS), self._writer.transaction():
             left = ordered(spark, small, own, in_driver) if own or in_driver else ()
@@ -256,6 +261,7 @@ class Publisher:
                 batches = merged((batch for _, batch in some), frozenset())
                 published.written.append(changes.write(self._writer, self._clients, target, batches))
             self._writer.flush()
+            computed.check_unchanged()  # after the last row was used, and before anything counts
             published.offsets |= _beyond_own_records(admin, published, history)
             if self._attempts_group is not None:
                 self._writer.add_offsets(self._attempts_group, dict(islice(published.offsets.items(), 1)))
@@ -291,10 +297,16 @@ class Publisher:
                 f"of outputs has got partitions. {START_ANOTHER}"
             )
         if not begun:
-            check_fitting(each, self._writer.timeout_ms)
+            check_fitting(each, self._writer.timeout_ms, NOTHING_WRITTEN)
             check_readable(preconditions.admin, sizes)
         ends = {partition: extent.end for partition, extent in history.extents.items()}
         return SplitOutputs(outputs_group(self._plan.application_id, self._attempt_of), result, ends, targets)
+
+    def _check_parts(self, computed: Computed, logs: Mapping[str, int], written: str) -> None:
+        """Check, before any partition is written, what would keep others from being written too."""
+        if logs:
+            check_fitting(_records_of_partitions(computed.rows, logs), self._writer.timeout_ms, written)
+        computed.check_unchanged()
 
     def _sinks(self, history: KafkaHistory, others: Collection[TopicPartition]) -> list[TopicPartition]:
         """Return where executors of another backfill may write outputs, too."""

@@ -107,12 +107,13 @@ def figures(
     return f"{crc32(json.dumps([read, processed, written]).encode()):08x}"
 
 
-def check_fitting(records: Mapping[TopicPartition, int], timeout_ms: int) -> None:
+def check_fitting(records: Mapping[TopicPartition, int], timeout_ms: int, written: str) -> None:
     """Check that each partition can be written in one transaction.
 
     Args:
         records: how many records each gets.
         timeout_ms: how long a transaction may take.
+        written: what to say about what has been written.
 
     Raises:
         ConfigError: one has too many.
@@ -122,8 +123,8 @@ def check_fitting(records: Mapping[TopicPartition, int], timeout_ms: int) -> Non
         target, count = max(large.items(), key=itemgetter(1))
         raise ConfigError(
             f"{target} gets {count:,} records, which are too many for one transaction of {timeout_ms:,} ms: set "
-            "producer.transaction.timeout.ms higher, up to the brokers' transaction.max.timeout.ms, or have fewer outputs kept; "
-            "nothing has been written"
+            "producer.transaction.timeout.ms higher, up to the brokers' transaction.max.timeout.ms, or, if these are outputs, "
+            f"have fewer kept; {written}"
         )
 
 
