@@ -10,6 +10,9 @@ from tests.backfill.test_ends import KEYS, go_on, spec
 
 from millrace.backfill.run import BackfillSpec, Phase, run_backfill
 from millrace.errors import ActiveGroupError
+from millrace.kafka.clients import open_admin
+from millrace.kafka.offsets import latest_offsets
+from millrace.records import TopicPartition
 from millrace.state.keys import SessionKey, decode_session_key
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -32,7 +35,9 @@ def test_an_at_least_once_application_restores_nothing_of_it(spark, kafka, tmp_p
     app = App(kafka, guarantee="at_least_once")
     app.produce(KEYS)
     run_and_abort(spark, app, spec(app))
-    assert len(app.read(app.changelog, "read_uncommitted")) == len(app.counts)
+    parts = [TopicPartition(app.changelog, number) for number in range(app.partitions)]
+    written = latest_offsets(open_admin(app.clients.admin()), parts)  # the records may be compacted already
+    assert sum(written.values()) >= len(app.counts)
     assert app.table(app.changelog) == {}
     go_on(app, tmp_path)
 
