@@ -179,6 +179,7 @@ def test_zombie_is_fenced(crash_kafka, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_brokers_restarted_one_after_the_other(own_kafka, tmp_path, guarantee):
     """All brokers are restarted in turn under load, as in an upgrade: exactly-once stays exact, at-least-once loses nothing."""

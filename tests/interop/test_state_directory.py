@@ -389,7 +389,11 @@ def _check_history(what, before, after, expected, language, phase):
 
 @pytest.mark.parametrize("guarantee", [pytest.param("at_least_once", marks=pytest.mark.thorough), "exactly_once_v2"])
 @pytest.mark.parametrize(
-    "languages", [("java", "python", "java"), ("python", "java", "python")], ids=["java-first", "python-first"]
+    "languages",
+    [
+        pytest.param(("java", "python", "java"), id="java-first"),
+        pytest.param(("python", "java", "python"), id="python-first", marks=pytest.mark.thorough),
+    ],
 )
 def test_state_directory_is_interchangeable(application, java_alone, languages, guarantee):
     """Reads, bytes on disk, offsets and process id are as with Java alone, and nothing is restored after the first run."""

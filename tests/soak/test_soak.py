@@ -258,6 +258,7 @@ def test_plan_has_every_fault_and_spares_the_first_instance():
 
 @pytest.mark.broker
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_short_soak_passes(tmp_path):
     """After a few seconds of faults on one broker the verdict is that the guarantee held, and the figures are written."""
     options = parse(
