@@ -28,6 +28,7 @@ _ROOT = Path(__file__).parents[1]
 _TEST_TIMEOUT_S = 1800
 _NO_TESTS = 5
 _ALL = "--all"
+_BY_FILE = ("--dist=loadfile", "--no-loadscope-reorder")
 _WORKERS = os.environ.get("E2E_WORKERS", "4")
 
 
@@ -61,7 +62,7 @@ def _run_tests(cluster: Cluster, arguments: list[str]) -> int:
     options, arguments = parser.parse_known_args(arguments)
     and_chosen = f" and ({options.chosen})" if options.chosen else ""
     with phase("The tests"):
-        results.append(_pytest(cluster, f"not disturbs{and_chosen}", f"-n{_WORKERS}", "--dist=loadfile", *arguments))
+        results.append(_pytest(cluster, f"not disturbs{and_chosen}", f"-n{_WORKERS}", *_BY_FILE, *arguments))
     with phase("The tests that disturb others"):
         results.append(_pytest(cluster, f"disturbs{and_chosen}", *arguments))
     if results == [_NO_TESTS, _NO_TESTS]:

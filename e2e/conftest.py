@@ -30,6 +30,7 @@ from millrace.dev.kafka import EmbeddedKafka
 
 collect_ignore = ["apps"]  # programs that run in pods
 NamespaceFactory = Callable[..., str]
+_LONG = ("spark_backfill", "install", "upgrades", "security", "lifecycle", "faults", "backfill")
 
 _cluster_key = pytest.StashKey[Cluster]()
 _namespaces_key = pytest.StashKey[list[str]]()
@@ -43,6 +44,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--prepared", action="store_true", help="use the images and the operator that are in the cluster as they are"
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take long, so that no worker has one left in the end."""
+    names = [f"test_{name}.py" for name in _LONG]
+    items.sort(key=lambda item: names.index(item.path.name) if item.path.name in names else len(names))
 
 
 def pytest_configure(config: pytest.Config) -> None:
