@@ -20,6 +20,8 @@ from millrace.records import TopicPartition
 __all__ = ["delete_records", "earliest_offsets", "group_offsets", "latest_offsets", "offsets_for_time"]
 
 _SPEC: Any = OffsetSpec  # its factories carry no types
+_NO_GROUP: Mapping[int, Any] = {KafkaError.GROUP_ID_NOT_FOUND: None}
+"""What a coordinator says of a group that does not exist, or is one of the streams protocol."""
 
 
 def earliest_offsets(
@@ -129,7 +131,13 @@ def group_offsets(
     deadline, what = Deadline(timeout_s), "read the offsets of group"
     wanted = None if partitions is None else [ClientTopicPartition(*partition) for partition in partitions]
 
+    def describe(groups: Collection[str]) -> Mapping[str, Future[Any]]:
+        return admin.describe_consumer_groups(list(groups), request_timeout=request_timeout(deadline))
+
     def request(groups: Collection[str]) -> Mapping[str, Future[ConsumerGroupTopicPartitions]]:
+        # Asked for offsets, a broker that is not the coordinator, or not yet, makes librdkafka (2.16) end the process. So the
+        # coordinator has to answer something else first.
+        ask("find the coordinator of group", describe, groups, deadline.left_s(at_least=0.1), _NO_GROUP)
         requests = [ConsumerGroupTopicPartitions(group, wanted) for group in groups]
         return admin.list_consumer_group_offsets(
             requests, require_stable=True, request_timeout=request_timeout(deadline)

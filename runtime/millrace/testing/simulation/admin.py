@@ -58,6 +58,14 @@ class SimulatedAdmin:
 
         return self._each("delete_records", wanted, delete)
 
+    def describe_consumer_groups(self, groups: Iterable[str], **_settings: object) -> dict[str, Future[None]]:
+        """Return that the coordinator answers: it is where the offsets are asked for."""
+        answered: dict[str, Future[None]] = {}
+        for group in groups:
+            answered[group] = Future()
+            answered[group].set_result(None)
+        return answered
+
     def list_consumer_group_offsets(
         self, wanted: Iterable[Any], **_settings: object
     ) -> dict[str, Future[SimpleNamespace]]:
