@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import KafkaException
 from tests.instance.support import settings
 from tests.kafka.support import set_group
 from tests.soak import administration
@@ -24,6 +24,8 @@ from tests.soak.states import compare_states, read_changelogs
 from tests.soak.topology import INPUTS, OUTPUTS, PARTITIONS, topic
 
 from millrace.dev.kafka import EmbeddedKafka
+from millrace.kafka.offsets import group_offsets
+from millrace.records import TopicPartition
 
 _log = logging.getLogger("soak")
 
@@ -310,14 +312,11 @@ class Phase:
         """Return how far committed offsets are from the ends of the inputs."""
         partitions = [(topic(self._application, name), number) for name in INPUTS for number in range(PARTITIONS)]
         ends = end_offsets(self._kafka, partitions)
-        admin = self._kafka.admin()
-        asked = [ConsumerGroupTopicPartitions(self._application)]
-        [future] = admin.list_consumer_group_offsets(asked, require_stable=True, request_timeout=20).values()
-        committed = {(tp.topic, tp.partition): tp.offset for tp in future.result(30).topic_partitions}
+        committed = group_offsets(self._kafka.admin(), self._application)
         return {
-            f"{name}-{number}": end - max(0, committed.get((name, number), 0))
+            f"{name}-{number}": end - committed.get(TopicPartition(name, number), 0)
             for (name, number), end in ends.items()
-            if end > committed.get((name, number), 0) and end > 0
+            if end > committed.get(TopicPartition(name, number), 0)
         }
 
     def _judge(self) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from millrace import errors
 
-__all__ = ["first_line", "spark_failures", "text_of"]
+__all__ = ["LINKAGE_ERRORS", "first_line", "spark_failures", "text_of"]
 
 _RAISED: Final = re.compile(
     r"^(?:\w+\.)*(\w+Error): (.*(?:\n(?!\s*(?:at |Traceback|File |\w+(?:\.\w+)+Error|\n)).+)*)", re.MULTILINE
@@ -26,10 +26,11 @@ _LOST: Final = re.compile(
     r"ExecutorLostFailure|OutOfMemoryError|MemoryError|No space left on device|exit code 137|OOMKilled|"
     r"Python worker exited unexpectedly"
 )
-_LINKAGE: Final = re.compile(
-    r"\b(NoSuchMethodError|NoSuchFieldError|NoClassDefFoundError|AbstractMethodError|IncompatibleClassChangeError): (.*)"
+LINKAGE_ERRORS: Final = (
+    "NoSuchMethodError|NoSuchFieldError|NoClassDefFoundError|AbstractMethodError|IncompatibleClassChangeError"
 )
-"""What Java says of classes that were compiled for others than those that are there."""
+"""What Java says of classes that were compiled for others than those that are there; part of a pattern."""
+_LINKAGE: Final = re.compile(rf"\b({LINKAGE_ERRORS}): (.*)")
 _CHAINED: Final = re.compile(
     r"^(?:The above exception was the direct cause of the following exception|"
     r"During handling of the above exception, another exception occurred):\n",

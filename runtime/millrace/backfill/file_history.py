@@ -27,7 +27,7 @@ from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkE
 from pyspark.sql import Window, types
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from millrace.backfill.failures import first_line, text_of
+from millrace.backfill.failures import LINKAGE_ERRORS, first_line, text_of
 from millrace.backfill.kafka_history import KafkaHistory
 from millrace.backfill.murmur2 import partitions_of_keys
 from millrace.backfill.rows import ROWS_DDL
@@ -48,10 +48,7 @@ __all__ = ["FileHistory", "source_of_table"]
 _HEADERS: Final = "array<struct<name: string, value: binary>>"
 _PACKAGED: Final = frozenset({"iceberg", "delta"})
 """Formats that Spark reads with packages of others."""
-_NO_CLASS: Final = re.compile(
-    r"(ClassNotFoundException|NoClassDefFoundError|NoSuchMethodError|NoSuchFieldError|AbstractMethodError|"
-    r"IncompatibleClassChangeError|UnsupportedFileSystemException)\b"
-)
+_NO_CLASS: Final = re.compile(rf"({LINKAGE_ERRORS}|ClassNotFoundException|UnsupportedFileSystemException)\b")
 """A package is not there, or not for this version of Spark."""
 _CSV_OPTIONS: Final = {"header": "true", "inferSchema": "true"}
 

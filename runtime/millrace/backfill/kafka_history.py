@@ -129,16 +129,18 @@ def source_partitions(plan: TopologyPlan, admin: AdminClient) -> list[TopicParti
     Raises:
         MissingSourceTopicError: topics do not exist.
     """
-    internal = repartition_topics(plan)
-    read = {
-        topic for topics in partition_counts(plan, admin).sources.values() for topic in topics if topic not in internal
-    }
-    described = describe_topics(admin, read | {store.topic for store in plan.global_stores})
+    described = describe_topics(admin, _topics_read(plan, partition_counts(plan, admin)))
     return [
         TopicPartition(topic, number)
         for topic, found in sorted(described.items())
         for number in range(found.partitions)
     ]
+
+
+def _topics_read(plan: TopologyPlan, counts: PartitionCounts) -> set[str]:
+    """Return the user's topics that an application reads, those of global stores included."""
+    read = {topic for topics in counts.sources.values() for topic in topics} - repartition_topics(plan).keys()
+    return read | {store.topic for store in plan.global_stores}
 
 
 def freeze(
@@ -193,8 +195,7 @@ def _check_complete(
     plan: TopologyPlan, counts: PartitionCounts, topics: Mapping[str, int], partitions: Collection[TopicPartition]
 ) -> None:
     """Check that nothing was created while the ends of these partitions were asked for: it would count as processed."""
-    read = {topic for names in counts.sources.values() for topic in names} - repartition_topics(plan).keys()
-    read |= {store.topic for store in plan.global_stores}
+    read = _topics_read(plan, counts)
     now = {TopicPartition(topic, number) for topic in read for number in range(topics.get(topic, 0))}
     if new := sorted(now - set(partitions)):
         raise StreamsError(
