@@ -214,7 +214,8 @@ class Workers:
         self._queue = queue
         self._work = work
         self._metrics = metrics
-        self._busy_since: dict[ResourceRef, float] = {}
+        # By thread, not by resource: a pass that has ended returns its key to the queue, and another thread may take it at once.
+        self._busy: dict[int, tuple[ResourceRef, float]] = {}
         self._threads = [
             threading.Thread(target=self._loop, name=f"worker-{number}", daemon=True) for number in range(count)
         ]
@@ -245,7 +246,7 @@ class Workers:
         now = time.monotonic()
         stuck = [
             f"the pass over {ref} has taken {now - since:.0f} s"
-            for ref, since in dict(self._busy_since).items()
+            for ref, since in list(self._busy.values())
             if now - since > stuck_seconds
         ]
         if self.started and not all(thread.is_alive() for thread in self._threads):
@@ -254,11 +255,12 @@ class Workers:
 
     def _loop(self) -> None:
         while (ref := self._queue.take()) is not None:
-            self._busy_since[ref] = begun = time.monotonic()
+            begun = time.monotonic()
+            self._busy[threading.get_ident()] = (ref, begun)
             try:
                 result = self._pass(ref)
             finally:
-                del self._busy_since[ref]
+                del self._busy[threading.get_ident()]
             if result is not None:
                 self._metrics.passed(result, time.monotonic() - begun)
 

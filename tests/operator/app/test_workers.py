@@ -1,9 +1,11 @@
 """Workers: every key is worked on, a failing key delays no other, and stuck workers are noticed."""
 
 import threading
+import time
 
 import pytest
 
+from millrace.deadline import Deadline
 from millrace_operator.app.backoff import Backoff, FailedError, TransientError
 from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.app.queue import Workers, WorkQueue
@@ -52,14 +54,15 @@ def test_key_that_fails_is_tried_again_while_others_go_on(queue, start, error):
         failures.append(before)
         if len(failures) >= 4:
             enough.set()
-        raise error
+        raise error.with_traceback(None)
 
-    start(work)
+    workers = start(work)
     queue.add(ref("poison"))
     queue.add(ref("good"))
     assert good.wait(DEADLINE)
     assert enough.wait(DEADLINE)
     assert failures[:4] == [0, 1, 2, 3]
+    assert workers.problems(DEADLINE) == []
 
 
 def test_key_comes_again_when_its_pass_has_asked_for_it(queue, start):
@@ -77,6 +80,57 @@ def test_key_comes_again_when_its_pass_has_asked_for_it(queue, start):
     assert enough.wait(DEADLINE)
     queue.add(ref("b"))
     assert times[:3] == [ref("a")] * 3
+
+
+class SlowToReturn(WorkQueue):
+    """A queue in which the thread that returns a key for the first time is suspended until another has taken the key."""
+
+    def __init__(self, backoff):
+        super().__init__(backoff)
+        self.first = threading.Event()
+        self.taken_again = threading.Event()
+
+    def done(self, key, again_after=None):
+        """Return it, and wait."""
+        super().done(key, again_after=again_after)
+        if not self.first.is_set():
+            self.first.set()
+            assert self.taken_again.wait(DEADLINE)
+
+
+def test_two_workers_share_a_key_for_a_moment():
+    """One has returned it to the queue and has not gone on yet, the other has taken it. Both go on working afterwards."""
+    queue = SlowToReturn(Backoff(0.01, 0.02, 0.0))
+    go, passes = threading.Event(), []
+
+    def work(key, before):
+        passes.append(key.name)
+        again = 0.0 if len(passes) == 1 else None
+        if again is None:
+            queue.taken_again.set()
+            if key.name == "a":
+                assert go.wait(DEADLINE)
+        return again
+
+    workers = Workers(queue, {"StreamsApp": work}, count=2, metrics=OperatorMetrics())
+    workers.start()
+    queue.add(ref("a"))
+    assert queue.taken_again.wait(DEADLINE)
+    queue.add(ref("b"))
+    deadline = Deadline(DEADLINE)
+    while passes != ["a", "a", "b"] and deadline.left_s():
+        time.sleep(0.01)
+    stuck = workers.problems(-1)
+    go.set()
+    queue.add(ref("c"))
+    while passes != ["a", "a", "b", "c"] and deadline.left_s():
+        time.sleep(0.01)
+    problems = workers.problems(DEADLINE)
+    queue.close()
+    assert workers.join(DEADLINE)
+    assert "the pass over StreamsApp shop/a" in [item.partition(" has taken")[0] for item in stuck]
+    assert problems == []
+    assert passes == ["a", "a", "b", "c"]
 
 
 def test_pass_that_sticks_is_a_problem(queue, start):
