@@ -43,7 +43,8 @@ from millrace.instance.states import State
 from millrace.kafka.admin import delete_topics
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin
-from millrace.kafka.offsets import delete_records, group_offsets, latest_offsets
+from millrace.kafka.group_admin import GroupAdmin
+from millrace.kafka.offsets import delete_records, latest_offsets
 from millrace.records import NO_HEADERS, OFFSET, OffsetAndMetadata, TopicPartition
 from millrace_operator.backfills.progress import parse_progress
 
@@ -106,13 +107,14 @@ def test_the_application_goes_on_where_the_history_ends(spark, app, tmp_path):
 
 def test_where_the_application_is_may_be_known_only_when_its_last_transaction_has_ended(spark, app):
     """It was killed during its first one, which brokers end some time later. Until then its group has no offsets."""
-    source, admin = TopicPartition(app.source, 0), open_admin(app.clients.admin())
+    source = TopicPartition(app.source, 0)
     settings = {**app.settings, "producer.transaction.timeout.ms": "10000"}
     killed = Writer(backfill_clients(StreamsConfig.of(settings)), f"{app.id}-1")
 
     def check_that_it_has_ended(phase, _ends):
         if phase is Phase.COMPUTING:
-            group_offsets(admin, app.id, [source], 5.0)
+            with GroupAdmin(app.clients, 5.0) as group:
+                group.stable_offsets([source])
 
     with killed.transaction():
         killed.add_offsets(app.id, {source: OffsetAndMetadata(1)})

@@ -223,12 +223,12 @@ def test_what_is_committed_but_not_there_yet_is_waited_for(app):
             writer.add_offsets(outputs.group_id, outputs.writing(target, 7))
             writer.add_offsets(outputs.group_id, {TopicPartition(app.source, 0): OffsetAndMetadata(9, "result 1")})
             with pytest.raises(StreamsTimeoutError):
-                outputs.written(admin, group, target)
+                outputs.written(group, target)
             with pytest.raises(StreamsTimeoutError):
-                begun_outputs(admin, group, "history", "result", committed_partitions([plan], admin))
+                begun_outputs(group, "history", "result", committed_partitions([plan], admin))
             writer.commit(app.id, {})
-        assert outputs.written(admin, group, target) == 7
-        begun = begun_outputs(admin, group, "history", "result", [])
+        assert outputs.written(group, target) == 7
+        begun = begun_outputs(group, "history", "result", [])
         assert {at: known.offset for at, known in begun.items()} == {target: 0, TopicPartition(app.source, 0): 9}
     writer.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import Producer
+from tests.committed import committed as offsets_of
 from tests.instance.support import (
     NUMBER,
     TEXT,
@@ -21,7 +22,7 @@ from tests.waiting import wait_until
 from millrace.engine.task import StreamTask
 from millrace.errors import TaskCorruptedError
 from millrace.instance.restoration import begin_changelog
-from millrace.kafka.offsets import group_offsets, latest_offsets
+from millrace.kafka.offsets import latest_offsets
 from millrace.processor.api import PunctuationType
 from millrace.records import Record, TaskId, TopicPartition
 from millrace.topology import Topology
@@ -32,7 +33,7 @@ BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"]
 
 def committed(kafka, app, topic):
     """Return the group's committed offset of partition 0, or None."""
-    return group_offsets(kafka.admin(), app, [TopicPartition(topic, 0)]).get(TopicPartition(topic, 0))
+    return offsets_of(kafka, app, [TopicPartition(topic, 0)]).get(TopicPartition(topic, 0))
 
 
 def at_rest(streams):
@@ -96,8 +97,8 @@ def test_transaction_markers_are_committed_as_consumed(kafka, topic_factory, app
         upstream.abort_transaction(30)
         read = [TopicPartition(source, 0), TopicPartition(f"{app}-words", 0)]
         wait_until(
-            lambda: group_offsets(kafka.admin(), app, read) == latest_offsets(kafka.admin(), read),
-            lambda: f"no lag: {group_offsets(kafka.admin(), app, read)} of {latest_offsets(kafka.admin(), read)}",
+            lambda: offsets_of(kafka, app, read) == latest_offsets(kafka.admin(), read),
+            lambda: f"no lag: {offsets_of(kafka, app, read)} of {latest_offsets(kafka.admin(), read)}",
         )
         assert rounds_without_commit(streams)
         aborted = [b"c"] if guarantee == "at_least_once" else []

@@ -9,12 +9,12 @@ import time
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
+from tests.committed import committed as offsets_of
 from tests.instance.support import TEXT, produce, read_all, running, settings
 from tests.waiting import wait_until
 
 from millrace.errors import ProductionError
 from millrace.instance import KafkaStreams, State
-from millrace.kafka.offsets import group_offsets
 from millrace.processor.api import Processor
 from millrace.processor.handlers import DeadLetterRecord, HandlerResponse
 from millrace.records import TopicPartition
@@ -76,7 +76,7 @@ def copying(source, sink, processor=Copy):
 
 def committed(kafka, app, topic):
     """Return the group's committed offset of partition 0, or None."""
-    return group_offsets(kafka.admin(), app, [TopicPartition(topic, 0)]).get(TopicPartition(topic, 0))
+    return offsets_of(kafka, app, [TopicPartition(topic, 0)]).get(TopicPartition(topic, 0))
 
 
 def values(kafka, topic):

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 from confluent_kafka import Producer
+from tests.committed import committed as offsets_of
 from tests.instance.support import TEXT, read_all, running, settings
 from tests.waiting import wait_until
 
 from millrace import Consumed, JoinWindows, Produced, StreamJoined, StreamsBuilder
-from millrace.kafka.offsets import group_offsets
 from millrace.records import TopicPartition
 
 pytestmark = pytest.mark.broker
@@ -40,7 +40,7 @@ def test_records_of_one_key_and_time_are_all_joined_after_a_restart(kafka, topic
 
     def committed(topic, offset):
         where = TopicPartition(topic, 0)
-        return group_offsets(kafka.admin(), app, [where]).get(where, 0) >= offset
+        return offsets_of(kafka, app, [where]).get(where, 0) >= offset
 
     for number in (1, 2):
         with running(build(), config):

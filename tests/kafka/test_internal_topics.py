@@ -147,17 +147,16 @@ def test_describing_a_topic_does_not_create_it(admin):
 
 
 def test_leader_cluster_provisions_and_reads_offsets(plan, admin):
-    """The leader provisions topics and reads end and committed offsets through one object."""
-    cluster = LeaderCluster(plan, admin, StreamsConfig.of({"application.id": plan.application_id}))
+    """The leader provisions topics and reads their end offsets through one object."""
+    cluster = LeaderCluster(plan, admin, StreamsConfig.of({"application.id": plan.application_id}), lambda *_: {})
     counts = cluster.provision()
     changelog = TopicPartition(next(iter(counts.changelogs)), 0)
     assert cluster.end_offsets([changelog]) == {changelog: 0}
-    assert cluster.committed_offsets([TopicPartition(counts.sources[0][0], 0)]) == {}
 
 
 def test_leader_cluster_reads_the_racks_of_replicas(plan, admin):
     """For rack-aware assignment the leader learns in which racks a partition's replicas are; a missing topic has none."""
-    cluster = LeaderCluster(plan, admin, StreamsConfig.of({"application.id": plan.application_id}))
+    cluster = LeaderCluster(plan, admin, StreamsConfig.of({"application.id": plan.application_id}), lambda *_: {})
     source = cluster.provision().sources[0][0]
     partitions = [TopicPartition(source, 0), TopicPartition(source, 2), TopicPartition("not-there", 0)]
     assert cluster.racks(partitions) == dict.fromkeys(partitions[:2], frozenset({"rack-1"}))

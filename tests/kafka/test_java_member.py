@@ -133,7 +133,11 @@ class Application:
         )
         process_id = uuid4()
         protocol = MemberProtocol(process_id, end_point=config.application_server)
-        cluster = LeaderCluster(self.plan(), self.kafka.admin(), config)
+
+        def committed_offsets(*asked):
+            return self.member.committed_offsets(*asked)
+
+        cluster = LeaderCluster(self.plan(), self.kafka.admin(), config, committed_offsets)
         leader = GroupLeader(self.plan(), process_id, cluster, AssignmentConfig.of(config))
         self.protocol = protocol
         self.member = GroupMember(

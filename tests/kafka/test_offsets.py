@@ -5,13 +5,10 @@ import time
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as ClientTopicPartition
-from tests.waiting import wait_until
 
 from millrace.dev._readiness import quiet_admin
 from millrace.errors import StreamsError, StreamsTimeoutError
-from millrace.kafka.membership.wire import encode_group_metadata
-from millrace.kafka.offsets import delete_records, earliest_offsets, group_offsets, latest_offsets, offsets_for_time
+from millrace.kafka.offsets import delete_records, earliest_offsets, latest_offsets, offsets_for_time
 from millrace.records import TopicPartition
 
 pytestmark = pytest.mark.broker
@@ -35,57 +32,13 @@ def write(kafka, topic, timestamps, partition=0):
 
 
 def test_earliest_and_latest_offsets(admin, kafka, topic_factory):
-    """Latest offsets follow the last record, earliest ones move when records are deleted, an unknown group has no offsets."""
+    """Latest offsets follow the last record, and earliest ones move when records are deleted."""
     partition = TopicPartition(topic_factory("purge", config=KEPT), 0)
     write(kafka, partition.topic, range(1, 6))
     delete_records(admin, {partition: 3})
     assert earliest_offsets(admin, [partition]) == {partition: 3}
     assert latest_offsets(admin, [partition]) == {partition: 5}
     assert latest_offsets(admin, [partition], committed_only=True) == {partition: 5}
-    assert group_offsets(admin, "nobody") == {}
-
-
-def test_offsets_of_a_group_are_those_after_its_pending_transaction(admin, kafka, topic_factory):
-    """Otherwise a partition with a pending offset would look as if nothing had been committed."""
-    topic = topic_factory("in", partitions=2)
-    partitions, producer = [TopicPartition(topic, number) for number in range(2)], transactional(kafka, topic)
-    producer.begin_transaction()
-    send_offsets(producer, topic, dict.fromkeys(partitions, 5))
-    producer.commit_transaction()
-    wait_until(lambda: group_offsets(admin, topic) == dict.fromkeys(partitions, 5), "the offsets")
-    producer.begin_transaction()
-    send_offsets(producer, topic, {partitions[1]: 9})
-    for asked in (None, partitions):
-        with pytest.raises(StreamsTimeoutError, match="unstable offsets"):
-            group_offsets(admin, topic, asked, 2.0)
-    producer.commit_transaction()
-    assert group_offsets(admin, topic) == {partitions[0]: 5, partitions[1]: 9}
-
-
-def test_a_pending_offset_where_a_group_has_none_is_waited_for_if_it_is_asked_for(admin, kafka, topic_factory):
-    """Brokers do not list it; a group without any offset would look as if it never had any."""
-    partition = TopicPartition(topic_factory("in"), 0)
-    group, producer = partition.topic, transactional(kafka, partition.topic)
-    producer.begin_transaction()
-    send_offsets(producer, group, {partition: 9})
-    assert group_offsets(admin, group) == group_offsets(admin, group, []) == {}
-    with pytest.raises(StreamsTimeoutError, match="unstable offsets"):
-        group_offsets(admin, group, [partition], 2.0)
-    producer.commit_transaction()
-    assert group_offsets(admin, group, [partition]) == {partition: 9}
-
-
-def transactional(kafka, name):
-    """Return a producer that may send transactions."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name})
-    producer.init_transactions(60)
-    return producer
-
-
-def send_offsets(producer, group_id, offsets):
-    """Make offsets of a group part of a producer's transaction."""
-    positions = [ClientTopicPartition(*partition, offset) for partition, offset in offsets.items()]
-    producer.send_offsets_to_transaction(positions, encode_group_metadata(group_id, -1, "", None), 60)
 
 
 def test_no_partitions_need_no_request(admin):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import KafkaException
+from tests.committed import committed as offsets_of
 from tests.instance.support import settings
 from tests.kafka.support import set_group
 from tests.soak import administration
@@ -24,7 +25,6 @@ from tests.soak.states import compare_states, read_changelogs
 from tests.soak.topology import INPUTS, OUTPUTS, PARTITIONS, topic
 
 from millrace.dev.kafka import EmbeddedKafka
-from millrace.kafka.offsets import group_offsets
 from millrace.records import TopicPartition
 
 _log = logging.getLogger("soak")
@@ -312,7 +312,7 @@ class Phase:
         """Return how far committed offsets are from the ends of the inputs."""
         partitions = [(topic(self._application, name), number) for name in INPUTS for number in range(PARTITIONS)]
         ends = end_offsets(self._kafka, partitions)
-        committed = group_offsets(self._kafka.admin(), self._application)
+        committed = offsets_of(self._kafka, self._application)
         return {
             f"{name}-{number}": end - committed.get(TopicPartition(name, number), 0)
             for (name, number), end in ends.items()

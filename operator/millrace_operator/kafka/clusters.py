@@ -26,7 +26,6 @@ from millrace.kafka.admin import delete_group, delete_topics
 from millrace.kafka.admin_requests import given_up
 from millrace.kafka.group_settings import set_group_settings
 from millrace.kafka.internal_topics import committed_partitions, provision
-from millrace.kafka.offsets import group_offsets
 from millrace.kafka.resetter import set_offsets
 from millrace.manifest import StreamsApp, to_group_settings
 from millrace.plan import reset
@@ -153,15 +152,16 @@ class KafkaClusters:
             StreamsError: The brokers do not answer; says why and what to do.
         """
         with self._connected(app, credentials, patient=True) as (connection, config):
-            of, admin = config.application_id, connection.admin
+            of = config.application_id
+            group = connection.groups.of_group(of, LOOK_TIMEOUT_S)
+            attempts = connection.groups.of_group(attempts_group(of, backfill), LOOK_TIMEOUT_S)
             # These wait for transactions that were committed, but whose offsets the groups do not have yet: the first ones, too.
-            known = group_offsets(admin, of, timeout_s=LOOK_TIMEOUT_S)
-            asked = committed_partitions(plans, admin, LOOK_TIMEOUT_S) | known.keys()
-            group_offsets(admin, of, asked, LOOK_TIMEOUT_S)
-            if group_offsets(admin, attempts_group(of, backfill), asked or None, LOOK_TIMEOUT_S):
+            known = group.stable_offsets()
+            asked = committed_partitions(plans, connection.admin, LOOK_TIMEOUT_S) | known.keys()
+            group.stable_offsets(asked)
+            if attempts.stable_offsets(asked or None):
                 return "Everything"
-            positions = connection.groups.of_group(of, LOOK_TIMEOUT_S).positions()
-            return "Parts" if is_marked(positions, mark_of(backfill)) else "Nothing"
+            return "Parts" if is_marked(group.positions(), mark_of(backfill)) else "Nothing"
 
     def act(self, app: StreamsApp, credentials: Credentials, action: KafkaAction) -> None:
         """Change an application's topics or group. Idempotent.

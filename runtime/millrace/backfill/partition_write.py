@@ -25,7 +25,6 @@ from millrace.backfill.writer import Writer
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, TaskMigratedError
 from millrace.garbage import MANY_RECORDS, rarely_collected
-from millrace.kafka.clients import open_admin
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.plan.backfill_marks import are_marked
@@ -257,7 +256,7 @@ class ExecutorWrite:
             try:
                 confirm()
                 outputs = self._outputs if self._outputs is not None and target in self._outputs.targets else None
-                earlier = None if outputs is None else outputs.written(open_admin(clients.admin()), group, target)
+                earlier = None if outputs is None else outputs.written(group, target)
                 if earlier is not None:
                     written = Written(*target, earlier, 0, 0)
                 else:

@@ -154,25 +154,21 @@ class Publisher:
         """Give up what is not committed."""
         self._writer.close()
 
-    def has_handed_over(self, admin: AdminClient, group: GroupAdmin, read: Collection[TopicPartition]) -> bool:
+    def has_handed_over(self, group: GroupAdmin, read: Collection[TopicPartition]) -> bool:
         """Return whether an earlier attempt of this backfill has published everything.
 
         Args:
-            admin: client of the cluster.
             group: the application's.
             read: the partitions whose offsets the application commits.
         """
         if self._attempts_group is None:
             return False
-        return bool(settled_positions(admin, group, self._attempts_group, read))
+        return bool(settled_positions(group, self._attempts_group, read))
 
-    def ends_of_earlier(
-        self, admin: AdminClient, group: GroupAdmin, read: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int]:
+    def ends_of_earlier(self, group: GroupAdmin, read: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return where earlier attempts have fixed the ends of the history for this one, too; empty if none has.
 
         Args:
-            admin: client of the cluster.
             group: the application's.
             read: the partitions whose offsets the application commits.
 
@@ -180,7 +176,7 @@ class Publisher:
             ConfigError: they have computed something else, or the application has gone on since.
         """
         if self._attempt_of is not None:
-            self._begun = begun_outputs(admin, group, self._attempt_of, self._result, read)
+            self._begun = begun_outputs(group, self._attempt_of, self._result, read)
         return {partition: known.offset for partition, known in self._begun.items()}
 
     def publish(

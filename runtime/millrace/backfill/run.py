@@ -35,7 +35,6 @@ from millrace.kafka.clients import open_admin
 from millrace.kafka.connection_check import check_connection
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.internal_topics import committed_partitions, provision
-from millrace.kafka.offsets import group_offsets
 from millrace.plan.model import TopologyPlan
 from millrace.records import TopicPartition
 from millrace.topology import Topology
@@ -150,14 +149,14 @@ def run_backfill(
         if writes:
             publisher = stack.enter_context(Publisher(spec.settings, plan, spec.attempt_of, spec.outputs))
             read = committed_partitions([plan], admin)
-            if publisher.has_handed_over(admin, group, read):
+            if publisher.has_handed_over(group, read):
                 progress(Phase.SUCCEEDED, {})
                 return BackfillResult(plan, {}, notes=["An earlier attempt has handed over, so nothing was done again"])
             check_group_is_empty(group)
             # What the application has committed last may be pending where its group has no offsets yet.
-            group_offsets(admin, plan.application_id, read)
-            offsets = group_offsets(admin, plan.application_id)
-            earlier = publisher.ends_of_earlier(admin, group, read)
+            group.stable_offsets(read)
+            offsets = group.stable_offsets()
+            earlier = publisher.ends_of_earlier(group, read)
         until_ms = {source.topic: source.until_ms for source in spec.files}
         kafka = freeze(
             plan, spec.settings, admin, until_ms=until_ms, allow_missing=spec.allow_missing_history, ends=earlier

@@ -18,7 +18,6 @@ from zlib import crc32
 
 from millrace.errors import ConfigError
 from millrace.kafka.admin import may_read
-from millrace.kafka.offsets import group_offsets
 from millrace.plan.backfill_marks import mark_of, outputs_group
 from millrace.records import OffsetAndMetadata, TopicPartition
 
@@ -79,9 +78,9 @@ class SplitOutputs:
         """Return whether the group has what it commits first."""
         return positions.items() <= _positions(group, self.group_id).items()
 
-    def written(self, admin: AdminClient, group: GroupAdmin, target: TopicPartition) -> int | None:
+    def written(self, group: GroupAdmin, target: TopicPartition) -> int | None:
         """Return how many records of a partition are written, or None; once nobody else can write it any more."""
-        found = settled_positions(admin, group, self.group_id, [target]).get(target)
+        found = settled_positions(group, self.group_id, [target]).get(target)
         if found is None or _WRITTEN not in found.metadata:
             return None
         return int(found.metadata.rsplit(_WRITTEN, 1)[1])
@@ -128,13 +127,10 @@ def check_fitting(records: Mapping[TopicPartition, int], timeout_ms: int, writte
         )
 
 
-def begun_outputs(
-    admin: AdminClient, group: GroupAdmin, backfill: str, result: str, read: Collection[TopicPartition]
-) -> Positions:
+def begun_outputs(group: GroupAdmin, backfill: str, result: str, read: Collection[TopicPartition]) -> Positions:
     """Return what attempts of a backfill have committed about outputs in parts; the offsets are the ends of the history.
 
     Args:
-        admin: client of the cluster.
         group: the application's.
         backfill: what the attempts have in common.
         result: what is computed, as far as that is known.
@@ -143,7 +139,7 @@ def begun_outputs(
     Raises:
         ConfigError: they have computed something else, or the application has gone on since.
     """
-    found = settled_positions(admin, group, outputs_group(group.group_id, backfill), read)
+    found = settled_positions(group, outputs_group(group.group_id, backfill), read)
     if any(not known.metadata.startswith(f"{result} ") for known in found.values()):
         raise ConfigError(
             f"Backfill {backfill} has begun to write outputs of another topology, or with other options: go on with those. Or: "
@@ -173,18 +169,15 @@ def check_readable(admin: AdminClient, topics: Collection[str]) -> None:
         )
 
 
-def settled_positions(
-    admin: AdminClient, group: GroupAdmin, group_id: str, partitions: Collection[TopicPartition]
-) -> Positions:
+def settled_positions(group: GroupAdmin, group_id: str, partitions: Collection[TopicPartition]) -> Positions:
     """Return the offsets of a group of a backfill, once those that were committed in these partitions are there.
 
     Args:
-        admin: client of the cluster.
         group: administers a group of that cluster.
         group_id: the group.
         partitions: where offsets may be pending.
     """
-    group_offsets(admin, group_id, partitions or None, group.timeout_s)
+    group.of_group(group_id, group.timeout_s).stable_offsets(partitions or None)
     return _positions(group, group_id)
 
 

@@ -6,9 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from millrace.config import StreamsConfig
 from millrace.dev._readiness import quiet_admin
 from millrace.kafka.admin import all_topic_partitions
-from millrace.kafka.offsets import earliest_offsets, group_offsets, latest_offsets
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.group_admin import GroupAdmin
+from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.plan.model import TopologyPlan, changelog_topics, repartition_topics
 from millrace.records import TopicPartition
 
@@ -34,16 +37,19 @@ def topic_views(bootstrap_servers: str, plan: TopologyPlan) -> tuple[TopicView, 
 
     Raises:
         AuthorizationError: A topic or the group may not be described.
+        BrokerUnreachableError: No broker answered.
         StreamsTimeoutError: The brokers did not answer in time.
     """
     admin = quiet_admin(bootstrap_servers)
+    config = StreamsConfig.of({"application.id": plan.application_id, "bootstrap.servers": bootstrap_servers})
     existing = all_topic_partitions(admin)
     kinds = _kinds(plan, existing)
     partitions = [
         TopicPartition(name, number) for name in kinds if name in existing for number in range(existing[name])
     ]
     first, ends = earliest_offsets(admin, partitions), latest_offsets(admin, partitions)
-    committed = group_offsets(admin, plan.application_id)
+    with GroupAdmin(ClientSettings(config, "topics")) as group:
+        committed = group.stable_offsets()
 
     def view(name: str) -> TopicView:
         if name not in existing:

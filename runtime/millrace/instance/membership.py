@@ -293,7 +293,12 @@ class MembershipFactory:
         protocol = MemberProtocol(
             self._process_id, end_point=config.application_server, client_tags=config.prefixed("client.tag.")
         )
-        cluster = LeaderCluster(self._plan, self._admin, config, create_topics=may_create_topics(self._plan, config))
+
+        def committed_offsets(partitions: Collection[TopicPartition], timeout_s: float) -> Mapping[TopicPartition, int]:
+            return member.committed_offsets(partitions, timeout_s)
+
+        may_create = may_create_topics(self._plan, config)
+        cluster = LeaderCluster(self._plan, self._admin, config, committed_offsets, create_topics=may_create)
         assignment_config = AssignmentConfig.of(config)
         leader = GroupLeader(self._plan, self._process_id, cluster, assignment_config, assignor=self._assignor)
         member = GroupMember(

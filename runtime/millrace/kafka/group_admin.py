@@ -1,7 +1,8 @@
 """Administration of one consumer group from outside: its members and committed offsets.
 
-Uses kafka-python's admin client: librdkafka's cannot remove members, and reads past the end of the metadata strings of committed
-offsets, which every Streams application writes. Members themselves use `millrace.kafka.membership`.
+Uses kafka-python's admin client. librdkafka's (2.16) cannot remove members, reads past the end of the metadata strings of
+committed offsets, which every Streams application writes, and ends the process if the broker that it asks for offsets is not, or
+not yet, the group's coordinator. Members themselves use `millrace.kafka.membership`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final, Self, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.admin import KafkaAdminClient, MemberToRemove
+from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.structs import OffsetAndMetadata as ClientOffsetAndMetadata
 from kafka.structs import TopicPartition as ClientTopicPartition
 
@@ -41,6 +43,7 @@ _ALREADY_REMOVED: Final = (
     kafka_errors.FencedInstanceIdError,
 )
 _NOT_SERVED: Final = (kafka_errors.UnsupportedVersionError, kafka_errors.IncompatibleBrokerVersion)
+_FETCH_VERSIONS: Final = (8, 9)  # version 10 names topics by id
 _CODE: Final = re.compile(r"\[Error (-?\d+)\]")
 _Answer = TypeVar("_Answer")
 _Item = TypeVar("_Item")
@@ -222,6 +225,65 @@ class GroupAdmin:
             TopicPartition(partition.topic, partition.partition): OffsetAndMetadata(found.offset, found.metadata or "")
             for partition, found in answers[self.group_id].items()
             if found.offset >= 0
+        }
+
+    def stable_offsets(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Return the group's committed offsets once no transaction is pending on them (KIP-447).
+
+        Args:
+            partitions: Which ones; all that are known if not given. For a partition without a committed offset, brokers say that
+                one is pending only if they are asked for that partition: `millrace.kafka.internal_topics.committed_partitions`.
+
+        Raises:
+            AuthorizationError: The group may not be described.
+            StreamsTimeoutError: Its coordinator did not answer in time, or a transaction stays pending.
+            StreamsError: The coordinator refused.
+        """
+        if partitions is not None and not partitions:
+            return {}
+        found: dict[TopicPartition, int] = {}
+        wanted = partitions
+
+        def request() -> None:
+            nonlocal wanted
+            answer = self._client._manager.run(self._fetch_stable_offsets, wanted)  # noqa: SLF001
+            failed = {partition: part.error_code for partition, part in answer.items() if part.error_code}
+            found.update(
+                {
+                    partition: part.committed_offset
+                    for partition, part in answer.items()
+                    if partition not in failed and part.committed_offset >= 0
+                }
+            )
+            if failed:  # only these are asked for again: of many, one would always be pending
+                wanted = failed
+                raise kafka_errors.for_code(next(iter(failed.values())))
+
+        self._ask("read the offsets of", request)
+        return found
+
+    async def _fetch_stable_offsets(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, Any]:
+        """Ask the coordinator once, and return its answer for each partition."""
+        group = OffsetFetchRequest.OffsetFetchRequestGroup
+        topics: dict[str, list[int]] = {}
+        for topic, partition in partitions or ():
+            topics.setdefault(topic, []).append(partition)
+        item = group.OffsetFetchRequestTopics
+        asked = [item(name=name, partition_indexes=numbers) for name, numbers in topics.items()]
+        request = OffsetFetchRequest(
+            groups=[group(group_id=self.group_id, topics=None if partitions is None else asked)],
+            require_stable=True,
+            min_version=_FETCH_VERSIONS[0],
+            max_version=_FETCH_VERSIONS[1],
+        )
+        (node,) = (await self._client._find_coordinator_ids([self.group_id])).values()  # noqa: SLF001
+        (answer,) = (await self._client._manager.send(request, node_id=node)).groups  # noqa: SLF001
+        if answer.error_code:
+            raise kafka_errors.for_code(answer.error_code)
+        return {
+            TopicPartition(topic.name, part.partition_index): part
+            for topic in answer.topics
+            for part in topic.partitions
         }
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
@@ -30,7 +30,7 @@ from millrace.kafka.admin import (
     topic_configs,
     topic_partitions,
 )
-from millrace.kafka.offsets import group_offsets, latest_offsets
+from millrace.kafka.offsets import latest_offsets
 from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
 from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
 from millrace.records import TopicPartition
@@ -148,13 +148,14 @@ def provision(
 
 
 class LeaderCluster:
-    """What a group's leader asks of the cluster while it assigns: internal topics and offsets, over an admin client."""
+    """What a group's leader asks of the cluster while it assigns: internal topics and offsets."""
 
     def __init__(
         self,
         plan: TopologyPlan,
         admin: AdminClient,
         config: StreamsConfig,
+        committed_offsets: Callable[[Collection[TopicPartition], float], Mapping[TopicPartition, int]],
         *,
         create_topics: bool = True,
         offsets_timeout_s: float = 10.0,
@@ -165,12 +166,14 @@ class LeaderCluster:
             plan: What the application needs.
             admin: Client of the cluster.
             config: The application's settings.
+            committed_offsets: Returns the group's offsets of some partitions within a number of seconds.
             create_topics: Whether missing internal topics are created, or reported as missing.
             offsets_timeout_s: How long the leader waits for offsets; without them, tasks stay where they are.
         """
         self._plan = plan
         self._admin = admin
         self._config = config
+        self._committed_offsets = committed_offsets
         self._create_topics = create_topics
         self._offsets_timeout_s = offsets_timeout_s
 
@@ -182,10 +185,9 @@ class LeaderCluster:
         """Return the end offsets of changelog partitions."""
         return latest_offsets(self._admin, partitions, self._offsets_timeout_s)
 
-    def committed_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def committed_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the group's committed offsets."""
-        group = self._config.application_id
-        return group_offsets(self._admin, group, partitions, self._offsets_timeout_s)
+        return self._committed_offsets(partitions, self._offsets_timeout_s)
 
     def racks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, frozenset[str]]:
         """Return the racks of partitions' replicas, without partitions of which one replica's rack is not known."""

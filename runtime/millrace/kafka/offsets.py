@@ -1,6 +1,7 @@
-"""Offsets through the admin client: first and last ones of partitions, a group's committed ones, and purging up to one.
+"""Offsets through the admin client: first and last ones of partitions, and purging up to one.
 
-A member reads and commits its own group's offsets with its generation instead: `millrace.kafka.membership.offsets`.
+Those that a group has committed are read by its members (`millrace.kafka.membership.offsets`), and from outside by
+`millrace.kafka.group_admin`.
 """
 
 from __future__ import annotations
@@ -9,19 +10,17 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, IsolationLevel, KafkaError
+from confluent_kafka import OFFSET_INVALID, IsolationLevel
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, DeletedRecords, ListOffsetsResultInfo, OffsetSpec  # type: ignore[attr-defined]
 
 from millrace.deadline import Deadline
-from millrace.kafka.admin_requests import ask, ask_leaders, pause, request_timeout
+from millrace.kafka.admin_requests import ask_leaders, pause, request_timeout
 from millrace.records import TopicPartition
 
-__all__ = ["delete_records", "earliest_offsets", "group_offsets", "latest_offsets", "offsets_for_time"]
+__all__ = ["delete_records", "earliest_offsets", "latest_offsets", "offsets_for_time"]
 
 _SPEC: Any = OffsetSpec  # its factories carry no types
-_NO_GROUP: Mapping[int, Any] = {KafkaError.GROUP_ID_NOT_FOUND: None}
-"""What a coordinator says of a group that does not exist, or is one of the streams protocol."""
 
 
 def earliest_offsets(
@@ -109,47 +108,3 @@ def delete_records(admin: AdminClient, offsets: Mapping[TopicPartition, int], ti
         return admin.delete_records(limits, request_timeout=request_timeout(deadline))
 
     ask_leaders("delete records of", request, offsets, timeout_s, admin)
-
-
-def group_offsets(
-    admin: AdminClient, group_id: str, partitions: Collection[TopicPartition] | None = None, timeout_s: float = 30.0
-) -> dict[TopicPartition, int]:
-    """Return a group's committed offsets once no transaction is pending on them; for clients that are not its members.
-
-    For a partition without a committed offset, brokers say that one is pending only if they are asked for that partition. So give
-    the partitions if that matters: `millrace.kafka.internal_topics.committed_partitions`.
-
-    Without the metadata strings, as librdkafka's admin client reads past their end. Members read them with
-    `GroupMember.ask_committed`.
-
-    Raises:
-        AuthorizationError: The group may not be described.
-        StreamsTimeoutError: The coordinator did not answer in time, or a transaction stays pending.
-    """
-    if partitions is not None and not partitions:
-        return {}
-    deadline, what = Deadline(timeout_s), "read the offsets of group"
-    wanted = None if partitions is None else [ClientTopicPartition(*partition) for partition in partitions]
-
-    def describe(groups: Collection[str]) -> Mapping[str, Future[Any]]:
-        return admin.describe_consumer_groups(list(groups), request_timeout=request_timeout(deadline))
-
-    def request(groups: Collection[str]) -> Mapping[str, Future[ConsumerGroupTopicPartitions]]:
-        # Asked for offsets, a broker that is not the coordinator, or not yet, makes librdkafka (2.16) end the process. So the
-        # coordinator has to answer something else first.
-        ask("find the coordinator of group", describe, groups, deadline.left_s(at_least=0.1), _NO_GROUP)
-        requests = [ConsumerGroupTopicPartitions(group, wanted) for group in groups]
-        return admin.list_consumer_group_offsets(
-            requests, require_stable=True, request_timeout=request_timeout(deadline)
-        )
-
-    found: dict[TopicPartition, int] = {}
-    while True:
-        answer = ask(what, request, [group_id], deadline.left_s(at_least=0.1))[group_id].topic_partitions or ()
-        found |= {TopicPartition(tp.topic, tp.partition): tp.offset for tp in answer if not tp.error and tp.offset >= 0}
-        # Such an error is that of a partition, not of the whole answer.
-        pending = [tp for tp in answer if tp.error and tp.error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT]
-        if not pending:
-            return found
-        pause(deadline, f"{what} {group_id}", pending[0].error)
-        wanted = [ClientTopicPartition(tp.topic, tp.partition) for tp in pending]

@@ -11,6 +11,7 @@ import kafka.errors as kafka_errors
 from millrace.assignment.protocol import GroupEvent
 from millrace.deadline import Deadline
 from millrace.errors import StreamsError
+from millrace.kafka.admin_requests import given_up
 from millrace.kafka.client_settings import ClientSettings, MembershipSettings
 from millrace.kafka.client_supplier import client_supplier
 from millrace.kafka.connection import Connection
@@ -162,6 +163,20 @@ class BaseMember(ABC):
         committed = CommittedOffsets(partitions)
         self._connection.start(self._offsets.fetch, committed, timeout_s).add_errback(committed.fail)
         return committed
+
+    def committed_offsets(
+        self, partitions: Collection[TopicPartition], timeout_s: float = 60.0
+    ) -> dict[TopicPartition, int]:
+        """Wait for the group's committed offsets; partitions without one are left out.
+
+        Raises:
+            AuthorizationError: A topic or the group may not be read.
+            StreamsTimeoutError: The coordinator did not answer in time, or a transaction stayed open.
+            StreamsError: The broker refused permanently.
+        """
+        committed = CommittedOffsets(partitions)
+        self._connection.run_unless(given_up, self._offsets.fetch, committed, timeout_s)
+        return {partition: position.offset for partition, position in (committed.of(partitions) or {}).items()}
 
     @abstractmethod
     def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float = 60.0) -> None:

@@ -58,41 +58,6 @@ class SimulatedAdmin:
 
         return self._each("delete_records", wanted, delete)
 
-    def describe_consumer_groups(self, groups: Iterable[str], **_settings: object) -> dict[str, Future[None]]:
-        """Return that the coordinator answers: it is where the offsets are asked for."""
-        answered: dict[str, Future[None]] = {}
-        for group in groups:
-            answered[group] = Future()
-            answered[group].set_result(None)
-        return answered
-
-    def list_consumer_group_offsets(
-        self, wanted: Iterable[Any], **_settings: object
-    ) -> dict[str, Future[SimpleNamespace]]:
-        """Return the committed offsets of groups; a pending transaction makes the request fail for now."""
-        group = self._world.group
-
-        def read(request: Any) -> SimpleNamespace:
-            given = request.topic_partitions or [ClientTopicPartition(*partition) for partition in group.committed]
-            answers = []
-            for item in given:
-                partition = TopicPartition(item.topic, item.partition)
-                if group.pending(partition):
-                    raise RefusedError(KafkaError.UNSTABLE_OFFSET_COMMIT)
-                known = group.committed.get(partition)
-                answers.append(
-                    SimpleNamespace(
-                        topic=item.topic,
-                        partition=item.partition,
-                        error=None,
-                        offset=-1 if known is None else known.offset,
-                    )
-                )
-            return SimpleNamespace(topic_partitions=answers)
-
-        requests = {request.group_id: request for request in wanted}
-        return self._each("group_offsets", requests, lambda name: read(requests[name]))
-
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> SimpleNamespace:
         """Return the cluster's metadata."""
         del timeout
