@@ -89,17 +89,19 @@ def test_partitions_that_are_pending_in_turn(kafka, topic_factory):
             ours.abort_transaction()
             break
     thread.join(60)
+    assert round_ < 60
     assert [answer.keys() for answer in found] == [set(partitions)]
 
 
 @pytest.mark.slow
-def test_a_coordinator_that_moves_all_the_time(own_kafka):
-    """Whoever asks it for offsets gets them when it is found again, in this process as in any other."""
+def test_a_coordinator_that_moves(own_kafka):
+    """It is looked for again whenever another broker answers, or none: by whoever asks meanwhile, and later."""
     kafka = own_kafka(brokers=3, config={"offsets.topic.replication.factor": "3"})
     kafka.create_topics("in")
     partition = TopicPartition("in", 0)
-    with group_admin(kafka, "app", 120.0) as group:
+    with group_admin(kafka, "app", 120.0) as group, group_admin(kafka, "app", 10.0) as later:
         group.commit({partition: 5})
+        assert later.describe().state == "Empty"
         answers, problems, done = [], [], threading.Event()
 
         def read():
@@ -117,6 +119,9 @@ def test_a_coordinator_that_moves_all_the_time(own_kafka):
             before = len(answers)
             kafka.restart_broker(broker)
             wait_until(lambda before=before: problems or len(answers) > before + 20, "answers", 120)
+            assert problems == []
+            assert later.describe().state == "Empty"
+            assert later.positions().keys() == {partition}
         done.set()
         for reader in readers:
             reader.join(150)

@@ -256,8 +256,11 @@ def test_committed_waits_for_an_open_transaction(group, kafka, caplog):
     with pytest.raises(StreamsTimeoutError, match="UNSTABLE_OFFSET_COMMIT"):
         committed(member, [group.tp(0)], timeout_s=0.5)
     assert [record.levelname for record in caplog.records if "UNSTABLE_OFFSET_COMMIT" in record.message] == ["INFO"]
+    with pytest.raises(StreamsTimeoutError, match="UNSTABLE_OFFSET_COMMIT"):
+        member.committed_offsets([group.tp(0), group.tp(1)], 0.5)
     producer.commit_transaction(60)
     assert committed(member, [group.tp(0)]) == {group.tp(0): OffsetAndMetadata(5)}
+    assert member.committed_offsets([group.tp(0), group.tp(1)]) == {group.tp(0): 5}
 
 
 def test_a_member_that_does_not_poll_leaves_and_its_partitions_move(group):

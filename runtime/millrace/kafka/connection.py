@@ -1,9 +1,9 @@
 """kafka-python's networking, with one IO thread and one connection manager for each `Connection`.
 
 Only group membership and administration use it: librdkafka has no custom assignors and cannot remove members. These are internals
-of kafka-python 3.0.12, which is why that release is pinned; only this module, `connection_check` and `membership.coordinator`
-know them. Each group member has its own manager: a broker answers one request per connection at a time, and answers a JoinGroup
-only after the whole group has joined.
+of kafka-python 3.0.12, which is why that release is pinned; only this module, `connection_check`, `group_admin` and
+`membership.coordinator` know them. Each group member has its own manager: a broker answers one request per connection at a time,
+and answers a JoinGroup only after the whole group has joined.
 """
 
 from __future__ import annotations

@@ -5,26 +5,29 @@ committed offsets, which every Streams application writes, and ends the process 
 not yet, the group's coordinator. Members themselves use `millrace.kafka.membership`.
 """
 
+# ruff: noqa: SLF001 (these requests have a time limit of their own, and the library's public methods have none)
 from __future__ import annotations
 
 import copy
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.admin import KafkaAdminClient, MemberToRemove
 from kafka.protocol.consumer import OffsetFetchRequest
+from kafka.protocol.metadata import CoordinatorType
 from kafka.structs import OffsetAndMetadata as ClientOffsetAndMetadata
 from kafka.structs import TopicPartition as ClientTopicPartition
 
 from millrace.config import GroupProtocol
 from millrace.deadline import Deadline
 from millrace.errors import AuthorizationError, BrokerUnreachableError, StreamsError
-from millrace.kafka.admin_requests import pause
+from millrace.kafka.admin_requests import pause, request_timeout
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import open_network, quiet_library
 from millrace.kafka.streams_messages import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
@@ -43,6 +46,8 @@ _ALREADY_REMOVED: Final = (
     kafka_errors.FencedInstanceIdError,
 )
 _NOT_SERVED: Final = (kafka_errors.UnsupportedVersionError, kafka_errors.IncompatibleBrokerVersion)
+_SHORTEST_ATTEMPT_S: Final = 1.0
+"""How long the last attempt may take, even if the deadline is nearer: its answer says more than that there was none."""
 _FETCH_VERSIONS: Final = (8, 9)  # version 10 names topics by id
 _CODE: Final = re.compile(r"\[Error (-?\d+)\]")
 _Answer = TypeVar("_Answer")
@@ -87,6 +92,7 @@ class GroupAdmin:
             network.close()
             servers = ",".join(settings.config.bootstrap_servers)
             raise BrokerUnreachableError(f"No broker of bootstrap.servers={servers} answered: {error}") from error
+        self._manager = self._client._manager
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -112,17 +118,15 @@ class GroupAdmin:
             StreamsTimeoutError: Its coordinator did not answer in time.
         """
 
-        def request() -> dict[str, Any]:
-            found: dict[str, Any] = self._client.describe_groups([self.group_id])[self.group_id]
+        async def request() -> dict[str, Any]:
+            found: dict[str, Any] = (await self._client._async_describe_groups([self.group_id]))[self.group_id]
             if found["group_state"] != "Dead" and (code := _CODE.match(found["error"] or "")):
                 raise kafka_errors.for_code(int(code[1]))
             return found
 
         described = self._ask("describe", request)
         if described["group_state"] == "Dead":
-            run = self._client._manager.run  # noqa: SLF001
-            streams_group: DescribedGroup = self._ask("describe", lambda: run(self._describe_streams_group))
-            return streams_group
+            return self._ask("describe", self._describe_streams_group)
         members = (
             ActiveMember(item["member_id"], item["group_instance_id"], item["client_id"], item["client_host"])
             for item in described["members"]
@@ -141,9 +145,9 @@ class GroupAdmin:
         return DescribedGroup(found.group_state, tuple(members), GroupProtocol.STREAMS)
 
     async def _request_streams_group(self) -> Any:
-        (node,) = (await self._client._find_coordinator_ids([self.group_id])).values()  # noqa: SLF001
+        (node,) = (await self._client._find_coordinator_ids([self.group_id])).values()
         request = StreamsGroupDescribeRequest(group_ids=[self.group_id], include_authorized_operations=False)
-        (found,) = (await self._client._manager.send(request, node_id=node)).groups  # noqa: SLF001
+        (found,) = (await self._manager.send(request, node_id=node)).groups
         if found.error_code:
             raise kafka_errors.for_code(found.error_code)
         return found
@@ -165,9 +169,7 @@ class GroupAdmin:
                 return False
             return True
 
-        run = self._client._manager.run  # noqa: SLF001
-        served: bool = self._ask("describe", lambda: run(request))
-        return served
+        return self._ask("describe", request)
 
     def members(self) -> tuple[ActiveMember, ...]:
         """Return the group's active members; empty if there is no such group.
@@ -188,13 +190,14 @@ class GroupAdmin:
         leaving = [
             MemberToRemove(member_id=member.member_id, group_instance_id=member.instance_id) for member in members
         ]
-        answers = self._ask(
-            "remove members from", lambda: _settled(self._client.remove_group_members(self.group_id, leaving))
-        )
+
+        async def request() -> Mapping[str, type[kafka_errors.KafkaError]]:
+            return _settled(await self._client._async_remove_group_members(self.group_id, leaving))
+
+        answers = self._ask("remove members from", request)
         self._check("remove", {who: error for who, error in answers.items() if error not in _ALREADY_REMOVED})
         if any(error is not kafka_errors.NoError for error in answers.values()):
-            run = self._client._manager.run  # noqa: SLF001
-            self._ask("remove members from", lambda: run(self._remove_from_streams_group, members))
+            self._ask("remove members from", partial(self._remove_from_streams_group, members))
 
     async def _remove_from_streams_group(self, members: Collection[ActiveMember]) -> None:
         """Leave on behalf of members, whom LeaveGroup does not find in a group with the streams protocol."""
@@ -204,8 +207,8 @@ class GroupAdmin:
                 request = StreamsGroupHeartbeatRequest(
                     group_id=self.group_id, member_id=member.member_id, member_epoch=-1, endpoint_information_epoch=-1
                 )
-                (node,) = (await self._client._find_coordinator_ids([self.group_id])).values()  # noqa: SLF001
-                error = kafka_errors.for_code((await self._client._manager.send(request, node_id=node)).error_code)  # noqa: SLF001
+                (node,) = (await self._client._find_coordinator_ids([self.group_id])).values()
+                error = kafka_errors.for_code((await self._manager.send(request, node_id=node)).error_code)
                 if error not in _ALREADY_REMOVED:
                     raise error
 
@@ -220,7 +223,8 @@ class GroupAdmin:
             AuthorizationError: The group may not be described.
             StreamsTimeoutError: Its coordinator did not answer in time.
         """
-        answers = self._ask("read the offsets of", lambda: self._client.list_group_offsets({self.group_id: None}))
+        request = partial(self._client._async_list_group_offsets, {self.group_id: None})
+        answers: Mapping[str, Mapping[Any, Any]] = self._ask("read the offsets of", request)
         return {
             TopicPartition(partition.topic, partition.partition): OffsetAndMetadata(found.offset, found.metadata or "")
             for partition, found in answers[self.group_id].items()
@@ -242,25 +246,24 @@ class GroupAdmin:
         if partitions is not None and not partitions:
             return {}
         found: dict[TopicPartition, int] = {}
-        wanted = partitions
-
-        def request() -> None:
-            nonlocal wanted
-            answer = self._client._manager.run(self._fetch_stable_offsets, wanted)  # noqa: SLF001
-            failed = {partition: part.error_code for partition, part in answer.items() if part.error_code}
-            found.update(
-                {
-                    partition: part.committed_offset
-                    for partition, part in answer.items()
-                    if partition not in failed and part.committed_offset >= 0
-                }
-            )
-            if failed:  # only these are asked for again: of many, one would always be pending
-                wanted = failed
-                raise kafka_errors.for_code(next(iter(failed.values())))
-
-        self._ask("read the offsets of", request)
-        return found
+        what, deadline = "read the offsets of", Deadline(self.timeout_s)
+        while True:
+            answer = self._ask(what, partial(self._fetch_stable_offsets, partitions), deadline)
+            found |= {
+                partition: part.committed_offset
+                for partition, part in answer.items()
+                if not part.error_code and part.committed_offset >= 0
+            }
+            failed = {
+                partition: kafka_errors.for_code(part.error_code)
+                for partition, part in answer.items()
+                if part.error_code
+            }
+            if not failed:
+                return found
+            self._check("read the offset of", {tp: error for tp, error in failed.items() if not error.retriable})
+            pause(deadline, f"{what} group {self.group_id}", next(iter(failed.values())).__name__)
+            partitions = failed  # only these: of many, one would always be pending
 
     async def _fetch_stable_offsets(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, Any]:
         """Ask the coordinator once, and return its answer for each partition."""
@@ -276,8 +279,8 @@ class GroupAdmin:
             min_version=_FETCH_VERSIONS[0],
             max_version=_FETCH_VERSIONS[1],
         )
-        (node,) = (await self._client._find_coordinator_ids([self.group_id])).values()  # noqa: SLF001
-        (answer,) = (await self._client._manager.send(request, node_id=node)).groups  # noqa: SLF001
+        (node,) = (await self._client._find_coordinator_ids([self.group_id])).values()
+        (answer,) = (await self._manager.send(request, node_id=node)).groups
         if answer.error_code:
             raise kafka_errors.for_code(answer.error_code)
         return {
@@ -296,26 +299,45 @@ class GroupAdmin:
         if not offsets:
             return
         given = {ClientTopicPartition(*tp): ClientOffsetAndMetadata(offset, "", -1) for tp, offset in offsets.items()}
-        answers = self._ask(
-            "set the offsets of", lambda: _settled(self._client.alter_group_offsets(self.group_id, given))
-        )
+
+        async def request() -> Mapping[ClientTopicPartition, type[kafka_errors.KafkaError]]:
+            return _settled(await self._client._async_alter_group_offsets(self.group_id, given))
+
+        answers = self._ask("set the offsets of", request)
         self._check(
             "set the offset of", {tp: error for tp, error in answers.items() if error is not kafka_errors.NoError}
         )
 
-    def _ask(self, what: str, request: Callable[[], _Answer]) -> _Answer:
-        deadline = Deadline(self.timeout_s)
+    def _ask(self, what: str, request: Callable[[], Awaitable[_Answer]], deadline: Deadline | None = None) -> _Answer:
+        """Send a request until it is answered; one that takes too long is sent again, perhaps to another coordinator."""
+        deadline = deadline or Deadline(self.timeout_s)
+
+        async def attempt() -> _Answer:
+            answer = self._manager.call_soon(request)
+            limit_s = max(request_timeout(deadline), _SHORTEST_ATTEMPT_S)
+            answered: _Answer = await self._manager.wait_for(answer, limit_s * 1000)
+            return answered
+
         while True:
             try:
-                return request()
+                return self._run(attempt)
             except _FORBIDDEN as error:
                 raise AuthorizationError(
                     f"The principal may not {what} group {self.group_id}: {error}; grant it with an ACL"
                 ) from error
             except kafka_errors.KafkaError as error:
-                if not error.retriable:
+                # The library remembers where the coordinator was, and never looks for it again by itself.
+                self._manager.cluster._coordinators.pop((CoordinatorType.GROUP, self.group_id), None)
+                if not error.retriable and not isinstance(error, kafka_errors.UnknownBrokerIdError):
                     raise StreamsError(f"The brokers refused to {what} group {self.group_id}: {error}") from error
                 pause(deadline, f"{what} group {self.group_id}", error)
+
+    def _run(self, attempt: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        try:
+            answer: _Answer = self._manager.run(attempt)
+        except (OSError, RuntimeError) as error:  # from the transport, or a closed selector
+            raise kafka_errors.KafkaConnectionError(str(error)) from error
+        return answer
 
     def _check(self, what: str, refused: Mapping[_Item, type[Exception]]) -> None:
         if not refused:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from typing import Final
 
 import kafka.errors as kafka_errors
 
@@ -24,6 +25,9 @@ from millrace.records import OffsetAndMetadata, TopicPartition
 __all__ = ["BaseMember"]
 
 log = logging.getLogger("millrace.kafka.membership")
+
+_MESSAGE_S: Final = 1.0
+"""How much longer to wait for the error that says what the coordinator's last answer was."""
 
 
 class BaseMember(ABC):
@@ -174,8 +178,9 @@ class BaseMember(ABC):
             StreamsTimeoutError: The coordinator did not answer in time, or a transaction stayed open.
             StreamsError: The broker refused permanently.
         """
-        committed = CommittedOffsets(partitions)
-        self._connection.run_unless(given_up, self._offsets.fetch, committed, timeout_s)
+        committed, deadline = CommittedOffsets(partitions), Deadline(timeout_s + _MESSAGE_S)
+        # A request that is not answered takes its own, longer time.
+        self._connection.run_unless(lambda: given_up() or deadline.passed, self._offsets.fetch, committed, timeout_s)
         return {partition: position.offset for partition, position in (committed.of(partitions) or {}).items()}
 
     @abstractmethod
