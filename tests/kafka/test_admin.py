@@ -9,7 +9,7 @@ from tests.kafka.support import Group
 from millrace.config import StreamsConfig
 from millrace.dev._ports import free_ports
 from millrace.errors import ActiveGroupError, BrokerUnreachableError, StreamsTimeoutError
-from millrace.kafka.admin import delete_group, delete_topics, describe_cluster, describe_topics, group_names
+from millrace.kafka.admin import delete_topics, describe_cluster, describe_topics, group_names
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import latest_offsets
@@ -56,12 +56,12 @@ def test_a_group_with_members_is_not_deleted(kafka, topic_factory):
             group.settle()
             assert (asked.describe().state, len(asked.describe().members)) == ("Stable", 1)
             with pytest.raises(ActiveGroupError, match=group.application_id):
-                delete_group(admin, group.application_id)
+                asked.delete()
         finally:
             group.close()
         assert asked.members() == ()
-        delete_group(admin, group.application_id)
-        delete_group(admin, group.application_id)
+        asked.delete()
+        asked.delete()
         assert group.application_id not in group_names(admin)
         assert asked.of_group("another", 5.0).describe().state == "Dead"
 
@@ -80,11 +80,12 @@ def test_requests_end_by_their_deadline(own_kafka):
     kafka.create_topics("t")
     admin = kafka.admin()
     assert describe_topics(admin, ["t"]).keys() == {"t"}
-    with GroupAdmin(settings_for(kafka.bootstrap_servers, "app"), 3.0) as group:
-        group.of_group("app", 60.0).describe()  # which may have to wait for a coordinator
+    with GroupAdmin(settings_for(kafka.bootstrap_servers, "app"), 60.0) as group:
+        group.describe()  # which may have to wait for a coordinator
         kafka.pause()
         for ask in (
-            group.describe,
+            group.of_group("app", 3.0).describe,
+            group.of_group("app", 3.0).stable_offsets,
             lambda: describe_topics(admin, ["t"], 1.0),
             lambda: describe_cluster(admin, 1.0),
             lambda: latest_offsets(admin, [TopicPartition("t", 0)], 1.0),

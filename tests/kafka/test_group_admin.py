@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 
 import pytest
 from confluent_kafka import Producer
@@ -46,8 +47,8 @@ def test_offsets_are_those_after_the_pending_transaction(kafka, topic_factory):
     producer.begin_transaction()
     send_offsets(producer, topic, {partitions[1]: 9})
     for asked in (None, partitions):
-        with group_admin(kafka, topic, 2.0) as group, pytest.raises(StreamsTimeoutError, match="UnstableOffsetCommit"):
-            group.stable_offsets(asked)
+        with group_admin(kafka, topic) as group, pytest.raises(StreamsTimeoutError, match="UnstableOffsetCommit"):
+            group.of_group(topic, 2.0).stable_offsets(asked)
     producer.commit_transaction()
     assert committed(kafka, topic) == {partitions[0]: 5, partitions[1]: 9}
 
@@ -59,8 +60,8 @@ def test_a_pending_offset_where_a_group_has_none_is_waited_for_if_it_is_asked_fo
     producer.begin_transaction()
     send_offsets(producer, group_id, {partition: 9})
     assert committed(kafka, group_id) == committed(kafka, group_id, []) == {}
-    with group_admin(kafka, group_id, 2.0) as group, pytest.raises(StreamsTimeoutError, match="UnstableOffsetCommit"):
-        group.stable_offsets([partition])
+    with group_admin(kafka, group_id) as group, pytest.raises(StreamsTimeoutError, match="UnstableOffsetCommit"):
+        group.of_group(group_id, 2.0).stable_offsets([partition])
     producer.commit_transaction()
     assert committed(kafka, group_id, [partition]) == {partition: 9}
 
@@ -99,7 +100,7 @@ def test_a_coordinator_that_moves(own_kafka):
     kafka = own_kafka(brokers=3, config={"offsets.topic.replication.factor": "3"})
     kafka.create_topics("in")
     partition = TopicPartition("in", 0)
-    with group_admin(kafka, "app", 120.0) as group, group_admin(kafka, "app", 10.0) as later:
+    with group_admin(kafka, "app", 120.0) as group, group_admin(kafka, "app", 60.0) as later:
         group.commit({partition: 5})
         assert later.describe().state == "Empty"
         answers, problems, done = [], [], threading.Event()
@@ -108,6 +109,7 @@ def test_a_coordinator_that_moves(own_kafka):
             while not done.is_set():
                 try:
                     answers.append(group.stable_offsets([partition]))
+                    time.sleep(0.01)
                 except Exception as error:
                     problems.append(error)
                     return
@@ -116,8 +118,8 @@ def test_a_coordinator_that_moves(own_kafka):
         for reader in readers:
             reader.start()
         for broker in (1, 2, 3):
-            before = len(answers)
             kafka.restart_broker(broker)
+            before = len(answers)
             wait_until(lambda before=before: problems or len(answers) > before + 20, "answers", 120)
             assert problems == []
             assert later.describe().state == "Empty"
@@ -125,5 +127,6 @@ def test_a_coordinator_that_moves(own_kafka):
         done.set()
         for reader in readers:
             reader.join(150)
+        assert not any(reader.is_alive() for reader in readers)
     assert problems == []
     assert all(answer == {partition: 5} for answer in answers)

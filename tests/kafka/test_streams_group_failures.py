@@ -14,6 +14,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from kafka.errors import KafkaTimeoutError
+from tests.committed import group_admin
 from tests.kafka.support import StreamsGroup, committed, create_acl, set_group
 from tests.operator.kafka.certificates import Authority
 
@@ -21,7 +22,7 @@ from millrace.assignment.protocol import Assigned, Lost
 from millrace.dev._ports import free_ports
 from millrace.dev.kafka import SaslPlain
 from millrace.errors import AuthorizationError, TaskMigratedError
-from millrace.kafka.admin import delete_group, delete_topics
+from millrace.kafka.admin import delete_topics
 from millrace.kafka.membership.state import MemberState
 from millrace.kafka.membership.streams_state import MISSING_INTERNAL_TOPICS, MISSING_SOURCE_TOPICS
 from millrace.kafka.streams_messages import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
@@ -389,7 +390,8 @@ def test_a_group_that_is_deleted_beneath_its_member_starts_again(group, kafka):
     member.commit_offsets({group.tp(0): OffsetAndMetadata(3)})
     epoch = member.generation
     member._connection.run(member._heartbeats.leave, 10_000)  # without the member's knowledge
-    delete_group(kafka.admin(), group.application_id)
+    with group_admin(kafka, group.application_id) as admin:
+        admin.delete()
     group.until(lambda: group.of("a", Lost))
     group.settle()
     assert len(group.of("a", Assigned)) == 2

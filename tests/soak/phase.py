@@ -25,6 +25,7 @@ from tests.soak.states import compare_states, read_changelogs
 from tests.soak.topology import INPUTS, OUTPUTS, PARTITIONS, topic
 
 from millrace.dev.kafka import EmbeddedKafka
+from millrace.errors import StreamsError
 from millrace.records import TopicPartition
 
 _log = logging.getLogger("soak")
@@ -380,5 +381,5 @@ def _answered(question: Callable[[], object]) -> object:
     """Return the brokers' answer, or nothing while they have none."""
     try:
         return question()
-    except (KafkaException, TimeoutError):
+    except (KafkaException, StreamsError, TimeoutError):
         return None

@@ -22,7 +22,7 @@ from millrace.errors import (
     UnsupportedFeatureError,
 )
 from millrace.kafka import resetter
-from millrace.kafka.admin import delete_group, delete_topics
+from millrace.kafka.admin import delete_topics
 from millrace.kafka.admin_requests import given_up
 from millrace.kafka.group_settings import set_group_settings
 from millrace.kafka.internal_topics import committed_partitions, provision
@@ -256,7 +256,7 @@ def perform(connection: AdminConnection, config: StreamsConfig, action: KafkaAct
             of = config.application_id
             groups = [of] if backfill is None else [outputs_group(of, backfill), attempts_group(of, backfill)]
             for group_id in groups:
-                delete_group(connection.admin, group_id, ACTION_TIMEOUT_S)
+                connection.groups.of_group(group_id, ACTION_TIMEOUT_S).delete()
                 log.info("Deleted group %s", group_id)
 
 

@@ -23,7 +23,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from millrace.deadline import Deadline
-from millrace.errors import ActiveGroupError
 from millrace.kafka.admin_requests import FORBIDDEN, REQUEST_TIMEOUT_S, ask, forbidden, pause, request_timeout
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "all_topic_partitions",
     "appears_on_demand",
     "create_topics",
-    "delete_group",
     "delete_topics",
     "describe_cluster",
     "describe_topics",
@@ -213,24 +211,6 @@ def group_names(admin: AdminClient, timeout_s: float = 30.0) -> frozenset[str]:
             if not listed.errors:
                 return frozenset(group.group_id for group in listed.valid)
             pause(deadline, "list all groups", listed.errors[0])  # a broker did not answer, so its groups are missing
-
-
-def delete_group(admin: AdminClient, group_id: str, timeout_s: float = 30.0) -> None:
-    """Delete a group with its committed offsets; idempotent: succeeds if the group does not exist.
-
-    Raises:
-        ActiveGroupError: It has members.
-        AuthorizationError: The group may not be deleted.
-        StreamsTimeoutError: Its coordinator did not answer in time.
-    """
-    deadline = Deadline(timeout_s)
-
-    def request(groups: Collection[str]) -> Mapping[str, Future[str | None]]:
-        return admin.delete_consumer_groups(list(groups), request_timeout=request_timeout(deadline))
-
-    answers = {KafkaError.GROUP_ID_NOT_FOUND: None, KafkaError.NON_EMPTY_GROUP: "members"}
-    if ask("delete group", request, [group_id], timeout_s, final=answers)[group_id] == "members":
-        raise ActiveGroupError(f"Group {group_id} cannot be deleted because it has active members: stop them first")
 
 
 def topic_configs(admin: AdminClient, topics: Collection[str], timeout_s: float = 30.0) -> dict[str, dict[str, str]]:

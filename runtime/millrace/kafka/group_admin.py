@@ -19,6 +19,7 @@ from typing import Any, Final, Self, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.admin import KafkaAdminClient, MemberToRemove
+from kafka.protocol.admin import DeleteGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import CoordinatorType
 from kafka.structs import OffsetAndMetadata as ClientOffsetAndMetadata
@@ -26,7 +27,7 @@ from kafka.structs import TopicPartition as ClientTopicPartition
 
 from millrace.config import GroupProtocol
 from millrace.deadline import Deadline
-from millrace.errors import AuthorizationError, BrokerUnreachableError, StreamsError
+from millrace.errors import ActiveGroupError, AuthorizationError, BrokerUnreachableError, StreamsError
 from millrace.kafka.admin_requests import pause, request_timeout
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import open_network, quiet_library
@@ -49,6 +50,7 @@ _NOT_SERVED: Final = (kafka_errors.UnsupportedVersionError, kafka_errors.Incompa
 _SHORTEST_ATTEMPT_S: Final = 1.0
 """How long the last attempt may take, even if the deadline is nearer: its answer says more than that there was none."""
 _FETCH_VERSIONS: Final = (8, 9)  # version 10 names topics by id
+_GONE: Final = kafka_errors.UnknownBrokerIdError
 _CODE: Final = re.compile(r"\[Error (-?\d+)\]")
 _Answer = TypeVar("_Answer")
 _Item = TypeVar("_Item")
@@ -118,8 +120,8 @@ class GroupAdmin:
             StreamsTimeoutError: Its coordinator did not answer in time.
         """
 
-        async def request() -> dict[str, Any]:
-            found: dict[str, Any] = (await self._client._async_describe_groups([self.group_id]))[self.group_id]
+        async def request(node: int) -> dict[str, Any]:
+            found: dict[str, Any] = (await self._client._async_describe_groups([self.group_id], node))[self.group_id]
             if found["group_state"] != "Dead" and (code := _CODE.match(found["error"] or "")):
                 raise kafka_errors.for_code(int(code[1]))
             return found
@@ -133,10 +135,10 @@ class GroupAdmin:
         )
         return DescribedGroup(described["group_state"], tuple(members))
 
-    async def _describe_streams_group(self) -> DescribedGroup:
+    async def _describe_streams_group(self, node: int) -> DescribedGroup:
         """Describe a group with the streams protocol, which DescribeGroups does not know; Dead if there is none."""
         try:
-            found = await self._request_streams_group()
+            found = await self._request_streams_group(node)
         except (kafka_errors.GroupIdNotFoundError, *_NOT_SERVED):
             return DescribedGroup("Dead")
         members = (
@@ -144,8 +146,7 @@ class GroupAdmin:
         )
         return DescribedGroup(found.group_state, tuple(members), GroupProtocol.STREAMS)
 
-    async def _request_streams_group(self) -> Any:
-        (node,) = (await self._client._find_coordinator_ids([self.group_id])).values()
+    async def _request_streams_group(self, node: int) -> Any:
         request = StreamsGroupDescribeRequest(group_ids=[self.group_id], include_authorized_operations=False)
         (found,) = (await self._manager.send(request, node_id=node)).groups
         if found.error_code:
@@ -160,9 +161,9 @@ class GroupAdmin:
             StreamsTimeoutError: Its coordinator did not answer in time.
         """
 
-        async def request() -> bool:
+        async def request(node: int) -> bool:
             try:
-                await self._request_streams_group()
+                await self._request_streams_group(node)
             except kafka_errors.GroupIdNotFoundError:
                 return True
             except _NOT_SERVED:
@@ -191,23 +192,22 @@ class GroupAdmin:
             MemberToRemove(member_id=member.member_id, group_instance_id=member.instance_id) for member in members
         ]
 
-        async def request() -> Mapping[str, type[kafka_errors.KafkaError]]:
-            return _settled(await self._client._async_remove_group_members(self.group_id, leaving))
+        async def request(node: int) -> Mapping[str, type[kafka_errors.KafkaError]]:
+            return _settled(await self._client._async_remove_group_members(self.group_id, leaving, node))
 
         answers = self._ask("remove members from", request)
         self._check("remove", {who: error for who, error in answers.items() if error not in _ALREADY_REMOVED})
         if any(error is not kafka_errors.NoError for error in answers.values()):
             self._ask("remove members from", partial(self._remove_from_streams_group, members))
 
-    async def _remove_from_streams_group(self, members: Collection[ActiveMember]) -> None:
+    async def _remove_from_streams_group(self, members: Collection[ActiveMember], node: int) -> None:
         """Leave on behalf of members, whom LeaveGroup does not find in a group with the streams protocol."""
-        present = {member.member_id for member in (await self._describe_streams_group()).members}
+        present = {member.member_id for member in (await self._describe_streams_group(node)).members}
         for member in members:
             if member.member_id in present:
                 request = StreamsGroupHeartbeatRequest(
                     group_id=self.group_id, member_id=member.member_id, member_epoch=-1, endpoint_information_epoch=-1
                 )
-                (node,) = (await self._client._find_coordinator_ids([self.group_id])).values()
                 error = kafka_errors.for_code((await self._manager.send(request, node_id=node)).error_code)
                 if error not in _ALREADY_REMOVED:
                     raise error
@@ -223,8 +223,13 @@ class GroupAdmin:
             AuthorizationError: The group may not be described.
             StreamsTimeoutError: Its coordinator did not answer in time.
         """
-        request = partial(self._client._async_list_group_offsets, {self.group_id: None})
-        answers: Mapping[str, Mapping[Any, Any]] = self._ask("read the offsets of", request)
+
+        async def request(_node: int) -> Mapping[str, Mapping[Any, Any]]:
+            answers: Mapping[str, Mapping[Any, Any]]
+            answers = await self._client._async_list_group_offsets({self.group_id: None})  # at the node that was found
+            return answers
+
+        answers = self._ask("read the offsets of", request)
         return {
             TopicPartition(partition.topic, partition.partition): OffsetAndMetadata(found.offset, found.metadata or "")
             for partition, found in answers[self.group_id].items()
@@ -265,7 +270,9 @@ class GroupAdmin:
             pause(deadline, f"{what} group {self.group_id}", next(iter(failed.values())).__name__)
             partitions = failed  # only these: of many, one would always be pending
 
-    async def _fetch_stable_offsets(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, Any]:
+    async def _fetch_stable_offsets(
+        self, partitions: Collection[TopicPartition] | None, node: int
+    ) -> dict[TopicPartition, Any]:
         """Ask the coordinator once, and return its answer for each partition."""
         group = OffsetFetchRequest.OffsetFetchRequestGroup
         topics: dict[str, list[int]] = {}
@@ -279,7 +286,6 @@ class GroupAdmin:
             min_version=_FETCH_VERSIONS[0],
             max_version=_FETCH_VERSIONS[1],
         )
-        (node,) = (await self._client._find_coordinator_ids([self.group_id])).values()
         (answer,) = (await self._manager.send(request, node_id=node)).groups
         if answer.error_code:
             raise kafka_errors.for_code(answer.error_code)
@@ -300,44 +306,73 @@ class GroupAdmin:
             return
         given = {ClientTopicPartition(*tp): ClientOffsetAndMetadata(offset, "", -1) for tp, offset in offsets.items()}
 
-        async def request() -> Mapping[ClientTopicPartition, type[kafka_errors.KafkaError]]:
-            return _settled(await self._client._async_alter_group_offsets(self.group_id, given))
+        async def request(node: int) -> Mapping[ClientTopicPartition, type[kafka_errors.KafkaError]]:
+            return _settled(await self._client._async_alter_group_offsets(self.group_id, given, node))
 
         answers = self._ask("set the offsets of", request)
         self._check(
             "set the offset of", {tp: error for tp, error in answers.items() if error is not kafka_errors.NoError}
         )
 
-    def _ask(self, what: str, request: Callable[[], Awaitable[_Answer]], deadline: Deadline | None = None) -> _Answer:
-        """Send a request until it is answered; one that takes too long is sent again, perhaps to another coordinator."""
-        deadline = deadline or Deadline(self.timeout_s)
+    def delete(self) -> None:
+        """Delete the group with its committed offsets; idempotent: succeeds if there is no such group.
+
+        Raises:
+            ActiveGroupError: It has members.
+            AuthorizationError: The group may not be deleted.
+            StreamsTimeoutError: Its coordinator did not answer in time.
+        """
+
+        async def request(node: int) -> type[kafka_errors.KafkaError]:
+            answer = await self._manager.send(DeleteGroupsRequest(groups_names=[self.group_id]), node_id=node)
+            (result,) = answer.results
+            error: type[kafka_errors.KafkaError] = kafka_errors.for_code(result.error_code)
+            if error not in {kafka_errors.NoError, kafka_errors.GroupIdNotFoundError, kafka_errors.NonEmptyGroupError}:
+                raise error
+            return error
+
+        if self._ask("delete", request) is kafka_errors.NonEmptyGroupError:
+            raise ActiveGroupError(
+                f"Group {self.group_id} cannot be deleted because it has active members: stop them first"
+            )
+
+    def _ask(
+        self, what: str, request: Callable[[int], Awaitable[_Answer]], deadline: Deadline | None = None
+    ) -> _Answer:
+        """Send a request to the coordinator until it is answered; one that takes too long is sent again, maybe to another broker.
+
+        Args:
+            what: What it does to the group, for messages.
+            request: Sends it to a node.
+            deadline: How long to try; by default `timeout_s`.
+        """
+        deadline, problem = deadline or Deadline(self.timeout_s), None
+
+        async def within(limit: Deadline, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
+            return await self._manager.wait_for(self._manager.call_soon(function, *args), limit.left_s() * 1000)
 
         async def attempt() -> _Answer:
-            answer = self._manager.call_soon(request)
-            limit_s = max(request_timeout(deadline), _SHORTEST_ATTEMPT_S)
-            answered: _Answer = await self._manager.wait_for(answer, limit_s * 1000)
-            return answered
+            limit = Deadline(max(request_timeout(deadline), _SHORTEST_ATTEMPT_S))
+            # Apart, so that a request is not sent when nobody waits for it any more.
+            node = await within(limit, self._client._find_coordinator_id, self.group_id)
+            answer: _Answer = await within(limit, request, node)
+            return answer
 
         while True:
             try:
-                return self._run(attempt)
+                return self._manager.run(attempt)  # type: ignore[no-any-return]
             except _FORBIDDEN as error:
                 raise AuthorizationError(
                     f"The principal may not {what} group {self.group_id}: {error}; grant it with an ACL"
                 ) from error
-            except kafka_errors.KafkaError as error:
+            except (kafka_errors.KafkaError, OSError) as error:
                 # The library remembers where the coordinator was, and never looks for it again by itself.
                 self._manager.cluster._coordinators.pop((CoordinatorType.GROUP, self.group_id), None)
-                if not error.retriable and not isinstance(error, kafka_errors.UnknownBrokerIdError):
+                if isinstance(error, kafka_errors.KafkaError) and not (error.retriable or isinstance(error, _GONE)):
                     raise StreamsError(f"The brokers refused to {what} group {self.group_id}: {error}") from error
-                pause(deadline, f"{what} group {self.group_id}", error)
-
-    def _run(self, attempt: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        try:
-            answer: _Answer = self._manager.run(attempt)
-        except (OSError, RuntimeError) as error:  # from the transport, or a closed selector
-            raise kafka_errors.KafkaConnectionError(str(error)) from error
-        return answer
+                if problem is None or not isinstance(error, kafka_errors.KafkaTimeoutError):
+                    problem = error  # rather than that the last attempt was too short for an answer
+                pause(deadline, f"{what} group {self.group_id}", problem)
 
     def _check(self, what: str, refused: Mapping[_Item, type[Exception]]) -> None:
         if not refused:
