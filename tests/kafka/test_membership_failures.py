@@ -190,6 +190,12 @@ def test_commits_give_up_in_time_when_no_broker_answers(own_kafka):
     group = Group(kafka.bootstrap_servers, "in", 4)
     member = group.join("a")
     group.settle()
+    kafka.pause()
+    began = time.monotonic()
+    with pytest.raises(StreamsTimeoutError):
+        member.committed_offsets([group.tp(0)], 1.0)
+    assert time.monotonic() - began < 15, "and not the 30 s of a request"
+    kafka.resume()
     kafka.kill()
     began = time.monotonic()
     with pytest.raises(StreamsTimeoutError):
