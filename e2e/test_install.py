@@ -225,6 +225,7 @@ def test_users_rights_come_with_the_clusters_roles(fresh, operator_values) -> No
     release.uninstall()
 
 
+@pytest.mark.thorough
 def test_without_helm(fresh, tmp_path) -> None:
     """`kubectl apply -k` of the overlay for one namespace serves that one; `millrace explain` explains an application there."""
     namespace(fresh, "alone")

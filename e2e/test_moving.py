@@ -17,7 +17,7 @@ from e2e.support.application import Application
 from e2e.support.word_count import Words
 from e2e.test_upgrades import settled, uids
 
-pytestmark = pytest.mark.disturbs
+pytestmark = [pytest.mark.disturbs, pytest.mark.thorough]
 HALL = "example.com/hall"
 TASKS = {f"1_{partition}" for partition in range(4)}
 """The tasks of a word count that have state."""

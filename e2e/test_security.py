@@ -207,6 +207,7 @@ def told_of(app: Application, reason: str, *words: str) -> None:
     app.wait(f"BrokersReachable {reason} with {words}", holds, HEALING_S)
 
 
+@pytest.mark.thorough
 def test_brokers_and_application_authenticate_with_certificates(word_count, secured, words, tmp_path) -> None:
     """Brokers signed by another authority are not trusted, and the status says so; with the right one, mutual TLS works.
 

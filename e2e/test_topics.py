@@ -117,6 +117,7 @@ def test_changelog_deleted_while_suspended_is_not_recreated(word_count, words: W
     words.wait_exact(since=mark)
 
 
+@pytest.mark.thorough
 def test_changelog_deleted_under_running_pods_is_not_recreated(word_count, words: Words, admin, kafka_topics) -> None:
     """Neither the operator nor a restarted pod creates it; a reset is a way out, after which everything is counted again."""
     app: Application = word_count(words, replicas=1)

@@ -92,6 +92,7 @@ def test_roll_moves_no_task_and_restores_no_record(word_count, words: Words) -> 
     assert [status["restoration"]["restored_records"] for status in instances(app)] == [0, 0, 0]
 
 
+@pytest.mark.thorough
 def test_growing_topology_is_rolled_out_without_a_crash(word_count, words: Words) -> None:
     """While old pods exist, nobody assigns them tasks that they do not know: all keep running, and counts are exact."""
     app: Application = word_count(words, replicas=2, upgrade=QUICK)

@@ -30,6 +30,7 @@ def run_and_abort(spark, app, wanted):
             run_backfill(spark, wanted, join)
 
 
+@pytest.mark.thorough
 def test_an_at_least_once_application_restores_nothing_of_it(spark, kafka, tmp_path):
     """It goes on from its own offsets with its own state: each record counts once."""
     app = App(kafka, guarantee="at_least_once")

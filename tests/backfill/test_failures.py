@@ -57,7 +57,7 @@ def test_java_that_runs_out_of_memory(tmp_path):
     assert "SPARK_DRIVER_MEMORY=4g" in ended.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_java_that_has_stopped_or_is_gone(tmp_path):
     """Whatever fails because of it, that is what is said."""
     ended = run(tmp_path, STOPPED_AND_KILLED)

@@ -248,6 +248,7 @@ def test_programs_of_faust_and_millrace_write_the_same(own_kafka: Any, tmp_path:
 
 
 @pytest.mark.broker
+@pytest.mark.thorough
 def test_programs_in_java_and_python_write_the_same(own_kafka: Any, tmp_path: Path) -> None:
     """The page's last topology, run in Java as the page shows it, after its test."""
     records = [Input("events", key, value) for key, value in ("a1", "b2", "a3", "c4", "b5")]

@@ -74,7 +74,7 @@ def test_requests_for_a_missing_topic_time_out(admin):
         delete_records(admin, {partition: 1}, 0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_leaders_are_found_again(own_kafka):
     """A client keeps working when leaders move because brokers restart one after another."""
     kafka = own_kafka(brokers=3)

@@ -261,7 +261,7 @@ class Watched:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", ["revoked", "added"])
+@pytest.mark.parametrize("change", ["revoked", pytest.param("added", marks=pytest.mark.thorough)])
 def test_a_change_that_the_coordinator_stores_late_is_followed(own_kafka, kafka_options, change):
     """A coordinator whose replicas are slow answers with an error, but the change takes effect; no answer ever tells of it."""
     kafka = own_kafka(brokers=3, config=kafka_options["config"] | {"offsets.commit.timeout.ms": "500"})

@@ -382,7 +382,7 @@ def _claim_the_next_record_of_a_standby(patch):
         (_do_not_flush, stateless, ALO, 200),
         pytest.param(_claim_one_change_too_many, counting, ALO, 1_200, marks=pytest.mark.thorough),
         (_write_state_before_the_commit, counting, {}, 300),
-        (_read_unstable_offsets, stateless, LONG_TRANSACTIONS, 500),
+        pytest.param(_read_unstable_offsets, stateless, LONG_TRANSACTIONS, 500, marks=pytest.mark.thorough),
         (_keep_buffered_records_of_lost_tasks, stateless, {}, 100),
         (_update_standbys_one_too_far, counting, STANDBYS, 100),
         (_let_standbys_pass_the_committed_offset, table_counting, STANDBYS, 50),
