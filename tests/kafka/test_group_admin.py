@@ -47,8 +47,10 @@ def test_offsets_are_those_after_the_pending_transaction(kafka, topic_factory):
     producer.begin_transaction()
     send_offsets(producer, topic, {partitions[1]: 9})
     for asked in (None, partitions):
-        with group_admin(kafka, topic) as group, pytest.raises(StreamsTimeoutError, match="UnstableOffsetCommit"):
-            group.of_group(topic, 2.0).stable_offsets(asked)
+        with group_admin(kafka, topic) as group:
+            assert group.describe().state == "Empty"
+            with pytest.raises(StreamsTimeoutError, match="UnstableOffsetCommit"):
+                group.of_group(topic, 2.0).stable_offsets(asked)
     producer.commit_transaction()
     assert committed(kafka, topic) == {partitions[0]: 5, partitions[1]: 9}
 
@@ -60,8 +62,10 @@ def test_a_pending_offset_where_a_group_has_none_is_waited_for_if_it_is_asked_fo
     producer.begin_transaction()
     send_offsets(producer, group_id, {partition: 9})
     assert committed(kafka, group_id) == committed(kafka, group_id, []) == {}
-    with group_admin(kafka, group_id) as group, pytest.raises(StreamsTimeoutError, match="UnstableOffsetCommit"):
-        group.of_group(group_id, 2.0).stable_offsets([partition])
+    with group_admin(kafka, group_id) as group:
+        group.describe()
+        with pytest.raises(StreamsTimeoutError, match="UnstableOffsetCommit"):
+            group.of_group(group_id, 2.0).stable_offsets([partition])
     producer.commit_transaction()
     assert committed(kafka, group_id, [partition]) == {partition: 9}
 
@@ -124,9 +128,34 @@ def test_a_coordinator_that_moves(own_kafka):
             assert problems == []
             assert later.describe().state == "Empty"
             assert later.positions().keys() == {partition}
+            later.of_group("nobody", 60.0).delete()
         done.set()
         for reader in readers:
             reader.join(150)
         assert not any(reader.is_alive() for reader in readers)
     assert problems == []
     assert all(answer == {partition: 5} for answer in answers)
+
+
+@pytest.mark.thorough
+def test_nothing_is_sent_once_nobody_waits_for_it(own_kafka):
+    """A commit that could not be sent in time is not sent later, when the coordinator answers again."""
+    kafka = own_kafka(brokers=3, config={"offsets.topic.replication.factor": "3"})
+    kafka.create_topics("in")
+    with group_admin(kafka, "app") as asking, group_admin(kafka, "app") as admin:
+
+        def coordinator(group_id):
+            return asking._manager.run(asking._client._find_coordinator_id, group_id)
+
+        def unconnected(group_id):
+            return coordinator(group_id) not in admin._manager._conns
+
+        asking.describe()
+        group_id = wait_until(lambda: next(filter(unconnected, map("g{}".format, range(20))), None), "a group")
+        kafka.pause(coordinator(group_id))
+        with pytest.raises(StreamsTimeoutError):
+            admin.of_group(group_id, 2.0).commit({TopicPartition("in", 0): 5})
+        kafka.resume(coordinator(group_id))
+        assert asking.of_group(group_id, 60.0).stable_offsets() == {}
+        time.sleep(5)
+        assert asking.of_group(group_id, 60.0).stable_offsets() == {}

@@ -389,8 +389,9 @@ def test_a_group_that_is_deleted_beneath_its_member_starts_again(group, kafka):
     group.settle()
     member.commit_offsets({group.tp(0): OffsetAndMetadata(3)})
     epoch = member.generation
-    member._connection.run(member._heartbeats.leave, 10_000)  # without the member's knowledge
     with group_admin(kafka, group.application_id) as admin:
+        admin.describe()
+        member._connection.run(member._heartbeats.leave, 10_000)  # without the member's knowledge
         admin.delete()
     group.until(lambda: group.of("a", Lost))
     group.settle()

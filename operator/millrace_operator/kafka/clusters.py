@@ -256,6 +256,7 @@ def perform(connection: AdminConnection, config: StreamsConfig, action: KafkaAct
             of = config.application_id
             groups = [of] if backfill is None else [outputs_group(of, backfill), attempts_group(of, backfill)]
             for group_id in groups:
+                _check_may_go_on(config)
                 connection.groups.of_group(group_id, ACTION_TIMEOUT_S).delete()
                 log.info("Deleted group %s", group_id)
 

@@ -28,7 +28,7 @@ from kafka.structs import TopicPartition as ClientTopicPartition
 from millrace.config import GroupProtocol
 from millrace.deadline import Deadline
 from millrace.errors import ActiveGroupError, AuthorizationError, BrokerUnreachableError, StreamsError
-from millrace.kafka.admin_requests import pause, request_timeout
+from millrace.kafka.admin_requests import REQUEST_TIMEOUT_S, pause, request_timeout
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import open_network, quiet_library
 from millrace.kafka.streams_messages import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
@@ -126,9 +126,10 @@ class GroupAdmin:
                 raise kafka_errors.for_code(int(code[1]))
             return found
 
-        described = self._ask("describe", request)
+        deadline = Deadline(self.timeout_s)
+        described = self._ask("describe", request, deadline)
         if described["group_state"] == "Dead":
-            return self._ask("describe", self._describe_streams_group)
+            return self._ask("describe", self._describe_streams_group, deadline)
         members = (
             ActiveMember(item["member_id"], item["group_instance_id"], item["client_id"], item["client_host"])
             for item in described["members"]
@@ -195,22 +196,22 @@ class GroupAdmin:
         async def request(node: int) -> Mapping[str, type[kafka_errors.KafkaError]]:
             return _settled(await self._client._async_remove_group_members(self.group_id, leaving, node))
 
-        answers = self._ask("remove members from", request)
+        what, deadline = "remove members from", Deadline(self.timeout_s)
+        answers = self._ask(what, request, deadline)
         self._check("remove", {who: error for who, error in answers.items() if error not in _ALREADY_REMOVED})
         if any(error is not kafka_errors.NoError for error in answers.values()):
-            self._ask("remove members from", partial(self._remove_from_streams_group, members))
+            # LeaveGroup does not find those in a group with the streams protocol.
+            described = self._ask("describe", self._describe_streams_group, deadline)
+            for member_id in {item.member_id for item in members} & {item.member_id for item in described.members}:
+                self._ask(what, partial(self._leave_streams_group, member_id), deadline)
 
-    async def _remove_from_streams_group(self, members: Collection[ActiveMember], node: int) -> None:
-        """Leave on behalf of members, whom LeaveGroup does not find in a group with the streams protocol."""
-        present = {member.member_id for member in (await self._describe_streams_group(node)).members}
-        for member in members:
-            if member.member_id in present:
-                request = StreamsGroupHeartbeatRequest(
-                    group_id=self.group_id, member_id=member.member_id, member_epoch=-1, endpoint_information_epoch=-1
-                )
-                error = kafka_errors.for_code((await self._manager.send(request, node_id=node)).error_code)
-                if error not in _ALREADY_REMOVED:
-                    raise error
+    async def _leave_streams_group(self, member_id: str, node: int) -> None:
+        request = StreamsGroupHeartbeatRequest(
+            group_id=self.group_id, member_id=member_id, member_epoch=-1, endpoint_information_epoch=-1
+        )
+        error = kafka_errors.for_code((await self._manager.send(request, node_id=node)).error_code)
+        if error not in _ALREADY_REMOVED:
+            raise error
 
     def committed(self) -> dict[TopicPartition, int]:
         """Return the group's committed offsets; raises what `positions` raises."""
@@ -347,18 +348,21 @@ class GroupAdmin:
             deadline: How long to try; by default `timeout_s`.
         """
         deadline, problem = deadline or Deadline(self.timeout_s), None
+        limit_s = 0.0
 
         async def within(limit: Deadline, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
             return await self._manager.wait_for(self._manager.call_soon(function, *args), limit.left_s() * 1000)
 
         async def attempt() -> _Answer:
-            limit = Deadline(max(request_timeout(deadline), _SHORTEST_ATTEMPT_S))
+            limit = Deadline(limit_s)
             # Apart, so that a request is not sent when nobody waits for it any more.
             node = await within(limit, self._client._find_coordinator_id, self.group_id)
+            await within(limit, self._manager.get_connection, node)
             answer: _Answer = await within(limit, request, node)
             return answer
 
         while True:
+            limit_s = max(request_timeout(deadline), _SHORTEST_ATTEMPT_S)
             try:
                 return self._manager.run(attempt)  # type: ignore[no-any-return]
             except _FORBIDDEN as error:
@@ -370,8 +374,9 @@ class GroupAdmin:
                 self._manager.cluster._coordinators.pop((CoordinatorType.GROUP, self.group_id), None)
                 if isinstance(error, kafka_errors.KafkaError) and not (error.retriable or isinstance(error, _GONE)):
                     raise StreamsError(f"The brokers refused to {what} group {self.group_id}: {error}") from error
-                if problem is None or not isinstance(error, kafka_errors.KafkaTimeoutError):
-                    problem = error  # rather than that the last attempt was too short for an answer
+                cut_short = limit_s < REQUEST_TIMEOUT_S and isinstance(error, kafka_errors.KafkaTimeoutError)
+                if problem is None or not cut_short:
+                    problem = error
                 pause(deadline, f"{what} group {self.group_id}", problem)
 
     def _check(self, what: str, refused: Mapping[_Item, type[Exception]]) -> None:
