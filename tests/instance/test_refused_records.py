@@ -114,10 +114,11 @@ def test_handler_that_fails_ends_the_thread(kafka, topic_factory, app, tmp_path,
 @pytest.mark.parametrize("processor", [Copy, Dawdle])
 def test_record_that_is_let_go_is_left_out(kafka, topic_factory, app, tmp_path, guarantee, processor):
     """RESUME skips only the refused record, and writes its dead letter instead, in a transaction that commits."""
+    kept = {"retention.ms": "-1"}  # the records are old enough to be deleted
     source, sink, dead = (
-        topic_factory("in"),
-        topic_factory("out", config={"max.message.bytes": "500"}),
-        topic_factory("d"),
+        topic_factory("in", config=kept),
+        topic_factory("out", config={"max.message.bytes": "500", **kept}),
+        topic_factory("d", config=kept),
     )
     handler = Handler(HandlerResponse.resume, dead)
     lines = ["before", "x" * 5000, *map(str, range(50)), "y" * 5000, "after"]

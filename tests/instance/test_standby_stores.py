@@ -80,14 +80,14 @@ def write(kafka, *records):
 @pytest.mark.parametrize(("guarantee", "kind"), [("at_least_once", "in_memory"), ("exactly_once_v2", "rocksDB")])
 def test_standbys_of_all_stores(kafka, topic_factory, tmp_path, guarantee, kind):
     """Each store of the standby equals the active task's; after a take-over, nothing is restored or lost."""
-    source, right, table, sink = (topic_factory(name) for name in ("in", "right", "table", "out"))
+    kept = {"retention.ms": "-1"}  # the records are old enough to be deleted
+    source, right, table, sink = (topic_factory(name, config=kept) for name in ("in", "right", "table", "out"))
     app = f"app-{secrets.token_hex(4)}"
     built = topology(source, right, table, sink)
 
     def config(name):
-        return replicated(
-            kafka, app, tmp_path / name, processing_guarantee=guarantee, default_dsl_store=kind, **DEFAULTS
-        )
+        given = {"processing_guarantee": guarantee, "default_dsl_store": kind, **DEFAULTS}
+        return replicated(kafka, app, tmp_path / name, **given) | {"topic.retention.ms": "-1"}
 
     with ExitStack() as stack:
         other = ExitStack()
