@@ -82,6 +82,9 @@ def test_partitions_that_are_pending_in_turn(kafka, topic_factory):
         ended.set()
 
     producers[0].begin_transaction()
+    send_offsets(producers[0], topic, dict.fromkeys(partitions, 0))
+    producers[0].commit_transaction()
+    producers[0].begin_transaction()
     send_offsets(producers[0], topic, {partitions[0]: 1})
     thread = threading.Thread(target=read)
     thread.start()
