@@ -23,3 +23,9 @@ def committed(
     """Return a group's offsets of these partitions, or all, once no transaction is pending on them."""
     with group_admin(kafka, group_id) as group:
         return group.stable_offsets(partitions)
+
+
+def committed_offset(kafka: EmbeddedKafka, group_id: str, topic: str) -> int | None:
+    """Return a group's offset of partition 0 of a topic, or None."""
+    partition = TopicPartition(topic, 0)
+    return committed(kafka, group_id, [partition]).get(partition)

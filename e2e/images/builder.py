@@ -25,7 +25,7 @@ from e2e.cluster.progress import say
 ROOT = Path(__file__).parents[2]
 BASE = "localhost/millrace-base:bookworm"
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
-_MOST_IMAGES = 500  # a run adds about 30, and what it has just built must not go
+_MOST_IMAGES = 500  # a run adds about 30, and the build after a removal does everything again
 _INDEX_OPTIONS = {
     "index-url",
     "extra-index-url",

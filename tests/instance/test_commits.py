@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 from tests.committed import committed as offsets_of
+from tests.committed import committed_offset
 from tests.instance.support import (
     NUMBER,
     TEXT,
@@ -29,11 +30,6 @@ from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
 BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-
-
-def committed(kafka, app, topic):
-    """Return the group's committed offset of partition 0, or None."""
-    return offsets_of(kafka, app, [TopicPartition(topic, 0)]).get(TopicPartition(topic, 0))
 
 
 def at_rest(streams):
@@ -75,7 +71,7 @@ def test_record_that_is_dropped_is_committed(kafka, topic_factory, app, tmp_path
     }
     with running(topology, config) as streams:
         produce(kafka, topics[0], ["unreadable"])
-        wait_until(lambda: committed(kafka, app, topics[0]) == 1, "its offset is committed")
+        wait_until(lambda: committed_offset(kafka, app, topics[0]) == 1, "its offset is committed")
         assert [value for _, value, _ in read_all(kafka, dead)] == [b"unreadable"]
         wait_until(lambda: at_rest(streams), "nothing is left to commit")
         assert rounds_without_commit(streams)
@@ -88,7 +84,7 @@ def test_transaction_markers_are_committed_as_consumed(kafka, topic_factory, app
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"poll.ms": 5}
     with running(two_step_word_count(source, sink), config) as streams:
         produce(kafka, source, ["a b", "a"])
-        wait_until(lambda: committed(kafka, app, source) == 2, "all lines are committed")
+        wait_until(lambda: committed_offset(kafka, app, source) == 2, "all lines are committed")
         upstream = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": source})
         upstream.init_transactions(30)
         upstream.begin_transaction()

@@ -9,7 +9,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from tests.committed import committed as offsets_of
+from tests.committed import committed_offset
 from tests.instance.support import TEXT, produce, read_all, running, settings
 from tests.waiting import wait_until
 
@@ -17,7 +17,6 @@ from millrace.errors import ProductionError
 from millrace.instance import KafkaStreams, State
 from millrace.processor.api import Processor
 from millrace.processor.handlers import DeadLetterRecord, HandlerResponse
-from millrace.records import TopicPartition
 from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
@@ -74,11 +73,6 @@ def copying(source, sink, processor=Copy):
     )
 
 
-def committed(kafka, app, topic):
-    """Return the group's committed offset of partition 0, or None."""
-    return offsets_of(kafka, app, [TopicPartition(topic, 0)]).get(TopicPartition(topic, 0))
-
-
 def values(kafka, topic):
     """Return the committed values of a topic."""
     return [value.decode() for _, value, _ in read_all(kafka, topic)]
@@ -106,7 +100,7 @@ def test_handler_that_fails_ends_the_thread(kafka, topic_factory, app, tmp_path,
     assert isinstance(handler.seen[0][1], ProductionError)
     aborts = [item for item in caplog.records if item.getMessage().endswith("are processed again")]
     assert len(aborts) <= 1
-    assert (committed(kafka, app, source) or 0) < 2
+    assert (committed_offset(kafka, app, source) or 0) < 2
     streams.close()
 
 
@@ -128,7 +122,7 @@ def test_record_that_is_let_go_is_left_out(kafka, topic_factory, app, tmp_path, 
     assert producer.flush(30) == 0
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
     with running(copying(source, sink, processor), config) as streams:
-        wait_until(lambda: committed(kafka, app, source) == len(lines), "everything is committed", DEADLINE_S)
+        wait_until(lambda: committed_offset(kafka, app, source) == len(lines), "everything is committed", DEADLINE_S)
         assert streams.state is State.RUNNING
     good = [line for line in lines if len(line) < 100] + ["behind"] * (2 if processor is Dawdle else 0)
     if guarantee == "exactly_once_v2":
@@ -155,7 +149,7 @@ def test_batch_that_is_too_large_is_not_a_refused_record(kafka, topic_factory, a
     produce(kafka, source, lines)
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
     with running(copying(source, sink), config):
-        wait_until(lambda: committed(kafka, app, source) == len(lines), "everything is committed", DEADLINE_S)
+        wait_until(lambda: committed_offset(kafka, app, source) == len(lines), "everything is committed", DEADLINE_S)
     assert handler.seen == []
     written = values(kafka, sink)
     assert (written if guarantee == "exactly_once_v2" else sorted(set(written), key=lines.index)) == lines
@@ -173,7 +167,7 @@ def test_others_in_a_refused_batch_are_written(kafka, topic_factory, app, tmp_pa
     assert producer.flush(30) == 0
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
     with running(copying(source, sink), config):
-        wait_until(lambda: committed(kafka, app, source) == 20, "everything is committed", DEADLINE_S)
+        wait_until(lambda: committed_offset(kafka, app, source) == 20, "everything is committed", DEADLINE_S)
     assert [(record.key, record.value) for record, _ in handler.seen] == [(None, b"7")]
     assert set(values(kafka, sink)) == {str(number) for number in range(20) if number != 7}
     assert values(kafka, dead) == ["dead"]
@@ -203,7 +197,7 @@ def test_refused_output_that_is_never_the_same_ends_the_thread(kafka, topic_fact
     streams.start()
     with pytest.raises(ProductionError, match="cannot be left out"):
         streams.wait(120)
-    assert not committed(kafka, app, source)
+    assert not committed_offset(kafka, app, source)
     streams.close()
 
 
@@ -236,7 +230,7 @@ def test_record_left_behind_by_a_failed_producer_is_not_a_refused_record(
         producer.poll = report
         wait_until(lambda: reported, "the report")
         produce(kafka, source, ["b"])
-        wait_until(lambda: committed(kafka, app, source) == 2, "both are committed")
+        wait_until(lambda: committed_offset(kafka, app, source) == 2, "both are committed")
         assert streams.state is State.RUNNING
     assert handler.seen == []
     assert set(values(kafka, sink)) == {"a", "b"}
@@ -278,6 +272,6 @@ def test_failure_that_user_code_swallows_is_raised_again(kafka, topic_factory, t
         produce(kafka, source, ["x" * 60_000])
         with pytest.raises(ProductionError):
             streams.wait(60)
-        assert committed(kafka, app, source) is None
+        assert committed_offset(kafka, app, source) is None
     finally:
         streams.close(60)

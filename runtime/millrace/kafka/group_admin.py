@@ -50,7 +50,7 @@ _NOT_SERVED: Final = (kafka_errors.UnsupportedVersionError, kafka_errors.Incompa
 _SHORTEST_ATTEMPT_S: Final = 1.0
 """How long the last attempt may take, even if the deadline is nearer: its answer says more than that there was none."""
 _FETCH_VERSIONS: Final = (8, 9)  # version 10 names topics by id
-_GONE: Final = kafka_errors.UnknownBrokerIdError
+_TRANSIENT: Final = (OSError, kafka_errors.UnknownBrokerIdError)  # besides what the library calls retriable
 _CODE: Final = re.compile(r"\[Error (-?\d+)\]")
 _Answer = TypeVar("_Answer")
 _Item = TypeVar("_Item")
@@ -348,13 +348,11 @@ class GroupAdmin:
             deadline: How long to try; by default `timeout_s`.
         """
         deadline, problem = deadline or Deadline(self.timeout_s), None
-        limit_s = 0.0
 
         async def within(limit: Deadline, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
             return await self._manager.wait_for(self._manager.call_soon(function, *args), limit.left_s() * 1000)
 
-        async def attempt() -> _Answer:
-            limit = Deadline(limit_s)
+        async def attempt(limit: Deadline) -> _Answer:
             # Apart, so that a request is not sent when nobody waits for it any more.
             node = await within(limit, self._client._find_coordinator_id, self.group_id)
             await within(limit, self._manager.get_connection, node)
@@ -364,7 +362,7 @@ class GroupAdmin:
         while True:
             limit_s = max(request_timeout(deadline), _SHORTEST_ATTEMPT_S)
             try:
-                return self._manager.run(attempt)  # type: ignore[no-any-return]
+                return self._manager.run(attempt, Deadline(limit_s))  # type: ignore[no-any-return]
             except _FORBIDDEN as error:
                 raise AuthorizationError(
                     f"The principal may not {what} group {self.group_id}: {error}; grant it with an ACL"
@@ -372,7 +370,7 @@ class GroupAdmin:
             except (kafka_errors.KafkaError, OSError) as error:
                 # The library remembers where the coordinator was, and never looks for it again by itself.
                 self._manager.cluster._coordinators.pop((CoordinatorType.GROUP, self.group_id), None)
-                if isinstance(error, kafka_errors.KafkaError) and not (error.retriable or isinstance(error, _GONE)):
+                if not isinstance(error, _TRANSIENT) and not error.retriable:
                     raise StreamsError(f"The brokers refused to {what} group {self.group_id}: {error}") from error
                 cut_short = limit_s < REQUEST_TIMEOUT_S and isinstance(error, kafka_errors.KafkaTimeoutError)
                 if problem is None or not cut_short:

@@ -1,11 +1,10 @@
 """Workers: every key is worked on, a failing key delays no other, and stuck workers are noticed."""
 
 import threading
-import time
 
 import pytest
+from tests.waiting import wait_until
 
-from millrace.deadline import Deadline
 from millrace_operator.app.backoff import Backoff, FailedError, TransientError
 from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.app.queue import Workers, WorkQueue
@@ -117,14 +116,11 @@ def test_two_workers_share_a_key_for_a_moment():
     queue.add(ref("a"))
     assert queue.taken_again.wait(DEADLINE)
     queue.add(ref("b"))
-    deadline = Deadline(DEADLINE)
-    while passes != ["a", "a", "b"] and deadline.left_s():
-        time.sleep(0.01)
+    wait_until(lambda: passes == ["a", "a", "b"], lambda: f"passes {passes}", DEADLINE)
     stuck = workers.problems(-1)
     go.set()
     queue.add(ref("c"))
-    while passes != ["a", "a", "b", "c"] and deadline.left_s():
-        time.sleep(0.01)
+    wait_until(lambda: passes == ["a", "a", "b", "c"], lambda: f"passes {passes}", DEADLINE)
     problems = workers.problems(DEADLINE)
     queue.close()
     assert workers.join(DEADLINE)
