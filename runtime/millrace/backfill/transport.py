@@ -7,11 +7,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from pyspark import RDD
+from pyspark.serializers import NoOpSerializer
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from millrace.backfill.packing import Size
 from millrace.backfill.partition_write import ExecutorTombstones, ExecutorWrite
-from millrace.backfill.rows import PACKED_DDL, values_of
+from millrace.backfill.rows import PACKED_DDL, SCHEMA, values_of
 from millrace.records import UNKNOWN_TIMESTAMP, TopicPartition
 
 if TYPE_CHECKING:
@@ -24,9 +26,8 @@ _PART_BYTES: Final = 16 * 1024 * 1024
 """How much the driver gets at once."""
 _ROW_BYTES: Final = 50
 """What a row has besides key and value, about."""
-_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-"""How large a message to the driver is, and one row more: Java has each several times."""
-_BATCH_DDL: Final = "batch binary"
+_BATCH_ROWS: Final = ("spark.sql.execution.arrow.maxRecordsPerBatch", "64")
+"""How many rows come to the driver at once. Packed ones have a megabyte, and Java has each batch several times."""
 
 
 def in_executors(
@@ -56,8 +57,8 @@ def ordered(
 ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """Bring rows to the driver in order, a part at a time, each of which is in the driver's memory several times.
 
-    They come as Arrow messages: Spark's own way to bring single ones costs several times as much. And they come from an RDD:
-    until an action of a DataFrame ends, Spark 4.3's scheduler keeps its jobs with their results, so the driver would have all.
+    They come as Arrow messages. Spark's public ways to bring rows to the driver part by part pickle them, which costs several times
+    as much for binary values. So it is asked for the messages of which `toPandas` consists, which it brings all at once.
 
     Args:
         spark: the session.
@@ -67,11 +68,22 @@ def ordered(
     """
     count = 1 + sum(size.bytes + _ROW_BYTES * size.records for size in sizes) // _PART_BYTES
     parts = _with_markers(spark, rows, targets).repartitionByRange(count, *_ORDER)
-    in_order = parts.sortWithinPartitions(*_ORDER)
-    for (packed,) in in_order.mapInArrow(_pack, _BATCH_DDL).rdd.toLocalIterator():
-        with pa.ipc.open_stream(packed) as reader:
-            for batch in reader:
-                yield from _by_target(batch)
+    for batch in _arrow_batches(spark, parts.sortWithinPartitions(*_ORDER).select(*SCHEMA.names)):
+        yield from _by_target(batch)
+
+
+def _arrow_batches(spark: SparkSession, rows: DataFrame) -> Iterator[pa.RecordBatch]:
+    """Return `Row`s, a Spark partition at a time."""
+    name, limit = _BATCH_ROWS
+    before = spark.conf.get(name) or ""
+    spark.conf.set(name, limit)
+    try:
+        rdd = rows._jdf.toArrowBatchRdd().toJavaRDD()  # noqa: SLF001 (see `ordered`)
+    finally:
+        spark.conf.set(name, before)
+    messages: RDD[bytes] = RDD(rdd, spark.sparkContext, NoOpSerializer())
+    for message in messages.toLocalIterator():
+        yield pa.ipc.read_record_batch(message, SCHEMA)
 
 
 def _by_target(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
@@ -82,13 +94,3 @@ def _by_target(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.Recor
         count = len(list(same))
         yield target, batch.slice(start, count)
         start += count
-
-
-def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        step = max(1, len(batch) * _MESSAGE_BYTES // max(1, batch.nbytes))
-        for start in range(0, len(batch), step):
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, batch.schema) as writer:
-                writer.write_batch(batch.slice(start, step))
-            yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["batch"])
