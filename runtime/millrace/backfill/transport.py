@@ -57,8 +57,8 @@ def ordered(
 ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """Bring rows to the driver in order, a part at a time, each of which is in the driver's memory several times.
 
-    They come as Arrow messages. Spark's public ways to bring rows to the driver part by part pickle them, which costs several times
-    as much for binary values. So it is asked for the messages of which `toPandas` consists, which it brings all at once.
+    They come as Arrow messages. Spark's public ways to bring rows to the driver part by part pickle them, which costs several
+    times as much for binary values. So it is asked for the messages that it brings all at once elsewhere, as in `toPandas`.
 
     Args:
         spark: the session.
