@@ -330,6 +330,7 @@ def start_session(master: str | None, name: str, *, only_kafka: bool = False) ->
     builder = builder.appName(name).config("spark.serializer.objectStreamReset", "1")
     # A copy of a task that writes a changelog partition fences the first one, as the next copy does with it: none would ever end.
     builder = builder.config("spark.speculation", "false")
+    builder = builder.config("spark.python.daemon.module", "millrace.backfill.worker_daemon")
     if not submitted:
         builder = builder.master(master or "local[*]").config("spark.ui.showConsoleProgress", "false")
         if (master or "local").startswith("local"):

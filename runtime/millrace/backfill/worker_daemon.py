@@ -1,0 +1,11 @@
+"""`python -m millrace.backfill.worker_daemon`: starts the Python workers of an executor, as `pyspark.daemon` does."""
+
+from __future__ import annotations
+
+from millrace.backfill.installed_pyspark import prefer_installed_pyspark
+
+if __name__ == "__main__":
+    prefer_installed_pyspark()
+    from pyspark.daemon import manager
+
+    manager()
