@@ -32,6 +32,8 @@ _ROWS = 10_000
 
 Change = tuple["bytes | None", "int | None", Headers]
 """The value, None for a deletion; the timestamp, if the change has one; and the headers."""
+_Numbered = tuple["bytes | None", "int | None", Headers, int]
+"""A change and its number: compaction keeps a key where it changed last."""
 
 
 class CompactedChanges:
@@ -49,7 +51,7 @@ class CompactedChanges:
         self._limit = limit_bytes
         self._every = every
         self._deletions = deletions or every
-        self._recent: dict[bytes, Change] = {}
+        self._recent: dict[bytes, _Numbered] = {}
         self._bytes = 0
         """At most this much is in memory; changes that were replaced count until the next `_shrink`."""
         self._number = 0
@@ -64,29 +66,28 @@ class CompactedChanges:
         Raises:
             StateDirectoryError: it cannot be written to disk.
         """
+        self._number = number = self._number + 1
         if self._every:
-            self._number += 1
-            key += self._number.to_bytes(8, "big")
-        recent = self._recent
-        recent.pop(key, None)  # compaction keeps a key where it changed last
-        recent[key] = (value, timestamp, headers)
+            key += number.to_bytes(8, "big")
+        self._recent[key] = (value, timestamp, headers, number)
         self._bytes += _ROW_OVERHEAD + len(key) + (0 if value is None else len(value))
         if self._bytes > self._limit:
             self._shrink()
 
     def rows(self) -> Iterator[tuple[bytes, Change]]:
         """Return the changes left; of a versioned store, those of one key in order."""
-        changes = self._read_spilled() if self._spilled else iter(self._recent.items())
-        if self._every:
-            return ((key[:-8], change) for key, change in changes)
-        return filter(self._is_kept, changes)
+        for key, change in self._read_spilled() if self._spilled else _in_order(self._recent):
+            if self._every:
+                yield key[:-8], change[:3]
+            elif self._is_kept((key, change)):
+                yield key, change[:3]
 
     def close(self) -> None:
         """Delete what is on disk."""
         if self._spilled:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _is_kept(self, row: tuple[bytes, Change]) -> bool:
+    def _is_kept(self, row: tuple[bytes, _Numbered]) -> bool:
         return self._deletions or row[1][0] is not None
 
     def _shrink(self) -> None:
@@ -105,7 +106,7 @@ class CompactedChanges:
     def _spill(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._spilled = True
-        divided: list[list[tuple[bytes, Change]]] = [[] for _ in range(_FILES)]
+        divided: list[list[tuple[bytes, _Numbered]]] = [[] for _ in range(_FILES)]
         every = self._every
         for row in self._recent.items():
             key = row[0]
@@ -129,21 +130,21 @@ class CompactedChanges:
         self._sizes[number] = size = _memory(rows)
         self._compact_at[number] = max(_COMPACT_BYTES, 2 * size)
 
-    def _read_spilled(self) -> Iterator[tuple[bytes, Change]]:
+    def _read_spilled(self) -> Iterator[tuple[bytes, _Numbered]]:
         self._spill()
         for number in range(_FILES):
             if self._every:
                 yield from chain.from_iterable(self._read(number))
             else:  # without a name for it, so that a file is let go of before the next one is loaded
-                yield from self._last(number).items()
+                yield from _in_order(self._last(number))
 
-    def _last(self, number: int) -> dict[bytes, Change]:
-        last: dict[bytes, Change] = {}
+    def _last(self, number: int) -> dict[bytes, _Numbered]:
+        last: dict[bytes, _Numbered] = {}
         for rows in self._read(number):
             last.update(rows)
         return last
 
-    def _read(self, number: int) -> Iterator[list[tuple[bytes, Change]]]:
+    def _read(self, number: int) -> Iterator[list[tuple[bytes, _Numbered]]]:
         path = self._file(number)
         if not path.exists():
             return
@@ -155,6 +156,10 @@ class CompactedChanges:
         return self._directory / str(number)
 
 
-def _memory(rows: Iterable[tuple[bytes, Change]]) -> int:
+def _in_order(changes: dict[bytes, _Numbered]) -> list[tuple[bytes, _Numbered]]:
+    return sorted(changes.items(), key=lambda row: row[1][3])
+
+
+def _memory(rows: Iterable[tuple[bytes, _Numbered]]) -> int:
     """Return about how much memory rows take."""
     return sum(_ROW_OVERHEAD + len(key) + len(change[0] or b"") for key, change in rows)
