@@ -10,6 +10,7 @@ from e2e.support.word_count import Words
 _QUICK = {"min": 1, "max": 3, "targetCatchUp": "30s", "cooldown": {"rebalance": "5s", "scaleDown": "10s"}}
 
 
+@pytest.mark.thorough
 def test_replicas_follow_the_load(word_count, words: Words) -> None:
     """More lines than one pod can process start more pods, which go away again afterwards; `spec.replicas` is not written."""
     app: Application = word_count(words, app={"entrypoint": "versions:slow"}, autoscaling={"mode": "Auto", **_QUICK})

@@ -87,6 +87,7 @@ def test_application_that_never_ran_is_deleted_at_once(word_count, words: Words,
     assert "KafkaLeftBehind" not in {event["reason"] for event in app.events()}
 
 
+@pytest.mark.thorough
 def test_unreadable_record_is_reported_and_the_remedy_works(word_count, words: Words, admin) -> None:
     """By default it stops the replica, and conditions and `millrace explain` name the record; once skipped, all continues."""
     dead_letters = f"{words.input}-dead"

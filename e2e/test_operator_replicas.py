@@ -17,7 +17,7 @@ from e2e.support.application import PATIENCE_S, Application
 from e2e.support.audit import strangers, writes_of
 from e2e.support.word_count import Words
 
-pytestmark = pytest.mark.disturbs
+pytestmark = [pytest.mark.disturbs, pytest.mark.thorough]
 
 LEASE_S = 8
 QUICK = {"gate": {"minStable": "1s"}}

@@ -13,7 +13,7 @@ import yaml
 from kubernetes import config
 from tests.waiting import wait_until
 
-from e2e.cluster import Cluster, ClusterError
+from e2e.cluster import Cluster, ClusterError, reading
 from e2e.cluster.control_plane import WATCHED_NAMESPACE
 from e2e.manifests import render
 from e2e.operator_process import OperatorProcess
@@ -257,7 +257,8 @@ def has(cluster: Cluster, kind: str, name: str, change: dict[str, Any]) -> bool:
 
 def is_settled(cluster: Cluster, name: str, replicas: int) -> bool:
     """Return whether an application runs as specified, and its operator has nothing left to do."""
-    app = json.loads(cluster.kubectl("get", "streamsapp", name, "-n", SPACE, "-o", "json"))
+    app = reading.get(cluster.client, "streamsapp", SPACE, name)
+    assert app is not None
     status, generation = app.get("status", {}), app["metadata"]["generation"]
     conditions = {item["type"]: item["status"] for item in status.get("conditions", ())}
     done = (conditions.get("Ready"), conditions.get("Reconciling")) == ("True", "False")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from e2e.support.application import Application
@@ -13,6 +14,7 @@ from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.group_settings import group_settings
 
 
+@pytest.mark.thorough
 def test_brokers_assign_the_tasks(word_count, words: Words, cluster, admin: AdminClient) -> None:
     """A running application changes the protocol, survives a killed process, and scales; its exactly-once counts are exact."""
     app: Application = word_count(words, replicas=1)

@@ -472,6 +472,7 @@ def refusal(app, tmp_path):
         streams.close(60, leave_group=True)
 
 
+@pytest.mark.thorough
 def test_a_driver_killed_between_its_transactions(app, tmp_path):
     """Changelogs are written, offsets are not: the application refuses to start until another backfill has ended."""
     arguments, options = command(app, tmp_path, "--transaction-records", "1", "--progress", "json")

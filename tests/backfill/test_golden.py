@@ -129,7 +129,7 @@ def topics_of(built: Any, config: Mapping[str, Any]) -> set[str]:
     return set(external_source_topics(built.build(StreamsConfig.of(config)).plan()))
 
 
-@pytest.mark.parametrize("partitions", [1, 3, 7])
+@pytest.mark.parametrize("partitions", [1, 3, pytest.param(7, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", COMPARED)
 def test_tasks_compute_what_the_engine_does(name, partitions):
     """Outputs, changelogs, processed and dropped records are the same, record by record."""

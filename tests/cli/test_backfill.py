@@ -174,7 +174,7 @@ def test_no_java(shop, tmp_path):
 
 
 def test_progress_and_result_as_json(shop, tmp_path):
-    """Each line is an object; the last one has the result, and a refusal has its reason."""
+    """Each line is an object; the last one has the result."""
     done = backfill(tmp_path, "--dry-run", "--progress", "json", "--master", "local[2]")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line)["backfill"] for line in done.stdout.splitlines() if line.startswith('{"backfill":')]
@@ -184,6 +184,10 @@ def test_progress_and_result_as_json(shop, tmp_path):
     assert [(store["name"], store["records"]) for store in lines[-1]["stores"]] == [("counts", 3)]
     assert "Dry run: nothing was written" in lines[-1]["message"]
 
+
+@pytest.mark.thorough
+def test_a_refusal_as_json(shop, tmp_path):
+    """The last line has the reason."""
     done = backfill(tmp_path, "--plan-hash", "12", "--progress", "json", "--master", "local[2]")
     assert done.returncode == 2
     refused = json.loads(done.stdout.splitlines()[-1])["backfill"]

@@ -432,7 +432,7 @@ UNCOMMITTED = {"commit.interval.ms": "30000", "producer.transaction.timeout.ms":
         pytest.param("java", "python", "at_least_once", False, marks=pytest.mark.thorough),
         pytest.param("python", "java", "at_least_once", False, marks=pytest.mark.thorough),
         pytest.param("java", "python", "exactly_once_v2", True, marks=pytest.mark.thorough),
-        ("python", "java", "exactly_once_v2", True),
+        pytest.param("python", "java", "exactly_once_v2", True, marks=pytest.mark.thorough),
         pytest.param("python", "python", "exactly_once_v2", False, marks=pytest.mark.thorough),
     ],
 )
