@@ -9,6 +9,8 @@ TESTS ?= tests runtime operator
 PYTEST_ARGS ?=
 # Tests wait for about half of their time.
 WORKERS ?= 4
+# The environment has no compiled modules at first: unless they are written, each of the tests' many processes compiles all it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## Show this list
