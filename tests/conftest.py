@@ -7,14 +7,13 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from millrace.dev.java import find_java, spark_class_archive
+from millrace.dev.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,13 +70,11 @@ def log_levels() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark with two cores, set up for many small jobs; a process can have but one, so all its tests share it."""
-    import pyspark
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     before = dict(os.environ)
-    java, archive = find_java(), spark_class_archive(Path(pyspark.__file__).parent)
-    archived = [] if archive is None else archive.options(may_record=False)
+    java = find_java()
     os.environ.update(
         JAVA_HOME=str(java.executable.resolve().parent.parent),
         PYSPARK_PYTHON=sys.executable,
@@ -87,7 +84,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     spark_settings = {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
-        "spark.driver.defaultJavaOptions": " ".join(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *archived]),
+        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",

@@ -1,5 +1,6 @@
 """Which records of an output topic are written, and in which order, if many of them are packed to a row of Spark."""
 
+import hashlib
 import random
 from itertools import groupby
 from operator import itemgetter
@@ -80,6 +81,17 @@ def test_what_comes_to_the_driver_at_once_is_small_however_uneven_the_parts(spar
     assert sum(sizes) == 200
     assert max(sizes) <= 64
     assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == "1000"  # as before
+
+
+def test_rows_come_to_the_driver_whatever_types_the_session_has_for_them(spark):
+    """Arrow's large types have longer offsets."""
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    try:
+        batches = [batch for _, batch in transport.ordered(spark, large_rows(spark, 20, 64), [], [Size(20, 0)])]
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+    values = [value.decode() for batch in batches for value in batch.column("value").to_pylist()]
+    assert values == [hashlib.sha256(b"%d" % number).hexdigest() for number in range(20)]
 
 
 @pytest.mark.slow

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 
 import pytest
 from tests.java_programs import JavaCompileError, compile_java, run_java
 
 from millrace.dev.jars import Bundle, resolve
-from millrace.dev.java import ClassArchive, find_java, java_version, join_class_path
+from millrace.dev.java import find_java, java_version
 from millrace.errors import JavaNotFoundError
 
 PROGRAM = """
@@ -127,44 +125,3 @@ def test_compile_error_is_shown(tmp_path):
 
     with pytest.raises(JavaCompileError, match="nothing"):
         compile_java([source], [], tmp_path / "classes")
-
-
-def test_the_second_start_uses_the_classes_that_the_first_has_recorded(tmp_path, monkeypatch):
-    """Nothing but the program's own output is on stdout, and while one records, nobody else does."""
-    jars = resolve(Bundle.KAFKA_BROKER)
-    monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path))
-    first = ClassArchive("test", find_java(), jars)
-    recorded = kafka_version(jars, first.options(may_record=True))
-    first.close()
-    used = ClassArchive("test", find_java(), jars).options(may_record=True)
-    assert recorded == kafka_version(jars, used) == kafka_version(jars, [])
-    able = subprocess.run(
-        [find_java().executable, "-Xshare:on", "-version"], capture_output=True, timeout=60, check=False
-    )
-    if able.returncode:  # this Java has no archive of its own classes, without which it records none
-        assert used[0].startswith("-XX:ArchiveClassesAtExit=")
-    else:
-        loaded = kafka_version(jars, [used[0], "-Xlog:class+load"])
-        assert "kafka.Kafka source: shared objects file (top)" in loaded
-
-
-def test_classes_are_recorded_by_one_at_a_time(tmp_path, monkeypatch):
-    """One that was killed is waited for no longer than a recording takes; one that ended without an archive not at all."""
-    jars = resolve(Bundle.KAFKA_BROKER)
-    monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path))
-    first, second = (ClassArchive("test", find_java(), jars) for _ in range(2))
-    assert first.options(may_record=False) == ()
-    assert first.options(may_record=True)
-    assert first.options(may_record=True) == second.options(may_record=True) == ()
-    first.close()
-    assert second.options(may_record=True)
-    [file] = (tmp_path / "cds").iterdir()
-    os.utime(file, (0, 0))
-    assert first.options(may_record=True)
-    assert not first.options(may_record=True)
-
-
-def kafka_version(jars, options):
-    """Return what a Java program with many classes prints."""
-    command = [find_java().executable, *options, "-cp", join_class_path(jars), "kafka.Kafka", "--version"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout

@@ -16,12 +16,11 @@ __all__ = ["prefer_installed_pyspark"]
 
 def prefer_installed_pyspark() -> None:
     """Leave Spark's zip files out of the path if the PySpark that is installed is that of the Spark that runs."""
-    others = [
-        entry
-        for entry in sys.path
-        if not (entry.endswith(".zip") and Path(entry).name.startswith(("pyspark", "py4j-")))
-    ]
+    if "SPARK_HOME" not in os.environ:
+        return
+    home = Path(os.environ["SPARK_HOME"])
+    zipped = {str(file) for name in ("pyspark.zip", "py4j-*-src.zip") for file in (home / "python" / "lib").glob(name)}
+    others = [entry for entry in sys.path if entry not in zipped]
     pyspark, py4j = (PathFinder.find_spec(name, others) for name in ("pyspark", "py4j"))
-    home = os.environ.get("SPARK_HOME")
-    if home and pyspark and pyspark.origin and py4j and Path(pyspark.origin).parent.resolve() == Path(home).resolve():
+    if pyspark and pyspark.origin and py4j and Path(pyspark.origin).parent.resolve() == home.resolve():
         sys.path[:] = others

@@ -26,8 +26,12 @@ _PART_BYTES: Final = 16 * 1024 * 1024
 """How much the driver gets at once."""
 _ROW_BYTES: Final = 50
 """What a row has besides key and value, about."""
-_BATCH_ROWS: Final = ("spark.sql.execution.arrow.maxRecordsPerBatch", "64")
-"""How many rows come to the driver at once. Packed ones have a megabyte, and Java has each batch several times."""
+_ARROW: Final = {
+    # Rows have a megabyte at most, and one record more, and Java has each batch several times.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",  # as in `SCHEMA`
+}
+"""How rows come to the driver."""
 
 
 def in_executors(
@@ -74,13 +78,14 @@ def ordered(
 
 def _arrow_batches(spark: SparkSession, rows: DataFrame) -> Iterator[pa.RecordBatch]:
     """Return `Row`s, a Spark partition at a time."""
-    name, limit = _BATCH_ROWS
-    before = spark.conf.get(name) or ""
-    spark.conf.set(name, limit)
+    before = {name: spark.conf.get(name) or "" for name in _ARROW}
+    for name, value in _ARROW.items():
+        spark.conf.set(name, value)
     try:
         rdd = rows._jdf.toArrowBatchRdd().toJavaRDD()  # noqa: SLF001 (see `ordered`)
     finally:
-        spark.conf.set(name, before)
+        for name, value in before.items():
+            spark.conf.set(name, value)
     messages: RDD[bytes] = RDD(rdd, spark.sparkContext, NoOpSerializer())
     for message in messages.toLocalIterator():
         yield pa.ipc.read_record_batch(message, SCHEMA)

@@ -27,7 +27,7 @@ from millrace.cli.application import (
     show,
 )
 from millrace.cli.errors import report
-from millrace.dev.java import spark_class_archive, spark_java_home
+from millrace.dev.java import spark_java_home
 from millrace.errors import (
     ConfigError,
     InvalidTimestampError,
@@ -311,14 +311,12 @@ def start_session(master: str | None, name: str, *, only_kafka: bool = False) ->
         JavaNotFoundError: there is no Java, or none that is new enough.
         StreamsError: Spark does not start.
     """
-    found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None or importlib.util.find_spec("pyarrow") is None:
+    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         raise UnsupportedFeatureError(
             "Backfills need Spark, which is not installed: `pip install 'millrace-streams[backfill]'`"
         )
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
-        archive = spark_class_archive(Path(os.environ.get("SPARK_HOME") or Path(found.origin).parent))
         os.environ["JAVA_HOME"] = str(spark_java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from py4j.protocol import Py4JError
@@ -330,17 +328,15 @@ def start_session(master: str | None, name: str, *, only_kafka: bool = False) ->
     builder = builder.appName(name).config("spark.serializer.objectStreamReset", "1")
     # A copy of a task that writes a changelog partition fences the first one, as the next copy does with it: none would ever end.
     builder = builder.config("spark.speculation", "false")
-    builder = builder.config("spark.python.daemon.module", "millrace.backfill.worker_daemon")
     if not submitted:
         builder = builder.master(master or "local[*]").config("spark.ui.showConsoleProgress", "false")
+        builder = builder.config("spark.python.daemon.module", "millrace.backfill.worker_daemon")
         if (master or "local").startswith("local"):
             builder = builder.config("spark.ui.enabled", "false").config("spark.driver.bindAddress", "127.0.0.1")
             builder = builder.config("spark.driver.host", "127.0.0.1")
             java = ["-XX:G1HeapRegionSize=4m"]  # rows of 1 MB would take up two regions of 1 MB each, and not be moved
             if only_kafka:  # compiling thoroughly would cost several times what it saves
                 java.append("-XX:TieredStopAtLevel=1")
-            if archive is not None:
-                java += archive.options(may_record=True)
             builder = builder.config("spark.driver.defaultJavaOptions", " ".join(java))
     try:
         spark: SparkSession = builder.getOrCreate()

@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,11 +24,6 @@ from millrace.errors import JavaNotFoundError
 
 MINIMUM_VERSION = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-_AHEAD_OF_TIME = 24
-"""The version from which on the JVM logs under this name what concerns archives."""
-_MAGIC_BYTES = 4
-_RECORDING_S = 600.0
-"""After how long somebody who records is thought to have been killed."""
 _SPARKS_MODULE = "jdk.incubator.vector"
 _WITHOUT_MODULE = """\
 #!/bin/sh
@@ -139,70 +133,41 @@ def _version_of(executable: Path, _modified_ns: int) -> int | None:
 
 
 class ClassArchive:
-    """The JVM's archive of loaded classes, for one program, Java and class path: it halves the time that a start takes, or more.
+    """The JVM's archive of loaded classes, for one Java and one class path: it cuts the broker's start from four seconds to one.
 
-    The first start without an archive records one, and the JVM writes it when it ends cleanly, the file's header last. From then
-    on every start on this machine with the same Java and the same jars uses it. The JVM itself checks that an archive fits and
-    ignores one that does not.
-
-    Args:
-        program: what the JVM runs.
-        java: runs it.
-        jars: its class path.
+    The first start without an archive records one, and the JVM writes it when it ends cleanly. From then on every start on this
+    machine with the same Java and the same jars uses it. The JVM itself checks that an archive fits and ignores one that does
+    not. Only a start whose end this process will see records, because an archive is put in place once the JVM has ended.
     """
 
-    def __init__(self, program: str, java: Java, jars: Sequence[Path]) -> None:
+    def __init__(self, java: Java, jars: Sequence[Path], *, may_record: bool) -> None:
         executable = java.executable.resolve()
         files = [executable, *jars]
         identity = repr([(str(file), file.stat().st_mtime_ns) for file in files])
         digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
-        self._path = cache_directory() / "cds" / f"{program}-java{java.version}-{digest}.jsa"
-        self._logs = ["cds", "aot"] if java.version >= _AHEAD_OF_TIME else ["cds"]
-        self.recording = False
+        self._path = cache_directory() / "cds" / f"kafka-java{java.version}-{digest}.jsa"
+        self._may_record = may_record
+        self._recording: Path | None = None
+
+    @property
+    def recording(self) -> bool:
         """Whether a JVM started with `options` will write the archive when it ends, which takes some seconds."""
+        return self._recording is not None
 
-    def options(self, *, may_record: bool) -> tuple[str, ...]:
-        """Return the JVM options that use the archive or, if there is none and nobody else records one, that record it."""
-        quiet = (f"-Xlog:{','.join(f'{log}*=off' for log in self._logs)}",)  # else it says on stdout what it leaves out
-        if self._complete():
-            return (f"-XX:SharedArchiveFile={self._path}", *quiet)
-        if self.recording or not may_record or not self._claim():
+    def options(self) -> tuple[str, ...]:
+        """Return the JVM options that use the archive or, if there is none, have the first JVM record it."""
+        if self._path.exists():
+            return (f"-XX:SharedArchiveFile={self._path}",)
+        if self._recording or not self._may_record:
             return ()
-        self.recording = True
-        return (f"-XX:ArchiveClassesAtExit={self._path}", *quiet)
-
-    def close(self) -> None:
-        """End the recording, once the JVM has ended: if that has not written an archive, the next one may."""
-        if self.recording and not self._complete():
-            self._path.unlink(missing_ok=True)
-        self.recording = False
-
-    def _complete(self) -> bool:
-        try:
-            with self._path.open("rb") as file:
-                return any(file.read(_MAGIC_BYTES))
-        except FileNotFoundError:
-            return False
-
-    def _claim(self) -> bool:
-        """Create the file, which the JVM replaces; return whether nobody else had, or has taken too long since."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._path.touch(exist_ok=False)
-        except FileExistsError:
-            if time.time() - self._path.stat().st_mtime < _RECORDING_S:
-                return False
-            os.utime(self._path)
-        return True
+        self._recording = self._path.with_suffix(f".{os.getpid()}.part")
+        return (f"-XX:ArchiveClassesAtExit={self._recording}",)
 
-
-def spark_class_archive(spark_home: Path) -> ClassArchive | None:
-    """Return the archive for the Spark in this folder; None if it has settings in files, whose folder the JVM does not allow.
-
-    Raises:
-        JavaNotFoundError: No candidate runs, or all are too old.
-    """
-    settings = Path(os.environ.get("SPARK_CONF_DIR") or spark_home / "conf")
-    if settings.is_dir() and any(settings.iterdir()):
-        return None
-    return ClassArchive("spark", find_java(program="Spark"), sorted((spark_home / "jars").glob("*.jar")))
+    def close(self, *, complete: bool) -> None:
+        """End the recording: keep it if the JVM ended cleanly, else discard it."""
+        if self._recording and complete and self._recording.exists():
+            self._recording.replace(self._path)
+        elif self._recording:
+            self._recording.unlink(missing_ok=True)
+        self._recording = None

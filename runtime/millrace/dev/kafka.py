@@ -247,9 +247,8 @@ class EmbeddedKafka:
             process.signal(signal.SIGTERM)
             process.signal(signal.SIGCONT)
         deadline = Deadline(timeout_s)
-        for process in self._processes.values():
-            process.wait(deadline.left_s())
-        self._end_all()
+        clean = [process.wait(deadline.left_s()) for process in self._processes.values()]
+        self._end_all(complete=all(clean))
         if self._directory and not ClusterState.of_running(self._directory):  # else it belongs to another cluster
             (self._directory / STATE_FILE).unlink(missing_ok=True)
         if self._directory and self._temporary:
@@ -394,18 +393,14 @@ class EmbeddedKafka:
     def _launch(self, node: int) -> None:
         java, jars = find_java(), resolve(Bundle.KAFKA_BROKER)
         directory = self._require_directory()
-        self._archive = self._archive or ClassArchive("kafka", java, jars)
+        self._archive = self._archive or ClassArchive(java, jars, may_record=self._owner_pid == os.getpid())
         properties, log4j = directory / f"node-{node}.properties", directory / "log4j2.xml"
         properties.touch(mode=0o600)
         properties.write_text(
             server_properties(node, self._ports, self._data_path(node), self._security, self._config, host=self._host),
         )
         log4j.write_text(LOG4J.format(level=self._log_level))
-        command = [
-            str(java.executable),
-            *self._jvm_options,
-            *self._archive.options(may_record=self._owner_pid == os.getpid()),
-        ]
+        command = [str(java.executable), *self._jvm_options, *self._archive.options()]
         command += [f"-Dlog4j2.configurationFile={log4j}", "-cp", join_class_path(jars), "kafka.Kafka", str(properties)]
         self._processes[node] = BrokerProcess.start(
             command, directory, self._log_path(node), self._owner_pid, temporary=self._temporary
@@ -434,13 +429,13 @@ class EmbeddedKafka:
             message = f"Kafka does not serve after {self._start_timeout_s:.0f} s. {self.log_tails()}"
             raise BrokerStartError(message)
 
-    def _end_all(self) -> None:
+    def _end_all(self, *, complete: bool = False) -> None:
         for process in self._processes.values():
             process.kill()
         self._processes.clear()
         self._paused.clear()
         if self._archive:
-            self._archive.close()
+            self._archive.close(complete=complete)
         self._archive = None
 
     def _process(self, broker_id: int) -> BrokerProcess:
