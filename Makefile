@@ -9,7 +9,7 @@ TESTS ?= tests runtime operator
 PYTEST_ARGS ?=
 # Tests wait for about half of their time.
 WORKERS ?= 4
-# The environment has no compiled modules at first: unless they are written, each of the tests' many processes compiles all it imports.
+# A new environment has no compiled modules. Unless they are written, every process of the tests compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help

@@ -75,23 +75,28 @@ def test_rows_of_several_tasks_come_to_the_driver_in_order(spark, monkeypatch):
     assert found == {target: [seen(row) for row in in_order(expected, target[1])] for target in targets}
 
 
-def test_what_comes_to_the_driver_at_once_is_small_however_uneven_the_parts(spark):
-    """Java has it several times, and a gigabyte by default."""
-    sizes = [len(batch) for _, batch in transport.ordered(spark, large_rows(spark, 200, 1_000), [], [Size(200, 0)])]
-    assert sum(sizes) == 200
-    assert max(sizes) <= 64
-    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == "1000"  # as before
+def test_what_comes_to_the_driver_at_once_is_small(spark):
+    """Java has it several times, and a gigabyte by default; of large rows, so does Python."""
+    rows = large_rows(spark, 100, 256_000)
+    messages = [batch.num_rows for batch in transport._arrow_batches(rows)]
+    assert sum(messages) == 100
+    assert max(messages) <= 64
+    batches = [batch for _, batch in transport.ordered(spark, rows, [], [Size(100, 0)])]
+    assert [number for batch in batches for number in batch.column("number").to_pylist()] == list(range(100))
+    assert max(batch.nbytes for batch in batches) < 64 * 260_000
 
 
-def test_rows_come_to_the_driver_whatever_types_the_session_has_for_them(spark):
-    """Arrow's large types have longer offsets."""
-    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+@pytest.mark.parametrize("large", ["true", "false"])
+def test_small_rows_come_to_the_driver_many_at_once(spark, large):
+    """With Arrow's usual types, whatever the session has."""
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", large)
     try:
-        batches = [batch for _, batch in transport.ordered(spark, large_rows(spark, 20, 64), [], [Size(20, 0)])]
+        batches = [batch for _, batch in transport.ordered(spark, large_rows(spark, 5_000, 64), [], [Size(5_000, 0)])]
     finally:
         spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
     values = [value.decode() for batch in batches for value in batch.column("value").to_pylist()]
-    assert values == [hashlib.sha256(b"%d" % number).hexdigest() for number in range(20)]
+    assert values == [hashlib.sha256(b"%d" % number).hexdigest() for number in range(5_000)]
+    assert len(batches) < 5
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from millrace.records import Headers
 
 _FILES = 64
 """How many files changes are divided into: of each, the last changes of its keys must fit into memory."""
-_ROW_OVERHEAD = 200
+_ROW_OVERHEAD = 300
 """Bytes of memory per change in addition to key and value."""
 _COMPACT_BYTES = 16 * 1024 * 1024
 """How large a file may become in any case before it is compacted."""
@@ -76,11 +76,9 @@ class CompactedChanges:
 
     def rows(self) -> Iterator[tuple[bytes, Change]]:
         """Return the changes left; of a versioned store, those of one key in order."""
-        for key, change in self._read_spilled() if self._spilled else _in_order(self._recent):
-            if self._every:
-                yield key[:-8], change[:3]
-            elif self._is_kept((key, change)):
-                yield key, change[:3]
+        changes = self._read_spilled() if self._spilled else _in_order(self._recent)
+        for key, change in filter(self._is_kept, changes):
+            yield key[:-8] if self._every else key, change[:3]
 
     def close(self) -> None:
         """Delete what is on disk."""

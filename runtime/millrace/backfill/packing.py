@@ -28,7 +28,7 @@ _RECORDS_PER_PARTITION = 500
 _BYTES = 16 * 1024 * 1024
 """How many bytes are packed at once, and one record more."""
 _ROW_BYTES = 1024 * 1024
-"""How large a row is, about, or one record more: those of many tasks are merged, and each of them may have one in memory."""
+"""About how large a row is, or one record more. Rows of many tasks are merged, with one of each task in memory."""
 _WAITING_BYTES = 200
 """What a record that is not packed yet takes besides its bytes, about."""
 _MERGE_AT = 10_000
@@ -123,7 +123,7 @@ class PackedTopic:
         return (
             self._packed(sent)
             if size < _BYTES
-            else list(chain.from_iterable(map(self._packed, _in_rows(sent, _BYTES))))
+            else list(chain.from_iterable(map(self._packed, _divided(sent, _BYTES))))
         )
 
     @property
@@ -180,15 +180,15 @@ def packed_changes(
         number: of the first record.
         changes: the records.
     """
-    for some in _in_rows(changes, _ROW_BYTES):
+    for some in _divided(changes, _ROW_BYTES):
         batch = _batch(*zip(*some, strict=True))
         numbers = np.arange(number, number + len(some), dtype=np.int64)
         number += len(some)
         yield _row(*target, task, np.full(len(some), UNKNOWN_TIMESTAMP), numbers, batch), size_of(batch)
 
 
-def _in_rows(records: Iterable[_Record], limit: int) -> Iterator[list[_Record]]:
-    """Divide records by their number and their bytes, taking no more than a row of them at a time."""
+def _divided(records: Iterable[_Record], limit_bytes: int) -> Iterator[list[_Record]]:
+    """Divide records by their number and their bytes, holding no more than one group at a time."""
     found: list[_Record] = []
     size = 0
     for record in records:
@@ -196,7 +196,7 @@ def _in_rows(records: Iterable[_Record], limit: int) -> Iterator[list[_Record]]:
         size += len(record[1] or b"") + len(record[2] or b"")
         if record[3]:
             size += _length(record[3])
-        if size >= limit or len(found) >= _RECORDS:
+        if size >= limit_bytes or len(found) >= _RECORDS:
             yield found
             found, size = [], 0
     if found:

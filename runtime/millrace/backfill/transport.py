@@ -23,15 +23,14 @@ __all__ = ["in_executors", "ordered"]
 
 _ORDER: Final = ("topic", "partition", "reached", "task", "number")
 _PART_BYTES: Final = 16 * 1024 * 1024
-"""How much the driver gets at once."""
+"""How much the driver gets at once, on average."""
 _ROW_BYTES: Final = 50
 """What a row has besides key and value, about."""
-_ARROW: Final = {
-    # Rows have a megabyte at most, and one record more, and Java has each batch several times.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
-    "spark.sql.execution.arrow.useLargeVarTypes": "false",  # as in `SCHEMA`
-}
-"""How rows come to the driver."""
+_JAVA_ROWS: Final = 64
+"""How many rows Java has in one message: packed ones have about a megabyte, and it has each message several times."""
+_BATCH_ROWS: Final = 4_000
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+"""How much is taken apart at once, about, of rows that are smaller."""
 
 
 def in_executors(
@@ -61,8 +60,9 @@ def ordered(
 ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """Bring rows to the driver in order, a part at a time, each of which is in the driver's memory several times.
 
-    They come as Arrow messages. Spark's public ways to bring rows to the driver part by part pickle them, which costs several
-    times as much for binary values. So it is asked for the messages that it brings all at once elsewhere, as in `toPandas`.
+    They come as Arrow messages, for which the plan is asked: Spark's public ways to bring rows to the driver part by part pickle
+    them, which costs several times as much for binary values. And they come from an RDD: until an action of a DataFrame ends,
+    Spark 4.3's scheduler keeps its jobs with their results, so the driver would have all.
 
     Args:
         spark: the session.
@@ -72,23 +72,29 @@ def ordered(
     """
     count = 1 + sum(size.bytes + _ROW_BYTES * size.records for size in sizes) // _PART_BYTES
     parts = _with_markers(spark, rows, targets).repartitionByRange(count, *_ORDER)
-    for batch in _arrow_batches(spark, parts.sortWithinPartitions(*_ORDER).select(*SCHEMA.names)):
+    in_order = parts.sortWithinPartitions(*_ORDER).select(*SCHEMA.names)
+    for batch in _gathered(_arrow_batches(in_order)):
         yield from _by_target(batch)
 
 
-def _arrow_batches(spark: SparkSession, rows: DataFrame) -> Iterator[pa.RecordBatch]:
-    """Return `Row`s, a Spark partition at a time."""
-    before = {name: spark.conf.get(name) or "" for name in _ARROW}
-    for name, value in _ARROW.items():
-        spark.conf.set(name, value)
-    try:
-        rdd = rows._jdf.toArrowBatchRdd().toJavaRDD()  # noqa: SLF001 (see `ordered`)
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
-    messages: RDD[bytes] = RDD(rdd, spark.sparkContext, NoOpSerializer())
+def _arrow_batches(rows: DataFrame) -> Iterator[pa.RecordBatch]:
+    """Return `Row`s, one Spark partition after the other."""
+    found = rows._jdf.toArrowBatchRdd(_JAVA_ROWS, "UTC", False, False)  # noqa: SLF001 (see `ordered`; no large types)
+    messages: RDD[bytes] = RDD(found.toJavaRDD(), rows.sparkSession.sparkContext, NoOpSerializer())
     for message in messages.toLocalIterator():
         yield pa.ipc.read_record_batch(message, SCHEMA)
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return small batches as larger ones."""
+    some: list[pa.RecordBatch] = []
+    for batch in batches:
+        some.append(batch)
+        if sum(map(len, some)) >= _BATCH_ROWS or sum(one.nbytes for one in some) >= _BATCH_BYTES:
+            yield pa.concat_batches(some)
+            some = []
+    if some:
+        yield pa.concat_batches(some)
 
 
 def _by_target(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:

@@ -330,10 +330,10 @@ def start_session(master: str | None, name: str, *, only_kafka: bool = False) ->
     builder = builder.config("spark.speculation", "false")
     if not submitted:
         builder = builder.master(master or "local[*]").config("spark.ui.showConsoleProgress", "false")
-        builder = builder.config("spark.python.daemon.module", "millrace.backfill.worker_daemon")
         if (master or "local").startswith("local"):
             builder = builder.config("spark.ui.enabled", "false").config("spark.driver.bindAddress", "127.0.0.1")
             builder = builder.config("spark.driver.host", "127.0.0.1")
+            builder = builder.config("spark.python.daemon.module", "millrace.backfill.worker_daemon")
             java = ["-XX:G1HeapRegionSize=4m"]  # rows of 1 MB would take up two regions of 1 MB each, and not be moved
             if only_kafka:  # compiling thoroughly would cost several times what it saves
                 java.append("-XX:TieredStopAtLevel=1")
@@ -345,7 +345,7 @@ def start_session(master: str | None, name: str, *, only_kafka: bool = False) ->
         raise StreamsError(f"Spark does not start{where}, for the reason that it gives above") from error
     spark.sparkContext.setLogLevel("ERROR")
     spark.conf.set("spark.sql.adaptive.enabled", "false")  # a Spark partition is a task: none may be merged or split
-    # What is brought to the driver runs without it in any case, and only workers that are set up alike are used again.
+    # Python that runs for what comes to the driver has it off in any case, and only workers that are set up alike are used again.
     spark.conf.set("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "false")
     given = spark.sparkContext.getConf()
     if not given.contains("spark.sql.session.timeZone"):
