@@ -1,7 +1,7 @@
 """Has Spark's processes use the PySpark that is installed.
 
-Spark puts the same one in front of it, in a zip file. That has no place for compiled modules, so every process would spend more than
-a second on compiling what it imports.
+Spark puts the same one in front of it, in a zip file. That has no place for compiled modules, so every process would spend
+more than a second on compiling what it imports.
 """
 
 from __future__ import annotations
