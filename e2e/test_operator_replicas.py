@@ -17,7 +17,7 @@ from e2e.support.application import PATIENCE_S, Application
 from e2e.support.audit import strangers, writes_of
 from e2e.support.word_count import Words
 
-pytestmark = [pytest.mark.disturbs, pytest.mark.thorough]
+pytestmark = pytest.mark.disturbs
 
 LEASE_S = 8
 QUICK = {"gate": {"minStable": "1s"}}
@@ -180,6 +180,7 @@ def ended(pod: dict[str, Any]) -> int | None:
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.thorough
 def test_operator_survives_an_api_server_outage(cluster, operator, word_count, words: Words) -> None:
     """Down for longer than the Lease, during an upgrade: the operator stays alive, does not write, and continues afterwards."""
     app: Application = word_count(words, replicas=2, upgrade=QUICK)
