@@ -31,7 +31,7 @@ settings.load_profile("millrace")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run slow tests first, so that no process is left with a long file when the others have ended.
 
-    The files of the others are mixed: those of some folders wait most of the time, and those of others compute.
+    Both have their files in mixed order: those of some folders wait most of the time, and those of others compute.
     """
     items.sort(key=lambda item: (item.get_closest_marker("slow") is None, crc32(item.path.name.encode())))
 

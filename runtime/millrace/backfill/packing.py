@@ -120,11 +120,9 @@ class PackedTopic:
         if not sent or not (everything or len(sent) >= self._enough or size >= _BYTES):
             return []
         self.sent, self._counted, self._bytes = [], 0, 0
-        return (
-            self._packed(sent)
-            if size < _BYTES
-            else list(chain.from_iterable(map(self._packed, _divided(sent, _BYTES))))
-        )
+        if size < _BYTES:
+            return self._packed(sent)
+        return list(chain.from_iterable(map(self._packed, _divided(sent, _BYTES))))
 
     @property
     def waiting(self) -> int:

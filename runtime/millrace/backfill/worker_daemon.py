@@ -1,4 +1,4 @@
-"""`python -m millrace.backfill.worker_daemon`: starts the Python workers of an executor, as `pyspark.daemon` does."""
+"""`python -m millrace.backfill.worker_daemon`: `pyspark.daemon`, which starts Python workers, with the installed PySpark."""
 
 from __future__ import annotations
 
