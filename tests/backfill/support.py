@@ -323,6 +323,7 @@ def check_sizes(rows: Sequence[Row]) -> None:
             size = sent.setdefault((row.task, row.topic), [0, 0])
             size[0] += 1
             size[1] += len(row.key or b"") + len(row.value or b"")
+            size[1] += sum(len(name.encode()) + len(value or b"") for name, value in row.headers)
     assert reported == sent
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from millrace.backfill.failures import spark_failures
-from millrace.errors import FailedProcessingError
+from millrace.errors import FailedProcessingError, StreamsError
 
 OUT_OF_MEMORY = """\
 from millrace.backfill.failures import spark_failures
@@ -77,6 +77,12 @@ def test_the_cause_of_an_error_does_not_hide_it(spark):
 
     with pytest.raises(FailedProcessingError, match="node n failed at offset 7"), spark_failures(spark):
         spark.range(1).mapInArrow(fail, "id long").collect()
+
+
+def test_method_that_another_spark_does_not_have(spark):
+    """Its Java has not gone."""
+    with pytest.raises(StreamsError, match=r"cannot do what it was asked for: .*noSuchMethod"), spark_failures(spark):
+        spark.range(1)._jdf.noSuchMethod(1)
 
 
 def test_connection_of_something_else_that_broke(spark):

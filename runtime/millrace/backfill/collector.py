@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millrace.backfill.changes import CompactedChanges
-from millrace.backfill.packing import Changed, PackedTopic, Size, packed_changes
+from millrace.backfill.packing import Changed, PackedTopic, Size, bytes_of, packed_changes
 from millrace.backfill.rows import Row
 from millrace.engine.partitioner import partition_for_key
 from millrace.engine.task_state import TaskTimes
@@ -163,7 +163,7 @@ class BackfillCollector:
         """Return the rows since the last call; those for other tasks only once there are many, or if everything is wanted."""
         rows, self._rows = self._rows, []
         for row in rows:
-            self._count(row.topic, Size(1, len(row.key or b"") + len(row.value or b"")))
+            self._count(row.topic, Size(1, bytes_of(row.key, row.value, row.headers)))
         packed = [target.packed for target in self._targets.values() if target.packed is not None]
         for topic in packed:
             rows += topic.take(everything=everything)

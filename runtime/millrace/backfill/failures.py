@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import pyspark
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -68,9 +68,11 @@ def spark_failures(spark: SparkSession) -> Iterator[None]:
     except (PySparkException, Py4JJavaError) as error:
         raise _translated(text_of(error), spark) from error
     except (Py4JError, ConnectionError, EOFError) as error:  # which say no more than that
-        if not isinstance(error, Py4JError) and not _has_ended(spark):
-            raise  # of another connection
-        raise errors.StreamsError(_GONE) from error
+        if isinstance(error, Py4JNetworkError) or _has_ended(spark):
+            raise errors.StreamsError(_GONE) from error
+        if isinstance(error, Py4JError):
+            raise errors.StreamsError(f"Spark {spark.version} cannot do what it was asked for: {error}") from error
+        raise  # of another connection
 
 
 def text_of(error: Exception) -> str:

@@ -28,6 +28,7 @@ from millrace.backfill.refusals import notes, refuse
 from millrace.backfill.rows import COLUMNS, PACKED_DDL, REPORT, ROWS_DDL
 from millrace.backfill.stages import Stage, plan_stages, shuffled_topics
 from millrace.backfill.telemetry import Watch
+from millrace.backfill.transport import BATCH_BYTES
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError, UnsupportedFeatureError
 from millrace.plan.model import TopologyPlan, repartition_topics
@@ -35,7 +36,7 @@ from millrace.plan.partition_counts import PartitionCounts, resolve_partition_co
 from millrace.records import TopicPartition
 
 _MAX_PASSES = 20
-_BATCH_BYTES = ("spark.sql.execution.arrow.maxBytesPerBatch", str(64 * 1024 * 1024))
+_BATCH_BYTES = str(64 * 1024 * 1024)
 """How much Spark gives a Python worker at once. Its own limit is a number of rows, of which packed ones are too large."""
 
 
@@ -54,6 +55,8 @@ class Computed:
     """Topics of which only the last record of each key is kept although their tasks sent more."""
     left_out: frozenset[str] = frozenset()
     """Topics of which nothing is kept although tasks sent records to them."""
+    circular: frozenset[str] = frozenset()
+    """Topics that their own stages read."""
 
     @cached_property
     def reports(self) -> list[dict[str, Any]]:
@@ -82,6 +85,11 @@ class Computed:
         tasks = Counter((topic, number) for report in self.reports for topic, number in report["last_kept"])
         return frozenset(topic for (topic, _), count in tasks.items() if count > 1)
 
+    @property
+    def single(self) -> frozenset[str]:
+        """Topics whose records are not packed."""
+        return self.last | self.shared | self.circular
+
     @cached_property
     def rows(self) -> DataFrame:
         """`Row`s, most of them packed: outputs, changelogs, and reports."""
@@ -106,7 +114,10 @@ class Computed:
                 if topic not in self.last | self.shared | self.left_out:
                     found[topic] = found.get(topic, Size()).plus(*size)
         if reduced := self.last | self.shared:
-            size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))
+            headers = F.aggregate(
+                "headers", F.lit(0), lambda sum_, one: sum_ + _length(one["name"]) + _length(one["value"])
+            )
+            size = _length(F.col("key")) + _length(F.col("value")) + F.coalesce(headers, F.lit(0))
             rows = self.rows.where(F.col("topic").isin(*reduced))
             for row in rows.groupBy("topic").agg(F.count("*").alias("records"), F.sum(size).alias("bytes")).collect():
                 found[row["topic"]] = Size(row["records"], row["bytes"])
@@ -134,13 +145,14 @@ def compute(spark: SparkSession, backfill: Backfill, watch: Watch | None = None)
     plan = built.plan()
     refuse(built, plan, backfill)
     counts = resolve_partition_counts(plan, backfill.history.partition_counts())
-    if spark.conf.get(_BATCH_BYTES[0], None) in {None, str(2**31 - 1)}:
-        spark.conf.set(*_BATCH_BYTES)
+    if spark.conf.get(BATCH_BYTES, None) in {None, str(2**31 - 1)}:
+        spark.conf.set(BATCH_BYTES, _BATCH_BYTES)
     watch = watch or Watch(config)
     job = _Job(spark, uuid.uuid4().hex, backfill, counts, shuffled_topics(plan, counts), watch)
     given = backfill.history.rows(spark)
     done: list[DataFrame] = []
-    for number, stage in enumerate(plan_stages(plan, counts)):
+    stages = plan_stages(plan, counts)
+    for number, stage in enumerate(stages):
         if stage.tasks:
             watch.stage(number, stage, _records(stage, backfill.history, counts))
             before = [rows.where(F.col("topic").isin(*stage.upstream)) for rows in done if stage.upstream]
@@ -150,7 +162,8 @@ def compute(spark: SparkSession, backfill: Backfill, watch: Watch | None = None)
     rows = _union(done, spark.createDataFrame([], PACKED_DDL))
     every, last = _kept(plan, job.shuffled, backfill.outputs)
     left_out = job.shuffled - every - last
-    return Computed(plan, counts, rows, notes(plan), last, left_out)
+    circular = frozenset[str]().union(*(stage.circular for stage in stages))
+    return Computed(plan, counts, rows, notes(plan), last, left_out, circular)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +240,10 @@ def _first_rows(spark: SparkSession, tasks: int) -> DataFrame:
     return spark.range(tasks).select(*columns, F.lit(0).alias("packed"))
 
 
+def _length(value: Column) -> Column:
+    return F.coalesce(F.octet_length(value), F.lit(0))
+
+
 def _checksum(rows: DataFrame) -> tuple[int, int]:
     hashed = F.xxhash64(*rows.columns).cast("decimal(38,0)")
     found = rows.agg(F.count("*"), F.sum(hashed)).first()
@@ -252,7 +269,8 @@ def _last_of_keys(rows: DataFrame, order: Column) -> DataFrame:
     single = rows.mapInArrow(unpacked, ROWS_DDL).withColumn("packed", F.lit(0))
     keyed = single.where(F.col("key").isNotNull())
     latest = keyed.groupBy("topic", "partition", "key").agg(F.max_by(F.struct(*single.columns), order).alias("row"))
-    return single.where(F.col("key").isNull()).unionByName(latest.select("row.*"))
+    found = single.where(F.col("key").isNull()).unionByName(latest.select("row.*"))
+    return found.persist(StorageLevel.MEMORY_AND_DISK)
 
 
 def _union(frames: Sequence[DataFrame], first: DataFrame) -> DataFrame:

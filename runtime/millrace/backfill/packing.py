@@ -21,7 +21,7 @@ from millrace.backfill.murmur2 import partitions_of_keys
 from millrace.backfill.rows import COLUMNS, HEADERS_TYPE, REPORT, SCHEMA, Row, headers_array, values_of
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers, TopicPartition
 
-__all__ = ["Changed", "PackedTopic", "Size", "merged", "packed_changes", "size_of", "unpacked"]
+__all__ = ["Changed", "PackedTopic", "Size", "bytes_of", "merged", "packed_changes", "size_of", "unpacked"]
 
 _RECORDS = 10_000
 _RECORDS_PER_PARTITION = 500
@@ -62,7 +62,7 @@ class Size(NamedTuple):
 
     records: int = 0
     bytes: int = 0
-    """Of keys and values."""
+    """Of keys, values and headers."""
 
     def plus(self, records: int, size: int) -> Size:
         """Return this and some more."""
@@ -71,8 +71,10 @@ class Size(NamedTuple):
 
 def size_of(records: pa.RecordBatch) -> Size:
     """Return how much single records are."""
-    lengths = (pc.sum(pc.binary_length(records.column(name))).as_py() or 0 for name in ("key", "value"))
-    return Size(len(records), sum(lengths))
+    columns, headers = [records.column("key"), records.column("value")], records.column("headers")
+    if headers.null_count < len(headers):
+        columns += headers.flatten().flatten()
+    return Size(len(records), sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns))
 
 
 class PackedTopic:
@@ -191,9 +193,7 @@ def _divided(records: Iterable[_Record], limit_bytes: int) -> Iterator[list[_Rec
     size = 0
     for record in records:
         found.append(record)
-        size += len(record[1] or b"") + len(record[2] or b"")
-        if record[3]:
-            size += _length(record[3])
+        size += bytes_of(*record[1:4])
         if size >= limit_bytes or len(found) >= _RECORDS:
             yield found
             found, size = [], 0
@@ -217,6 +217,11 @@ def _batch(
         headers_array(headers),
     ]
     return pa.RecordBatch.from_arrays(columns, _RECORD)
+
+
+def bytes_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Return how many bytes a record has."""
+    return len(key or b"") + len(value or b"") + (_length(headers) if headers else 0)
 
 
 def _length(headers: Headers) -> int:

@@ -64,7 +64,7 @@ class Written(NamedTuple):
     partition: int
     records: int
     bytes: int
-    """Of keys and values."""
+    """Of keys, values and headers."""
     tombstones: int
     """For keys that an earlier run had left."""
 

@@ -245,14 +245,14 @@ class Publisher:
         rows, changes = content.rows, content.changes
         if changes.old:
             changes = replace(changes, old=old_records(admin, targets))
-        small, in_driver, own = rows, [*sizes.values(), *content.tombstones.values()], targets
+        small, in_driver, own = rows, content.with_tombstones(sizes), targets
         if several:
             topics = {part.topic for part in parts}
             small, large = rows.where(~F.col("topic").isin(*topics)), rows.where(F.col("topic").isin(*topics))
             published.written += _written_by_executors(spark, large, parts, ExecutorWrite(changes, outputs))
-            in_driver, own = [size for topic, size in sizes.items() if topic not in topics], []
+            in_driver, own = {topic: size for topic, size in sizes.items() if topic not in topics}, []
         with rarely_collected(*MANY_RECORDS), self._writer.transaction():
-            left = ordered(spark, small, own, in_driver) if own or in_driver else ()
+            left = ordered(spark, small, own, in_driver, computed.single)
             for target, some in groupby(left, itemgetter(0)):
                 batches = merged((batch for _, batch in some), frozenset())
                 published.written.append(changes.write(self._writer, self._clients, target, batches))
@@ -390,6 +390,13 @@ class _Content:
         """How many records are written at most: a changelog may have a key per offset."""
         known = sum(size.records for size in self.tombstones.values())
         return self.records + known + sum(old.end - old.start for old in self.changes.old.values())
+
+    def with_tombstones(self, sizes: Mapping[str, Size]) -> dict[str, Size]:
+        """Return how much the rows of each topic are, of which these are the computed ones."""
+        found = dict(sizes)
+        for target, size in self.tombstones.items():
+            found[target.topic] = found.get(target.topic, Size()).plus(*size)
+        return found
 
     def told_apart(self, written: Written) -> Written:
         """Return what was written to a partition, so that tombstones among the rows count as such."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
@@ -19,13 +19,15 @@ from millrace.records import UNKNOWN_TIMESTAMP, TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["in_executors", "ordered"]
+__all__ = ["BATCH_BYTES", "in_executors", "ordered"]
 
+BATCH_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+"""Spark's setting: how much a Python worker gets at once."""
 _ORDER: Final = ("topic", "partition", "reached", "task", "number")
 _PART_BYTES: Final = 16 * 1024 * 1024
 """How much the driver gets at once, on average."""
 _ROW_BYTES: Final = 50
-"""What a row has besides key and value, about."""
+"""What a row has besides key, value and headers, about."""
 _JAVA_ROWS: Final = 64
 """How many rows Java has in one message: packed ones have about a megabyte, and it has each message several times."""
 _BATCH_ROWS: Final = 4_000
@@ -56,19 +58,39 @@ def _with_markers(spark: SparkSession, rows: DataFrame, targets: list[TopicParti
 
 
 def ordered(
-    spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], sizes: list[Size]
+    spark: SparkSession,
+    rows: DataFrame,
+    targets: list[TopicPartition],
+    sizes: Mapping[str, Size],
+    single: Collection[str] = (),
 ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    """Bring rows to the driver in order, a part at a time, each of which is in the driver's memory several times.
+    """Bring rows to the driver, those of each target in order, a part at a time, each of which is in its memory several times.
 
-    They come as Arrow messages, for which the plan is asked: Spark's public ways to bring rows to the driver part by part pickle
-    them, which costs several times as much for binary values. And they come from an RDD: until an action of a DataFrame ends,
-    Spark 4.3's scheduler keeps its jobs with their results, so the driver would have all.
+    Spark makes parts of as many rows as each other. So topics with single rows come by themselves: among them, those with packed
+    ones, which are thousands of times larger, would all be in one part.
 
     Args:
         spark: the session.
         rows: what to bring.
         targets: partitions that get a marker.
-        sizes: how much that is.
+        sizes: how much that is of each topic.
+        single: topics whose rows are not packed.
+    """
+    for topics in (sizes.keys() & single, (sizes.keys() | {target.topic for target in targets}) - {*single}):
+        if topics:
+            some = [target for target in targets if target.topic in topics]
+            amount = [sizes[topic] for topic in topics & sizes.keys()]
+            yield from _in_parts(spark, rows.where(F.col("topic").isin(*topics)), some, amount)
+
+
+def _in_parts(
+    spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], sizes: list[Size]
+) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+    """Bring rows of about the same size.
+
+    They come as Arrow messages, for which the plan is asked: Spark's public ways to bring rows to the driver part by part pickle
+    them, which costs several times as much for binary values. And they come from an RDD: until an action of a DataFrame ends,
+    Spark 4.3's scheduler keeps its jobs with their results, so the driver would have all.
     """
     count = 1 + sum(size.bytes + _ROW_BYTES * size.records for size in sizes) // _PART_BYTES
     parts = _with_markers(spark, rows, targets).repartitionByRange(count, *_ORDER)
@@ -79,8 +101,14 @@ def ordered(
 
 def _arrow_batches(rows: DataFrame) -> Iterator[pa.RecordBatch]:
     """Return `Row`s, one Spark partition after the other."""
-    found = rows._jdf.toArrowBatchRdd(_JAVA_ROWS, "UTC", False, False)  # noqa: SLF001 (see `ordered`; no large types)
-    messages: RDD[bytes] = RDD(found.toJavaRDD(), rows.sparkSession.sparkContext, NoOpSerializer())
+    spark = rows.sparkSession
+    limit = spark.conf.get(BATCH_BYTES)
+    if (
+        limit is not None
+    ):  # jobs of an RDD have none of the session's settings, and may have to compute what Spark has lost
+        spark.sparkContext.setLocalProperty(BATCH_BYTES, limit)
+    found = rows._jdf.toArrowBatchRdd(_JAVA_ROWS, "UTC", False, False)  # noqa: SLF001 (see `_in_parts`; no large types)
+    messages: RDD[bytes] = RDD(found.toJavaRDD(), spark.sparkContext, NoOpSerializer())
     for message in messages.toLocalIterator():
         yield pa.ipc.read_record_batch(message, SCHEMA)
 

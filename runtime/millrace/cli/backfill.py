@@ -345,6 +345,7 @@ def start_session(master: str | None, name: str, *, only_kafka: bool = False) ->
         raise StreamsError(f"Spark does not start{where}, for the reason that it gives above") from error
     spark.sparkContext.setLogLevel("ERROR")
     spark.conf.set("spark.sql.adaptive.enabled", "false")  # a Spark partition is a task: none may be merged or split
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "false")  # what is packed has the usual types
     # Python that runs for what comes to the driver has it off in any case, and only workers that are set up alike are used again.
     spark.conf.set("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "false")
     given = spark.sparkContext.getConf()
