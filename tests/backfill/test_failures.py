@@ -81,7 +81,7 @@ def test_the_cause_of_an_error_does_not_hide_it(spark):
 
 def test_method_that_another_spark_does_not_have(spark):
     """Its Java has not gone."""
-    with pytest.raises(StreamsError, match=r"cannot do what it was asked for: .*noSuchMethod"), spark_failures(spark):
+    with pytest.raises(StreamsError, match=r"lacks what a backfill needs: .*noSuchMethod"), spark_failures(spark):
         spark.range(1)._jdf.noSuchMethod(1)
 
 

@@ -23,6 +23,7 @@ from millrace.backfill import job
 from millrace.backfill.collector import Outputs
 from millrace.backfill.history import Backfill
 from millrace.backfill.job import compute
+from millrace.backfill.packing import unpacked
 from millrace.backfill.refusals import notes
 from millrace.backfill.rows import REPORT, ROWS_DDL
 from millrace.config import StreamsConfig
@@ -147,7 +148,7 @@ def test_only_the_last_record_of_each_key_is_kept_on_request():
     assert sorted(outputs_of(result, "out"), key=str) == [(None, b"x"), (None, b"y"), (b"a", b"2"), (b"b", None)]
 
 
-def test_the_last_record_of_a_key_that_several_tasks_send(spark):
+def test_the_last_record_of_a_key_that_several_tasks_send(spark, monkeypatch):
     """It is the latest one; of those with the same timestamp, that of the last task, which is 0_10 and not 0_9."""
 
     def renamed(b: StreamsBuilder) -> None:
@@ -163,7 +164,19 @@ def test_the_last_record_of_a_key_that_several_tasks_send(spark):
         ("in", keys[0], b"keyless0", 7_000, ()),
         ("in", keys[9], b"keyless9", 7_000, ()),
     ]
+    calls = spark.sparkContext.accumulator(0)
+
+    def counted(batches):
+        calls.add(1)
+        yield from unpacked(batches)
+
+    monkeypatch.setattr(job, "unpacked", counted)
     found = compute(spark, backfill_of(renamed, inputs, {"in": 11, "out": 1}, outputs=Outputs.LAST))
+    assert found.sizes()["out"].records == 5
+    once = calls.value
+    found.rows.where("topic = 'out'").collect()
+    found.rows.where("topic <> 'out'").count()
+    assert calls.value == once > 0  # what several tasks have sent is unpacked, and computed, once
     rows = [(row.key and bytes(row.key), bytes(row.value)) for row in found.records("out").collect()]
     kept = [(None, b"keyless0"), (None, b"keyless9"), (b"a", b"a 0"), (b"b", b"b 10"), (b"c", b"c 0")]
     assert sorted(rows, key=str) == sorted(kept, key=str)

@@ -104,9 +104,7 @@ def test_large_rows_come_to_the_driver_apart_from_small_ones(spark, monkeypatch)
     sizes = {"large": Size(40, 40 * 256_000), "small": Size(20_000, 20_000 * 64)}
     targets = [TopicPartition("large", 0), TopicPartition("large", 1), TopicPartition("small", 0)]
     found = {}
-    for target, batches in groupby(
-        transport.ordered(spark, small.unionByName(large), targets, sizes, {"small"}), itemgetter(0)
-    ):
+    for target, batches in groupby(transport.ordered(spark, small.unionByName(large), targets, sizes), itemgetter(0)):
         assert target not in found
         found[target] = [n for _, batch in batches for n in batch.column("number").to_pylist()]
     marker = 0

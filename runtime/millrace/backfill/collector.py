@@ -125,7 +125,7 @@ class BackfillCollector:
         self._number = number = self._number + 1
         reached = max(at, self.reached, self.times.stream_time)
         row = (topic, partition, reached, self._name, number, at, key, value, headers, 0)
-        self._single_bytes += len(key or b"") + len(value or b"")
+        self._single_bytes += bytes_of(key, value, headers)
         self._rows.append(new_tuple(Row, row))
 
     def partition_count(self, topic: str) -> int:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from millrace.backfill.collector import BackfillCollector, Topics
 from millrace.backfill.history import Backfill
 from millrace.backfill.observation import Observer, TaskObservation
-from millrace.backfill.packing import merged
+from millrace.backfill.packing import bytes_of, merged
 from millrace.backfill.rows import REPORT, Row, consumed, rows_of, to_arrow, topics_of, values_of
 from millrace.backfill.stages import Stage
 from millrace.backfill.task_run import Arrival, Inputs, TaskRun, backfill_config
@@ -271,7 +271,7 @@ def _batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     size = 0
     for row in rows:
         batch.append(row)
-        size += len(row.value or b"")
+        size += bytes_of(row.key, row.value, row.headers)
         if len(batch) >= _BATCH_ROWS or size >= _BATCH_BYTES:
             yield to_arrow(batch)
             batch, size = [], 0

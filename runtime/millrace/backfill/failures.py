@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import pyspark
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -31,6 +31,8 @@ LINKAGE_ERRORS: Final = (
 )
 """What Java says of classes that were compiled for others than those that are there; part of a pattern."""
 _LINKAGE: Final = re.compile(rf"\b({LINKAGE_ERRORS}): (.*)")
+_MISSING: Final = re.compile(r"py4j\.Py4JException: (.*)")
+"""What Java says of a method that it does not have."""
 _CHAINED: Final = re.compile(
     r"^(?:The above exception was the direct cause of the following exception|"
     r"During handling of the above exception, another exception occurred):\n",
@@ -68,11 +70,12 @@ def spark_failures(spark: SparkSession) -> Iterator[None]:
     except (PySparkException, Py4JJavaError) as error:
         raise _translated(text_of(error), spark) from error
     except (Py4JError, ConnectionError, EOFError) as error:  # which say no more than that
-        if isinstance(error, Py4JNetworkError) or _has_ended(spark):
-            raise errors.StreamsError(_GONE) from error
-        if isinstance(error, Py4JError):
-            raise errors.StreamsError(f"Spark {spark.version} cannot do what it was asked for: {error}") from error
-        raise  # of another connection
+        missing = _MISSING.search(text_of(error))
+        if missing and not _has_ended(spark):
+            raise errors.StreamsError(f"Spark {spark.version} lacks what a backfill needs: {missing[1]}") from error
+        if not isinstance(error, Py4JError) and not _has_ended(spark):
+            raise  # of another connection
+        raise errors.StreamsError(_GONE) from error
 
 
 def text_of(error: Exception) -> str:

@@ -55,8 +55,6 @@ class Computed:
     """Topics of which only the last record of each key is kept although their tasks sent more."""
     left_out: frozenset[str] = frozenset()
     """Topics of which nothing is kept although tasks sent records to them."""
-    circular: frozenset[str] = frozenset()
-    """Topics that their own stages read."""
 
     @cached_property
     def reports(self) -> list[dict[str, Any]]:
@@ -84,11 +82,6 @@ class Computed:
         """Topics of which tasks have kept the last records of keys, and several tasks those of the same partition."""
         tasks = Counter((topic, number) for report in self.reports for topic, number in report["last_kept"])
         return frozenset(topic for (topic, _), count in tasks.items() if count > 1)
-
-    @property
-    def single(self) -> frozenset[str]:
-        """Topics whose records are not packed."""
-        return self.last | self.shared | self.circular
 
     @cached_property
     def rows(self) -> DataFrame:
@@ -151,8 +144,7 @@ def compute(spark: SparkSession, backfill: Backfill, watch: Watch | None = None)
     job = _Job(spark, uuid.uuid4().hex, backfill, counts, shuffled_topics(plan, counts), watch)
     given = backfill.history.rows(spark)
     done: list[DataFrame] = []
-    stages = plan_stages(plan, counts)
-    for number, stage in enumerate(stages):
+    for number, stage in enumerate(plan_stages(plan, counts)):
         if stage.tasks:
             watch.stage(number, stage, _records(stage, backfill.history, counts))
             before = [rows.where(F.col("topic").isin(*stage.upstream)) for rows in done if stage.upstream]
@@ -162,8 +154,7 @@ def compute(spark: SparkSession, backfill: Backfill, watch: Watch | None = None)
     rows = _union(done, spark.createDataFrame([], PACKED_DDL))
     every, last = _kept(plan, job.shuffled, backfill.outputs)
     left_out = job.shuffled - every - last
-    circular = frozenset[str]().union(*(stage.circular for stage in stages))
-    return Computed(plan, counts, rows, notes(plan), last, left_out, circular)
+    return Computed(plan, counts, rows, notes(plan), last, left_out)
 
 
 @dataclass(frozen=True, slots=True)

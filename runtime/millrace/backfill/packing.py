@@ -225,7 +225,7 @@ def bytes_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
 
 
 def _length(headers: Headers) -> int:
-    return sum(len(name) + len(value or b"") for name, value in headers)
+    return sum(len(name.encode()) + len(value or b"") for name, value in headers)
 
 
 def _row(topic: str, partition: int, task: str, reached: _Longs, numbers: _Longs, records: pa.RecordBatch) -> Row:

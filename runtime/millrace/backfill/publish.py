@@ -252,7 +252,7 @@ class Publisher:
             published.written += _written_by_executors(spark, large, parts, ExecutorWrite(changes, outputs))
             in_driver, own = {topic: size for topic, size in sizes.items() if topic not in topics}, []
         with rarely_collected(*MANY_RECORDS), self._writer.transaction():
-            left = ordered(spark, small, own, in_driver, computed.single)
+            left = ordered(spark, small, own, in_driver)
             for target, some in groupby(left, itemgetter(0)):
                 batches = merged((batch for _, batch in some), frozenset())
                 published.written.append(changes.write(self._writer, self._clients, target, batches))

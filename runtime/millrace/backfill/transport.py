@@ -62,38 +62,42 @@ def ordered(
     rows: DataFrame,
     targets: list[TopicPartition],
     sizes: Mapping[str, Size],
-    single: Collection[str] = (),
 ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """Bring rows to the driver, those of each target in order, a part at a time, each of which is in its memory several times.
 
-    Spark makes parts of as many rows as each other. So topics with single rows come by themselves: among them, those with packed
-    ones, which are thousands of times larger, would all be in one part.
+    Spark makes parts of as many rows as each other. So each topic comes by itself, unless all fit into one part: a topic's rows
+    may be thousands of times larger than another's, and would all be in the same part.
 
     Args:
         spark: the session.
         rows: what to bring.
         targets: partitions that get a marker.
         sizes: how much that is of each topic.
-        single: topics whose rows are not packed.
     """
-    for topics in (sizes.keys() & single, (sizes.keys() | {target.topic for target in targets}) - {*single}):
-        if topics:
-            some = [target for target in targets if target.topic in topics]
-            amount = [sizes[topic] for topic in topics & sizes.keys()]
-            yield from _in_parts(spark, rows.where(F.col("topic").isin(*topics)), some, amount)
+    topics = sorted(sizes.keys() | {target.topic for target in targets})
+    if topics and _parts(sizes.values()) == 1:
+        yield from _in_parts(_with_markers(spark, rows, targets), 1)
+        return
+    for topic in topics:
+        own = _with_markers(
+            spark, rows.where(F.col("topic") == topic), [target for target in targets if target.topic == topic]
+        )
+        yield from _in_parts(own, _parts([sizes.get(topic, Size())]))
 
 
-def _in_parts(
-    spark: SparkSession, rows: DataFrame, targets: list[TopicPartition], sizes: list[Size]
-) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    """Bring rows of about the same size.
+def _parts(sizes: Collection[Size]) -> int:
+    """Return how many parts there are to be."""
+    return 1 + sum(size.bytes + _ROW_BYTES * size.records for size in sizes) // _PART_BYTES
+
+
+def _in_parts(rows: DataFrame, count: int) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+    """Bring rows in this many parts.
 
     They come as Arrow messages, for which the plan is asked: Spark's public ways to bring rows to the driver part by part pickle
     them, which costs several times as much for binary values. And they come from an RDD: until an action of a DataFrame ends,
     Spark 4.3's scheduler keeps its jobs with their results, so the driver would have all.
     """
-    count = 1 + sum(size.bytes + _ROW_BYTES * size.records for size in sizes) // _PART_BYTES
-    parts = _with_markers(spark, rows, targets).repartitionByRange(count, *_ORDER)
+    parts = rows.repartitionByRange(count, *_ORDER)
     in_order = parts.sortWithinPartitions(*_ORDER).select(*SCHEMA.names)
     for batch in _gathered(_arrow_batches(in_order)):
         yield from _by_target(batch)
