@@ -65,8 +65,8 @@ def ordered(
 ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """Bring rows to the driver, those of each target in order, a part at a time, each of which is in its memory several times.
 
-    Spark makes parts of as many rows as each other. So each topic comes by itself, unless all fit into one part: a topic's rows
-    may be thousands of times larger than another's, and would all be in the same part.
+    Spark makes parts of as many rows as each other. So each topic comes by itself, or with others that fit into the same part: a
+    topic's rows may be thousands of times larger than another's, and would all be in one.
 
     Args:
         spark: the session.
@@ -74,20 +74,22 @@ def ordered(
         targets: partitions that get a marker.
         sizes: how much that is of each topic.
     """
-    topics = sorted(sizes.keys() | {target.topic for target in targets})
-    if topics and _parts(sizes.values()) == 1:
-        yield from _in_parts(_with_markers(spark, rows, targets), 1)
-        return
-    for topic in topics:
-        own = _with_markers(
-            spark, rows.where(F.col("topic") == topic), [target for target in targets if target.topic == topic]
-        )
-        yield from _in_parts(own, _parts([sizes.get(topic, Size())]))
+    groups: list[list[str]] = []
+    for topic in sorted(sizes.keys() | {target.topic for target in targets}):
+        if groups and _parts(sizes, [*groups[-1], topic]) == 1:
+            groups[-1].append(topic)
+        else:
+            groups.append([topic])
+    for topics in groups:
+        some = [target for target in targets if target.topic in topics]
+        own = _with_markers(spark, rows.where(F.col("topic").isin(*topics)), some)
+        yield from _in_parts(own, _parts(sizes, topics))
 
 
-def _parts(sizes: Collection[Size]) -> int:
-    """Return how many parts there are to be."""
-    return 1 + sum(size.bytes + _ROW_BYTES * size.records for size in sizes) // _PART_BYTES
+def _parts(sizes: Mapping[str, Size], topics: Collection[str]) -> int:
+    """Return in how many parts topics are to come."""
+    found = [sizes.get(topic, Size()) for topic in topics]
+    return 1 + sum(size.bytes + _ROW_BYTES * size.records for size in found) // _PART_BYTES
 
 
 def _in_parts(rows: DataFrame, count: int) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
