@@ -117,7 +117,7 @@ def test_large_rows_come_to_the_driver_apart_from_small_ones(spark, monkeypatch)
     assert max(size for _, size in parts) < 4 << 20
 
 
-def test_python_gets_as_little_at_once_as_the_session_says(spark, monkeypatch):
+def test_python_gets_as_little_at_once_as_the_session_says(spark):
     """Also where Spark only runs jobs of RDDs, which have no settings of a session: 20 rows of a megabyte are not one batch."""
     sizes = spark.sparkContext.accumulator(0, Largest())
 
@@ -126,13 +126,13 @@ def test_python_gets_as_little_at_once_as_the_session_says(spark, monkeypatch):
             sizes.add(batch.nbytes)
             yield batch
 
-    before = spark.conf.get(transport.BATCH_BYTES)
-    spark.conf.set(transport.BATCH_BYTES, "2000000")
+    before = spark.conf.get(transport.ARROW_BATCH_BYTES)
+    spark.conf.set(transport.ARROW_BATCH_BYTES, "2000000")
     try:
         rows = large_rows(spark, 20, 1_024_000).coalesce(1).mapInArrow(noted, PACKED_DDL)
         found = [batch.num_rows for _, batch in transport.ordered(spark, rows, [], {"a": Size(20, 20 << 20)})]
     finally:
-        spark.conf.set(transport.BATCH_BYTES, before)
+        spark.conf.set(transport.ARROW_BATCH_BYTES, before)
     assert sum(found) == 20
     assert 1_000_000 < sizes.value < 5_000_000
 

@@ -70,11 +70,11 @@ def spark_failures(spark: SparkSession) -> Iterator[None]:
     except (PySparkException, Py4JJavaError) as error:
         raise _translated(text_of(error), spark) from error
     except (Py4JError, ConnectionError, EOFError) as error:  # which say no more than that
-        missing = _MISSING.search(text_of(error))
-        if missing and not _has_ended(spark):
-            raise errors.StreamsError(f"Spark {spark.version} lacks what a backfill needs: {missing[1]}") from error
-        if not isinstance(error, Py4JError) and not _has_ended(spark):
-            raise  # of another connection
+        if not _has_ended(spark):
+            if missing := _MISSING.search(text_of(error)):
+                raise errors.StreamsError(f"Spark {spark.version} lacks what a backfill needs: {missing[1]}") from error
+            if not isinstance(error, Py4JError):
+                raise  # of another connection
         raise errors.StreamsError(_GONE) from error
 
 

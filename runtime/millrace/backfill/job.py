@@ -28,7 +28,7 @@ from millrace.backfill.refusals import notes, refuse
 from millrace.backfill.rows import COLUMNS, PACKED_DDL, REPORT, ROWS_DDL
 from millrace.backfill.stages import Stage, plan_stages, shuffled_topics
 from millrace.backfill.telemetry import Watch
-from millrace.backfill.transport import BATCH_BYTES
+from millrace.backfill.transport import ARROW_BATCH_BYTES
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError, UnsupportedFeatureError
 from millrace.plan.model import TopologyPlan, repartition_topics
@@ -138,8 +138,8 @@ def compute(spark: SparkSession, backfill: Backfill, watch: Watch | None = None)
     plan = built.plan()
     refuse(built, plan, backfill)
     counts = resolve_partition_counts(plan, backfill.history.partition_counts())
-    if spark.conf.get(BATCH_BYTES, None) in {None, str(2**31 - 1)}:
-        spark.conf.set(BATCH_BYTES, _BATCH_BYTES)
+    if spark.conf.get(ARROW_BATCH_BYTES, None) in {None, str(2**31 - 1)}:
+        spark.conf.set(ARROW_BATCH_BYTES, _BATCH_BYTES)
     watch = watch or Watch(config)
     job = _Job(spark, uuid.uuid4().hex, backfill, counts, shuffled_topics(plan, counts), watch)
     given = backfill.history.rows(spark)

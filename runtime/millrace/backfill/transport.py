@@ -19,9 +19,9 @@ from millrace.records import UNKNOWN_TIMESTAMP, TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["BATCH_BYTES", "in_executors", "ordered"]
+__all__ = ["ARROW_BATCH_BYTES", "in_executors", "ordered"]
 
-BATCH_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+ARROW_BATCH_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 """Spark's setting: how much a Python worker gets at once."""
 _ORDER: Final = ("topic", "partition", "reached", "task", "number")
 _PART_BYTES: Final = 16 * 1024 * 1024
@@ -108,11 +108,9 @@ def _in_parts(rows: DataFrame, count: int) -> Iterator[tuple[TopicPartition, pa.
 def _arrow_batches(rows: DataFrame) -> Iterator[pa.RecordBatch]:
     """Return `Row`s, one Spark partition after the other."""
     spark = rows.sparkSession
-    limit = spark.conf.get(BATCH_BYTES)
-    if (
-        limit is not None
-    ):  # jobs of an RDD have none of the session's settings, and may have to compute what Spark has lost
-        spark.sparkContext.setLocalProperty(BATCH_BYTES, limit)
+    # Jobs of an RDD have none of the session's settings, and may have to compute again what Spark has lost.
+    if (limit := spark.conf.get(ARROW_BATCH_BYTES)) is not None:
+        spark.sparkContext.setLocalProperty(ARROW_BATCH_BYTES, limit)
     found = rows._jdf.toArrowBatchRdd(_JAVA_ROWS, "UTC", False, False)  # noqa: SLF001 (see `_in_parts`; no large types)
     messages: RDD[bytes] = RDD(found.toJavaRDD(), spark.sparkContext, NoOpSerializer())
     for message in messages.toLocalIterator():
