@@ -24,9 +24,10 @@ $(READY): requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 15) else f"Millrace needs Python 3.11 to 3.14; {sys.executable} is {sys.version.split()[0]}. Set PYTHON=/path/to/python3.11")'
 	@echo "Installing the locked dependencies into $(VENV) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements-dev.lock
-	@$(BIN)/pip uninstall -qq --disable-pip-version-check --yes millrace # another project's, or this one's under its first name
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@awk '/^uv==/ {uv = 1} uv; !/\\$$/ {uv = 0}' requirements-dev.lock > $(VENV)/uv.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.lock
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements-dev.lock # also removes what is not locked
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
 .PHONY: test
