@@ -30,18 +30,34 @@ $(READY): requirements-dev.lock pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 .PHONY: test
-test: lint types layers ## Lint, check types and layers, run the tests (real Kafka, RocksDB and Spark)
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not thorough' $(PYTEST_ARGS) $(TESTS)
+test: lint types layers ## Lint, check types and layers, run the tests that need no cluster (real Kafka, RocksDB and Spark)
+	$(PYTEST) -m 'not thorough' --record build/tests.json $(PYTEST_ARGS) $(TESTS)
+	@$(BIN)/python -m tests.quarantine run
 
 .PHONY: test-all
 test-all: lint types layers ## Also run the slow variants of tests that `make test` runs
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) $(TESTS)
+	$(PYTEST) $(PYTEST_ARGS) $(TESTS)
+	@$(BIN)/python -m tests.quarantine run
+
+.PHONY: all
+all: test-all e2e-all ## Everything: before a release
+
+.PHONY: budget
+budget: $(READY) ## Compare what the last `make test` has cost with its limits, in processes and processor time
+	@$(BIN)/python -m tests.budget
+
+.PHONY: budget-refresh
+budget-refresh: $(READY) ## Accept what the last `make test` has cost: it decides in which order files run
+	@$(BIN)/python -m tests.budget --refresh
 
 .PHONY: lint
 lint: $(READY) ## Check style and formatting
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python -m tests.quarantine
 
 .PHONY: format
 format: $(READY) ## Format the code and apply the safe fixes

@@ -7,11 +7,15 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests import quarantine
+from tests.budget.order import in_order, measured
+from tests.budget.recording import Recording, TestCosts
+from tests.running import RunningTests
 
 from millrace.dev.java import find_java
 
@@ -28,12 +32,29 @@ settings.register_profile(
 settings.load_profile("millrace")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run slow tests first, so that no process is left with a long file when the others have ended.
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the costs of a run be recorded, and tests that fail by chance be run."""
+    parser.addoption("--record", type=Path, metavar="FILE", help="write what the tests have cost to FILE")
+    parser.addoption("--quarantined", action="store_true", help="run the tests of quarantine.txt, not all others")
 
-    Both have their files in mixed order: those of some folders wait most of the time, and those of others compute.
-    """
-    items.sort(key=lambda item: (item.get_closest_marker("slow") is None, crc32(item.path.name.encode())))
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Record costs, in the process that was started and in xdist's workers, and say at a sudden end what was running."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(RunningTests())
+    path: Path | None = config.getoption("--record")
+    if path is not None:
+        config.pluginmanager.register(TestCosts())
+        if not hasattr(config, "workerinput"):
+            config.pluginmanager.register(Recording(config.rootpath / path))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run files in the order in which the workers end together, without the tests that fail by chance."""
+    quarantine.keep_apart(config, items)
+    path = {item: item.nodeid.partition("::")[0] for item in items}
+    order = {file: number for number, file in enumerate(in_order(set(path.values()), measured()))}
+    items.sort(key=lambda item: order[path[item]])
 
 
 @pytest.fixture(scope="session")
