@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
 from tests.backfill.broker_app import App
 from tests.backfill.programs import CopiedTwice
 from tests.backfill.test_ends import DEADLINE_S, KEYS, command, go_on, spec, wait_for_publishing
+from tests.instance.support import has_failed
 from tests.instance.test_producer import set_largest_batch
 from tests.kafka.support import create_acl
 from tests.waiting import wait_until
@@ -37,7 +38,7 @@ from millrace.backfill.split_outputs import (
 from millrace.backfill.writer import Writer
 from millrace.config import StreamsConfig
 from millrace.dev.kafka import EmbeddedKafka
-from millrace.errors import ConfigError, ProductionError, StreamsTimeoutError
+from millrace.errors import AuthorizationError, ConfigError, ProductionError, StreamsTimeoutError
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.states import State
 from millrace.kafka.clients import open_admin
@@ -46,7 +47,7 @@ from millrace.kafka.internal_topics import committed_partitions
 from millrace.kafka.offsets import delete_records, latest_offsets
 from millrace.kafka.resetter import Resetter
 from millrace.plan.backfill_marks import outputs_group
-from millrace.records import OffsetAndMetadata, TopicPartition
+from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -233,28 +234,75 @@ def test_what_is_committed_but_not_there_yet_is_waited_for(app):
     writer.close()
 
 
-def test_what_an_application_may_not_do():
-    """Brokers take offsets only of those who may read, which one that writes need not; and all write in transactions."""
+@pytest.fixture(scope="module")
+def guarded():
+    """A broker that lets everybody do what no rule is about."""
     config = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
     }
-    topic = ResourceType.TOPIC, "out", ResourcePatternType.LITERAL
     with EmbeddedKafka(config=config) as kafka:
-        kafka.create_topics("out", "free")
-        admin = kafka.admin()
-        create_acl(admin, AclBinding(*topic, "User:ANONYMOUS", "*", AclOperation.WRITE, AclPermissionType.ALLOW))
-        with pytest.raises(ConfigError, match=r"may not read out, but.*grant READ"):
-            check_readable(admin, ["free", "out"])
-        create_acl(admin, AclBinding(*topic, "User:ANONYMOUS", "*", AclOperation.READ, AclPermissionType.ALLOW))
+        yield kafka
+
+
+def allow(kafka, topic, operation):
+    """Let this test's user do something with a topic, and nothing else."""
+    resource = ResourceType.TOPIC, topic, ResourcePatternType.LITERAL
+    create_acl(kafka.admin(), AclBinding(*resource, "User:ANONYMOUS", "*", operation, AclPermissionType.ALLOW))
+
+
+def test_what_an_application_may_not_do(guarded):
+    """Brokers take offsets only of those who may read, which one that writes need not; and all write in transactions."""
+    guarded.create_topics("out", "free")
+    admin = guarded.admin()
+    allow(guarded, "out", AclOperation.WRITE)
+    with pytest.raises(ConfigError, match=r"may not read out, but.*grant READ"):
         check_readable(admin, ["free", "out"])
-        pattern = ResourceType.TRANSACTIONAL_ID, "app", ResourcePatternType.PREFIXED
-        create_acl(admin, AclBinding(*pattern, "User:other", "*", AclOperation.WRITE, AclPermissionType.ALLOW))
-        config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": kafka.bootstrap_servers})
-        with pytest.raises(
-            ConfigError, match=r"id app-backfill\..*DESCRIBE and WRITE on transactional ids with the prefix app"
-        ):
-            Writer(backfill_clients(config), "app-backfill")
+    allow(guarded, "out", AclOperation.READ)
+    check_readable(admin, ["free", "out"])
+    pattern = ResourceType.TRANSACTIONAL_ID, "app", ResourcePatternType.PREFIXED
+    create_acl(admin, AclBinding(*pattern, "User:other", "*", AclOperation.WRITE, AclPermissionType.ALLOW))
+    config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": guarded.bootstrap_servers})
+    with pytest.raises(
+        ConfigError, match=r"id app-backfill\..*DESCRIBE and WRITE on transactional ids with the prefix app"
+    ):
+        Writer(backfill_clients(config), "app-backfill")
+
+
+@pytest.mark.parametrize("then", ["more records", "offsets"])
+def test_a_topic_that_may_only_be_read(guarded, then):
+    """Brokers refuse its partitions, and no record is reported; starting again would not help, so nobody is told to."""
+    topic = f"{then.replace(' ', '-')}-refused"
+    guarded.create_topics(topic)
+    allow(guarded, topic, AclOperation.READ)
+    config = StreamsConfig.of({"application.id": "shop", "bootstrap.servers": guarded.bootstrap_servers})
+    writer, target = Writer(backfill_clients(config), "shop-backfill"), TopicPartition(topic, 0)
+    try:
+        with writer.transaction():
+            writer.send(target, [(b"key", b"value", 1, NO_HEADERS)])
+            wait_until(lambda: has_failed(writer._producer.client), "the broker's refusal")
+            with pytest.raises(ProductionError, match=rf"TOPIC_AUTHORIZATION_FAILED.*{topic}.* WRITE"):
+                if then == "offsets":
+                    writer.add_offsets("group", {target: OffsetAndMetadata(1)})
+                else:
+                    writer.send(target, [(b"key", b"value", 1, NO_HEADERS)])
+    finally:
+        writer.close()
+
+
+def test_a_group_whose_offsets_may_not_be_committed(guarded):
+    """What the user lacks is named, and not that the backfill should start again."""
+    guarded.create_topics("any")
+    resource = ResourceType.GROUP, "closed", ResourcePatternType.LITERAL
+    rule = AclBinding(*resource, "User:ANONYMOUS", "*", AclOperation.DESCRIBE, AclPermissionType.ALLOW)
+    create_acl(guarded.admin(), rule)
+    config = StreamsConfig.of({"application.id": "shop", "bootstrap.servers": guarded.bootstrap_servers})
+    writer, target = Writer(backfill_clients(config), "shop-backfill"), TopicPartition("any", 0)
+    try:
+        with writer.transaction(), pytest.raises(AuthorizationError, match=r"GROUP_AUTHORIZATION_FAILED.*READ on"):
+            writer.commit("closed", {target: OffsetAndMetadata(1)})
+    finally:
+        writer.close()
 
 
 def test_records_between_two_stages_that_are_deleted(spark, app, dies_before_the_offsets):

@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from tests.reading import read_to_end
 from tests.waiting import wait_until
 
@@ -157,6 +157,15 @@ def produce(kafka: Any, topic: str, lines: list[str], *, partitions: int = 1, st
     for number, line in enumerate(lines):
         producer.produce(topic, line.encode(), None, number % partitions, timestamp=start_ms + number)
     assert producer.flush(30) == 0
+
+
+def has_failed(client: Any) -> bool:
+    """Whether the transaction of a producer, which is in one, has failed; takes no report of a record."""
+    try:
+        client.begin_transaction()
+    except KafkaException as error:
+        return bool(error.args[0].txn_requires_abort())
+    return False
 
 
 class Feeder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import logging
@@ -25,11 +26,13 @@ from confluent_kafka.admin import (
 from tests.instance.support import (
     NUMBER,
     TEXT,
+    Changed,
     CountWords,
     Replica,
     counting_with,
     counts_builder,
     expected_counts,
+    has_failed,
     last_counts,
     produce,
     read_all,
@@ -42,6 +45,7 @@ from tests.waiting import wait_until
 
 from millrace.assignment.protocol import Assigned
 from millrace.config import StreamsConfig
+from millrace.dev.kafka import EmbeddedKafka
 from millrace.errors import (
     AuthorizationError,
     BrokerUnreachableError,
@@ -58,12 +62,16 @@ from millrace.errors import (
 from millrace.instance import KafkaStreams, State, UncaughtExceptionResponse, run
 from millrace.instance.activity import LoopProgress
 from millrace.instance.membership import ClassicMembership, may_create_topics
+from millrace.instance.producer import StreamsProducer
+from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.instance.restoration import RestoreListener
 from millrace.instance.status import write_status
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.client_supplier import KafkaClientSupplier
 from millrace.plan.model import PlannedSubtopology, TopologyPlan
 from millrace.processor.api import Processor
 from millrace.processor.handlers import HandlerResponse
+from millrace.records import NO_HEADERS
 from millrace.state import Stores
 from millrace.topology import Topology
 
@@ -194,27 +202,73 @@ def test_dead_letter_topic_that_brokers_make_on_demand(own_kafka, app, tmp_path)
         assert "failed" in kafka.admin().list_topics(timeout=30).topics
 
 
-def test_dead_letter_topic_that_may_not_be_written(own_kafka, app, tmp_path):
+@pytest.fixture(scope="module")
+def guarded():
+    """A broker with topics that everybody may read and write, and two that nobody may write: one may be read."""
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with EmbeddedKafka(config=config) as kafka:
+        kafka.create_topics("in", "out", "failed", "secret")
+        for topic, operation in (("failed", AclOperation.READ), ("secret", AclOperation.ALL)):
+            allowed = AclPermissionType.DENY if topic == "secret" else AclPermissionType.ALLOW
+            resource = ResourceType.TOPIC, topic, ResourcePatternType.LITERAL
+            create_acl(kafka.admin(), AclBinding(*resource, "User:ANONYMOUS", "*", operation, allowed))
+        yield kafka
+
+
+@pytest.mark.parametrize("topic", ["failed", "secret"])
+def test_dead_letter_topic_that_may_not_be_written(guarded, app, tmp_path, topic):
     """Without permission to write to the topic the application does not start, and the error names the permission."""
-    kafka = own_kafka(
-        config={
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "allow.everyone.if.no.acl.found": "true",
-        }
-    )
-    admin = kafka.admin()
-    for topic in ("in", "out", "failed", "secret"):
-        kafka.create_topics(topic)
-    for topic, operation in (("failed", AclOperation.READ), ("secret", AclOperation.ALL)):
-        allowed = AclPermissionType.DENY if topic == "secret" else AclPermissionType.ALLOW
-        rule = AclBinding(
-            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, allowed
-        )
-        create_acl(admin, rule)
-    for topic in ("failed", "secret"):
-        config = with_dead_letters(kafka, app, tmp_path, topic)
-        with pytest.raises(AuthorizationError, match=rf"errors\.dead\.letter\.queue\.topic\.name={topic}.*WRITE"):
-            KafkaStreams(copy("in", "out"), config).start()
+    config = with_dead_letters(guarded, app, tmp_path, topic)
+    with pytest.raises(AuthorizationError, match=rf"errors\.dead\.letter\.queue\.topic\.name={topic}.*WRITE"):
+        KafkaStreams(copy("in", "out"), config).start()
+
+
+@BOTH
+def test_topic_that_may_not_be_written(guarded, app, tmp_path, guarantee):
+    """The instance ends and says so, also where its partitions are refused before any record is sent, as under exactly-once."""
+    source = f"{app}-in"
+    guarded.create_topics(source)
+    produce(guarded, source, ["a", "b"])
+    config = settings(guarded, app, tmp_path, processing_guarantee=guarantee)
+    with contextlib.closing(KafkaStreams(copy(source, "failed"), config)) as streams:
+        streams.start()
+        with pytest.raises(ProductionError, match=r"failed.* WRITE on the topic"):
+            streams.wait(60)
+    assert committed_offset(guarded, app, source) < 2
+
+
+@pytest.mark.parametrize("buffer", ["free", "full"])
+def test_what_is_sent_when_a_topic_was_refused_says_so(guarded, app, tmp_path, buffer):
+    """A transaction that failed without the report of a record is not begun again, whether or not the record had to wait."""
+    config = StreamsConfig.of(settings(guarded, app, tmp_path, processing_guarantee="exactly_once_v2"))
+    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    collector = KafkaRecordCollector(producer, guarded.admin(), config)
+    producer.start()
+    try:
+        collector.send("failed", None, b"first", 1, NO_HEADERS, 0)
+        wait_until(lambda: has_failed(producer.client), "the broker's refusal")
+        if buffer == "full":
+            producer.client = FullOnce(producer.client)
+        with pytest.raises(ProductionError, match=r"TOPIC_AUTHORIZATION_FAILED.*failed.* WRITE"):
+            collector.send("out", None, b"second", 1, NO_HEADERS, 0)
+    finally:
+        producer.close()
+
+
+class FullOnce(Changed):
+    """Has no room for a record when it is asked first."""
+
+    full = True
+
+    def produce(self, *record):
+        """Send a record."""
+        if self.full:
+            self.full = False
+            raise BufferError
+        self._client.produce(*record)
 
 
 def test_internal_topic_with_wrong_partitions_is_refused(kafka, topic_factory, app, tmp_path):

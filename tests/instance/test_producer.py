@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
 from millrace.errors import TaskMigratedError, TransactionAbortedError
-from millrace.instance import record_collector
+from millrace.instance import producer as producer_module
 from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.kafka.admin import topic_configs
@@ -73,7 +73,7 @@ def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path
 @pytest.mark.slow
 def test_a_client_whose_failure_is_reported_during_the_abort_is_replaced(own_kafka, tmp_path, monkeypatch):
     """A record may fail the transaction long before its report comes; the client is not trusted again even if it can abort."""
-    monkeypatch.setattr(record_collector, "_REPORT_S", 0.0)
+    monkeypatch.setattr(producer_module, "_REPORT_S", 0.0)
     kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
     kafka.create_topics("out")
     config = StreamsConfig.of(
