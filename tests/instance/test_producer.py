@@ -9,17 +9,18 @@ import threading
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from tests.instance.support import TEXT, Changed, read_all, settings
+from tests.instance.support import TEXT, Changed, has_failed, read_all, settings
 from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
-from millrace.errors import TaskMigratedError, TransactionAbortedError
+from millrace.errors import ProductionError, TaskMigratedError, TransactionAbortedError
 from millrace.instance import producer as producer_module
 from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.kafka.admin import topic_configs
 from millrace.kafka.client_settings import ClientSettings
+from millrace.processor.handlers import HandlerResponse
 from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 
 pytestmark = pytest.mark.broker
@@ -107,6 +108,37 @@ def test_a_client_whose_failure_is_reported_during_the_abort_is_replaced(own_kaf
         kafka.resume()
         producer.close()
     assert [value for _, value, _ in read_all(kafka, "out")] == [b"again"]
+
+
+def test_a_refusal_that_is_known_but_not_reported_is_what_fails_the_transaction(kafka, topic_factory, tmp_path):
+    """The next record cannot be sent: it is said why, and the second time the handler gets the record that was refused."""
+    topic, app = topic_factory("out", config={"max.message.bytes": "500"}), f"app-{secrets.token_hex(4)}"
+    config = StreamsConfig.of(settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2"))
+    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    handler = Asked()
+    collector = KafkaRecordCollector(producer, kafka.admin(), config, handler)
+    producer.start()
+    for kind, seen in ((TransactionAbortedError, []), (ProductionError, [5000])):
+        collector.send(topic, None, b"x" * 5000, 1, NO_HEADERS, 0)
+        wait_until(lambda: has_failed(producer.client), "the broker's refusal")
+        with pytest.raises(kind, match=rf"{topic}-0.*max\.message\.bytes"):
+            collector.send(topic, None, b"next", 1, NO_HEADERS, 0)
+        assert handler.seen == seen
+        producer.abort()
+        collector.discard()
+    producer.close()
+
+
+class Asked:
+    """Lets no record go, and keeps how large those are that it was asked about."""
+
+    def __init__(self):
+        self.seen = []
+
+    def handle_error(self, context, record, exception):
+        """Answer FAIL."""
+        self.seen.append(len(record.value))
+        return HandlerResponse.fail()
 
 
 def set_largest_batch(kafka, topic, max_bytes):
