@@ -15,6 +15,7 @@ from tests.docs.inventory import ROOT
 
 import millrace
 
+pytestmark = pytest.mark.timeout(1200)  # the site is built in ten seconds of a processor's time, which others may share
 CONFIG = ROOT / "docs" / "site" / "mkdocs.yml"
 PACKAGES = [
     *("config", "errors", "records", "dsl", "serdes", "serdes.schema_registry", "processor", "state", "topology"),
@@ -25,7 +26,7 @@ PACKAGES = [
 def build(config, target):
     """Build a site strictly."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", config, "--site-dir", target]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=1000)
 
 
 @pytest.fixture(scope="module")
