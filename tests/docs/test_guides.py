@@ -191,7 +191,7 @@ def until_terminated(command: Sequence[str | Path], directory: Path, exit_code: 
         finally:
             process.terminate()
             try:
-                process.wait(30)
+                process.wait(120)
             finally:
                 process.kill()
                 process.wait()

@@ -159,9 +159,9 @@ def test_tutorial_works_as_written(own_kafka: Any, tmp_path: Path) -> None:
         try:
             millrace("produce")
             (expected,) = blocks("tutorial.md", "json", "It prints")
-            wait_until(lambda: records(millrace("consume")) == records(expected), log.read_text, timeout_s=90)
+            wait_until(lambda: records(millrace("consume")) == records(expected), log.read_text, timeout_s=180)
             running.send_signal(signal.SIGINT)
-            assert running.wait(60) == 0, log.read_text()
+            assert running.wait(120) == 0, log.read_text()
         finally:
             running.kill()
             running.wait()
