@@ -52,21 +52,20 @@ LARGEST_REQUEST = 1 << 20
 
 
 class Popen(subprocess.Popen):
-    """A process that the server forks, or a new interpreter if `cold` says why."""
+    """A process that the server forks, or a new one if `cold` says why, or if it runs another program than this interpreter."""
 
     def __init__(self, command: Any, *, cold: str = "", **options: Any) -> None:
-        self._cold = cold
+        self._new = bool(cold) or command[0] != sys.executable
         super().__init__(command, **options)
 
     def _execute_child(self, command: Any, *others: Any) -> None:
-        if self._cold:
+        if self._new:
             super()._execute_child(command, *others)
             return
         given = inspect.signature(super()._execute_child).bind(command, *others).arguments
         refused = ("executable", "preexec_fn", "pass_fds", "shell", "gid", "gids", "uid")
         assert not any(given[name] for name in refused), f"only a cold process can have {', '.join(refused)}"
-        interpreter, *arguments = map(os.fsdecode, command)
-        assert interpreter == sys.executable, f"only a cold process can run {interpreter}"
+        _, *arguments = map(os.fsdecode, command)
         wanted = os.environ if given["env"] is None else given["env"]
         environment = {os.fsdecode(name): os.fsdecode(value) for name, value in wanted.items()}
         differing = {name for name, _ in environment.items() ^ ENVIRONMENT.items() if name.startswith(ACT_AT_START)}
@@ -81,7 +80,7 @@ class Popen(subprocess.Popen):
         self._close_pipe_fds(*pipes)
 
     def _try_wait(self, flags: int) -> tuple[int, int]:
-        if self._cold:
+        if self._new:
             return super()._try_wait(flags)
         if not select.select([self._ended], [], [], 0 if flags else None)[0]:
             return 0, 0
@@ -89,7 +88,7 @@ class Popen(subprocess.Popen):
         return self.pid, self._server.ask(self.pid)
 
     def _internal_poll(self, *arguments: Any, **options: Any) -> int | None:
-        if self._cold:
+        if self._new:
             return super()._internal_poll(*arguments, **options)
         if self.returncode is None and self._waitpid_lock.acquire(blocking=False):
             try:
