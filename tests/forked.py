@@ -6,8 +6,8 @@ has an id, an environment, a working directory, descriptors and, if wanted, a se
 interpreter ends.
 
 It differs in what comes before a program's first line. A test of that says `cold="why"` and gets a new interpreter: a test of
-imports, of an installed script, of options and variables of the interpreter, or of signals while it starts. And all processes
-that a server forks order their sets alike, while interpreters that start by themselves don't.
+imports, of an installed script, of options and variables of the interpreter, or of signals while it starts. All processes
+that a server forks are children of the server, and order their sets alike, which interpreters that start by themselves don't.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class Popen(subprocess.Popen):
         refused = ("executable", "preexec_fn", "pass_fds", "shell", "gid", "gids", "uid")
         assert not any(given[name] for name in refused), f"only a cold process can have {', '.join(refused)}"
         _, *arguments = map(os.fsdecode, command)
+        assert arguments[0] in {"-m", "-c"} or not arguments[0].startswith("-"), "only a cold process can have options"
         wanted = os.environ if given["env"] is None else given["env"]
         environment = {os.fsdecode(name): os.fsdecode(value) for name, value in wanted.items()}
         differing = {name for name, _ in environment.items() ^ ENVIRONMENT.items() if name.startswith(ACT_AT_START)}

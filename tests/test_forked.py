@@ -113,6 +113,8 @@ def test_what_acts_at_an_interpreters_start_is_refused():
         forked.run(command, env={**os.environ, "PYTHONOPTIMIZE": "1"})
     with pytest.raises(AssertionError, match="only a cold process can have executable, "):
         forked.run(command, preexec_fn=print)
+    with pytest.raises(AssertionError, match="only a cold process can have options"):
+        forked.run([sys.executable, "-O", "-c", ""])
 
 
 def test_server_ends_with_its_user_and_what_it_has_forked_goes_on():

@@ -13,6 +13,7 @@ import sys
 import pytest
 from confluent_kafka import Producer
 from kafka import KafkaProducer
+from tests import forked
 from tests.waiting import wait_until
 
 from millrace.dev.kafka import EmbeddedKafka, SaslPlain
@@ -64,13 +65,12 @@ class Instance:
 
     def fails(self, code, *args, prefix=(), **settings):
         """Run the program, which must end with this exit code; return the line that says why."""
-        result = subprocess.run(
+        result = forked.run(
             [*prefix, *self.command(*args, **settings)],
             capture_output=True,
             text=True,
             cwd=self.folder,
             timeout=120,
-            check=False,
         )
         assert result.returncode == code, result.stderr
         assert "Traceback" not in result.stderr, result.stderr
@@ -196,7 +196,7 @@ def test_state_directory_of_another_process(app):
     app.kafka.create_topics(app.source)
     status = app.folder / "status.json"
     command = [*app.command(), "--status-file", str(status)]
-    with subprocess.Popen(command, cwd=app.folder, stderr=subprocess.DEVNULL) as holder:
+    with forked.Popen(command, cwd=app.folder, stderr=subprocess.DEVNULL) as holder:
         try:
             wait_until(
                 lambda: holder.poll() is not None or (status.exists() and '"RUNNING"' in status.read_text()), "running"

@@ -13,6 +13,7 @@ import time
 import pytest
 from confluent_kafka import Producer
 from kafka.partitioner import murmur2
+from tests import forked
 from tests.malformed_headers import write_records
 
 from millrace.config import StreamsConfig
@@ -59,14 +60,8 @@ class Shop:
 
     def millrace(self, *arguments, code=0, stdin=""):
         """Run a command and return its output, or its errors if it must fail."""
-        ran = subprocess.run(
-            self.command(*arguments),
-            capture_output=True,
-            text=True,
-            cwd=self.folder,
-            timeout=120,
-            check=False,
-            input=stdin,
+        ran = forked.run(
+            self.command(*arguments), capture_output=True, text=True, cwd=self.folder, timeout=120, input=stdin
         )
         assert ran.returncode == code, ran.stderr
         assert "Traceback" not in ran.stderr
@@ -162,7 +157,7 @@ def test_follow_prints_what_comes(shop):
     """It starts with new records, or with all of them, and ends after as many as were asked for."""
     shop.millrace("produce", shop.source, '{"value": 1}')
     both = ("consume", shop.source, "--follow", "--from-beginning", "--max", "2")
-    with subprocess.Popen(shop.command(*both), stdout=subprocess.PIPE, text=True, cwd=shop.folder) as process:
+    with forked.Popen(shop.command(*both), stdout=subprocess.PIPE, text=True, cwd=shop.folder) as process:
         assert process.stdout
         assert json.loads(process.stdout.readline())["value"] == 1
         shop.millrace("produce", shop.source, '{"value": 2}')
@@ -195,12 +190,12 @@ def test_wrong_record_ends_produce_with_its_number(shop):
 def test_record_that_cannot_be_written_is_named(shop, record, told):
     """What was given before it has been written."""
     lines = f'{{"value": 1}}\n{record}\n'.encode(errors="surrogateescape")
-    ran = subprocess.run(
+    ran = forked.run(
         shop.command("produce", shop.source),
+        cold="its variables act at the start",
         capture_output=True,
         cwd=shop.folder,
         timeout=120,
-        check=False,
         input=lines,
         env=os.environ | {"LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8:strict"},
     )
@@ -216,9 +211,7 @@ def test_no_standard_input(shop):
     """A process without one writes what its arguments say, or nothing."""
     for arguments, written in ((('{"value": 1}',), "1 record written"), ((), "0 records written")):
         line = shlex.join(shop.command("produce", shop.source, *arguments))
-        ran = subprocess.run(
-            ["sh", "-c", f"exec {line} <&-"], capture_output=True, text=True, cwd=shop.folder, timeout=120, check=False
-        )
+        ran = forked.run(["sh", "-c", f"exec {line} <&-"], capture_output=True, text=True, cwd=shop.folder, timeout=120)
         assert written in ran.stdout, ran.stderr
 
 
@@ -260,6 +253,6 @@ def test_application_that_is_not_running(shop):
     """Without named brokers the commands need a running `dev up`, and say how to get one."""
     for command in (["topics"], ["produce", "x", "{}"], ["consume", "x"]):
         line = [sys.executable, "-m", "millrace.cli", "dev", *command, "--dir", "data"]
-        ran = subprocess.run(line, capture_output=True, text=True, cwd=shop.folder, timeout=60, check=False)
+        ran = forked.run(line, capture_output=True, text=True, cwd=shop.folder, timeout=60)
         assert ran.returncode == 1
         assert "Error: shop is not running: start it with `millrace dev up`, or name brokers" in ran.stderr

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+from tests import forked
 
 
 def run(folder, *command):
     """Run Python in a folder."""
-    return subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, cwd=folder, timeout=240, check=False
-    )
+    return forked.run([sys.executable, *command], capture_output=True, text=True, cwd=folder, timeout=240)
 
 
 def millrace(folder, *arguments):

@@ -14,6 +14,7 @@ import urllib.request
 import pytest
 import yaml
 from confluent_kafka.admin import AdminClient
+from tests import forked
 from tests.waiting import wait_until
 
 from millrace.dev._ports import free_ports
@@ -104,7 +105,7 @@ def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
     last_message = tmp_path / "termination-log"
     last_message.touch()
     with log.open("w") as output:
-        process = subprocess.Popen(
+        process = forked.Popen(
             [sys.executable, "-m", "millrace.cli", *arguments],
             cwd=tmp_path,
             env={
@@ -153,7 +154,7 @@ def test_pod_with_standbys_leaves_the_group_when_it_is_stopped(kafka, tmp_path, 
     arguments = ["run", "shop:topology", "--application-id", app, "--bootstrap", kafka.bootstrap_servers]
     arguments += ["--http", f"127.0.0.1:{port}", *(part for item in settings for part in ("-c", item))]
     with log.open("w") as output:
-        process = subprocess.Popen(
+        process = forked.Popen(
             [sys.executable, "-m", "millrace.cli", *arguments],
             cwd=tmp_path,
             env={**os.environ, **variables},

@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaProducer
+from tests import forked
 from tests.waiting import wait_until
 
 from millrace.dev import _readiness
@@ -361,7 +362,7 @@ def test_unknown_broker_is_refused(kafka):
 
 def run_python(program, *arguments):
     """Start a Python program, and wait for its first line of output."""
-    process = subprocess.Popen(
+    process = forked.Popen(
         [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     return process, process.stdout.readline().strip()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 from confluent_kafka import Consumer, Producer
+from tests import forked
 from tests.waiting import wait_until
 
 from millrace.dev._process import is_running
@@ -144,7 +145,7 @@ def test_group_of_the_streams_protocol_gets_the_manifests_standbys(tmp_path):
 def millrace(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command as a user would."""
     command = [sys.executable, "-m", "millrace.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=290, check=False)
+    return forked.run(command, capture_output=True, text=True, timeout=290)
 
 
 def status(place: list[str]) -> dict:

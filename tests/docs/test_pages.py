@@ -7,13 +7,13 @@ import json
 import re
 import shlex
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests import forked
 from tests.waiting import wait_until
 
 from millrace import KafkaStreams, TopologyTestDriver
@@ -140,7 +140,7 @@ def test_tutorial_works_as_written(own_kafka: Any, tmp_path: Path) -> None:
 
     def python(*arguments: str) -> str:
         command = [sys.executable, *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+        done = forked.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -155,7 +155,7 @@ def test_tutorial_works_as_written(own_kafka: Any, tmp_path: Path) -> None:
     python("topics.py")
     log = tmp_path / "log"
     with log.open("w") as to_log:
-        running = subprocess.Popen([sys.executable, "totals.py"], cwd=tmp_path, stderr=to_log)
+        running = forked.Popen([sys.executable, "totals.py"], cwd=tmp_path, stderr=to_log)
         try:
             millrace("produce")
             (expected,) = blocks("tutorial.md", "json", "It prints")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDERS = sorted(path.parent for path in EXAMPLES.glob("*/streamsapp.yaml"))
@@ -18,7 +18,7 @@ TESTS = sorted(EXAMPLES.glob("*/test_*.py"))
 def python(folder, *arguments):
     """Run Python in an example's folder, and return what it prints."""
     command = [sys.executable, "-m", *map(str, arguments)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+    done = forked.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

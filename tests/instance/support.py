@@ -19,6 +19,7 @@ from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from tests import forked
 from tests.reading import read_to_end
 from tests.waiting import wait_until
 
@@ -280,7 +281,7 @@ class Replica:
         """Start the process."""
         self.starts += 1
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = forked.Popen(
                 [sys.executable, str(Path(__file__).with_name("replica.py")), json.dumps(self._spec)],
                 stdout=log,
                 stderr=log,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 
 import pytest
+from tests import forked
 from tests.instance.support import DEADLINE_S, produce, read_all, settings
 from tests.instance.test_errors import failing
 from tests.waiting import wait_until
@@ -72,7 +72,7 @@ class Program:
         config = settings(kafka, app, directory / "state", **SERDES)
         self._log = directory / "log"
         with self._log.open("w") as log:
-            self._process = subprocess.Popen(
+            self._process = forked.Popen(
                 [sys.executable, path, source, sink, *(f"{key}={value}" for key, value in config.items())],
                 stdout=log,
                 stderr=log,
@@ -134,7 +134,7 @@ def test_json_log_has_the_traceback_of_a_processor(kafka, topic_factory, app, tm
     command = [sys.executable, "-m", "millrace.cli", "run", "check.py:topology", "--log-format", "json"]
     for key, value in settings(kafka, app, tmp_path / "state", **SERDES).items():
         command += ["-c", f"{key}={value}"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = forked.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 1, done.stderr
     (died,) = (line for line in map(json.loads, done.stderr.splitlines()) if " died " in line["message"])
     assert f"Task 0_0: node check failed on the record at offset 1 of {source}-0: ValueError" in died["message"]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaAdminClient
+from tests import forked
 from tests.java_programs import streams_class_path
 from tests.reading import read_to_end
 from tests.waiting import wait_until
@@ -34,7 +35,7 @@ class App:
         self.name = name
         self._log_path = log_path
         self._log = log_path.open("w+")
-        self._process = subprocess.Popen(
+        self._process = forked.Popen(
             command, stdin=subprocess.PIPE, stdout=self._log, stderr=subprocess.STDOUT, env={**os.environ}
         )
 

@@ -2,13 +2,13 @@
 
 import random
 import re
-import subprocess
 import sys
 import threading
 from collections import Counter
 
 import pytest
 from confluent_kafka import Producer
+from tests import forked
 from tests.interop.conftest import FIRST_TIMESTAMP, HERE, App, Tail
 from tests.java_programs import run_java, streams_class_path
 from tests.waiting import wait_until
@@ -364,11 +364,10 @@ def test_both_describe_the_same_topology(class_path):
     arguments = ["describe", "topics=t", "application.id=a", "bootstrap.servers=nowhere:1"]
     arguments += [f"default.{kind}.serde={STRINGS}" for kind in ("key", "value")]
     java = run_java("Purchases", class_path.split(":"), *arguments)
-    python = subprocess.run(
+    python = forked.run(
         [sys.executable, str(HERE / "purchases.py"), *arguments],
         capture_output=True,
         text=True,
-        check=False,
         timeout=60,
     )
     assert "Sub-topology: 2" in java.stdout, java.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
+from tests import forked
 from tests.kafka.support import Group, committed
 from tests.waiting import wait_until
 
@@ -230,7 +231,7 @@ def test_a_frozen_process_comes_back_as_a_migrated_member(kafka, topic_factory):
     group = Group(kafka.bootstrap_servers, topic_factory("in", partitions=4), 4)
     group.join("taker")  # which joins once it is polled
     root = Path(__file__).parents[2]
-    child = subprocess.Popen(
+    child = forked.Popen(
         [
             sys.executable,
             "-m",
