@@ -277,12 +277,13 @@ class Replica:
         self.starts = 0
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> Replica:
-        """Start the process."""
+    def start(self, *, cold: str = "") -> Replica:
+        """Start the process, as a new interpreter if `cold` says why."""
         self.starts += 1
         with self._log.open("ab") as log:
             self.process = forked.Popen(
                 [sys.executable, str(Path(__file__).with_name("replica.py")), json.dumps(self._spec)],
+                cold=cold,
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
