@@ -6,7 +6,7 @@ has an id, an environment, a working directory, descriptors and, if wanted, a se
 interpreter ends.
 
 It differs in what comes before a program's first line. A test of that says `cold="why"` and gets a new interpreter: a test of
-imports, of an installed script, of options and variables of the interpreter, or of signals while it starts. All processes
+imports, of an installed script, of options and variables of the interpreter, or of signals while it starts; and pytest. All processes
 that a server forks are children of the server, and order their sets alike, which interpreters that start by themselves don't.
 """
 
@@ -162,7 +162,10 @@ def serve(requests: socket.socket) -> list[str]:
     """Fork a process for each request, until there can be no more; return in each process its arguments."""
     path = sys.path.copy()
     while True:
-        request, descriptors, _, _ = socket.recv_fds(requests, LARGEST_REQUEST, 3)
+        try:
+            request, descriptors, _, _ = socket.recv_fds(requests, LARGEST_REQUEST, 3)
+        except KeyboardInterrupt:
+            os._exit(130)
         if not request:
             os._exit(0)
         asked = pickle.loads(request)
