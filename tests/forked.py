@@ -6,8 +6,9 @@ has an id, an environment, a working directory, descriptors and, if wanted, a se
 interpreter ends.
 
 It differs in what comes before a program's first line. A test of that says `cold="why"` and gets a new interpreter: a test of
-imports, of an installed script, of options and variables of the interpreter, or of signals while it starts; and pytest. All processes
-that a server forks are children of the server, and order their sets alike, which interpreters that start by themselves don't.
+imports, of an installed script, of options and variables of the interpreter, or of signals while it starts. So does a test that
+runs pytest, which rewrites what it imports. All processes that a server forks are children of the server, and order their sets
+alike, which interpreters that start by themselves don't.
 """
 
 from __future__ import annotations
