@@ -13,6 +13,7 @@ alike, which interpreters that start by themselves don't.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import inspect
@@ -140,7 +141,9 @@ class _Server:
     def of_this_process(cls) -> _Server:
         """Return the server, which starts when it is first needed."""
         with cls._lock:
-            cls._running = cls._running or cls(*IMPORTED)
+            if cls._running is None:
+                cls._running = cls(*IMPORTED)
+                atexit.register(cls._running.close)
             return cls._running
 
     def ask(self, request: object, descriptors: list[int] | None = None) -> int:
@@ -157,6 +160,7 @@ class _Server:
     def close(self) -> None:
         """End it, but not the processes that it has forked."""
         self._requests.close()
+        self.process.wait()
 
 
 def serve(requests: socket.socket) -> list[str]:
