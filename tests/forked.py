@@ -90,14 +90,17 @@ class Popen(subprocess.Popen):
         os.close(self._ended)
         return self.pid, self._server.ask(self.pid)
 
-    def _internal_poll(self, *arguments: Any, **options: Any) -> int | None:
+    def _internal_poll(self, _deadstate: int | None = None, **options: Any) -> int | None:
         if self._new:
-            return super()._internal_poll(*arguments, **options)
+            return super()._internal_poll(_deadstate, **options)
         if self.returncode is None and self._waitpid_lock.acquire(blocking=False):
             try:
                 pid, status = (0, 0) if self.returncode is not None else self._try_wait(os.WNOHANG)
                 if pid:
                     self._handle_exitstatus(status)
+            except OSError:
+                if _deadstate is None:  # or this object is deleted after the server has ended
+                    raise
             finally:
                 self._waitpid_lock.release()
         return self.returncode
