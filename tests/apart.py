@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tests.waiting import PATIENCE_S
 
-_AFTERWARDS_S = 10.0
-"""How long a process may take to write its stacks and end."""
+_START_AND_END_S = 40.0
+"""How long a process may take besides: until it begins, and to write its stacks and end."""
 
 
 def run_apart(function: Callable[..., None], *arguments: object, limit_s: float = 2 * PATIENCE_S) -> None:
@@ -35,7 +35,7 @@ def run_apart(function: Callable[..., None], *arguments: object, limit_s: float 
         process = multiprocessing.get_context("spawn").Process(target=_run, args=(function, arguments, limit_s, log))
         process.start()
         try:
-            process.join(limit_s + _AFTERWARDS_S)
+            process.join(limit_s + _START_AND_END_S)
         finally:
             process.kill()
             process.join()
