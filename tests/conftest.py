@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests import quarantine
+from tests import brokers, quarantine
 from tests.budget.order import in_order, measured
 from tests.budget.recording import Recording, TestCosts
 from tests.running import RunningTests
 
 from millrace.dev.java import find_java
+from millrace.dev.kafka import EmbeddedKafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,23 +60,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def kafka_options() -> Mapping[str, Any]:
-    """Options of the shared broker.
+    """Options of the shared broker, and of the one that tests may break."""
+    return brokers.OPTIONS
 
-    Nobody stops it, so it may pause for long without being considered dead: that would cost markers. Streams groups rebalance as
-    quickly as classic ones do here, by short heartbeat intervals and without delays. It has a rack, for rack-aware assignment.
+
+@pytest.fixture(scope="session")
+def broker_to_break(kafka_options: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
+    """Run one more broker for this process; for `breakable_kafka`."""
+    with EmbeddedKafka(**kafka_options) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def breakable_kafka(broker_to_break: EmbeddedKafka) -> EmbeddedKafka:
+    """Return a broker that a test may pause, stop, kill and restart.
+
+    Others have used it before, so topics, groups and applications need names of their own.
     """
-    return {
-        "config": {
-            "broker.session.timeout.ms": "60000",
-            "broker.rack": "rack-1",
-            "group.streams.min.heartbeat.interval.ms": "200",
-            "group.streams.heartbeat.interval.ms": "200",
-            "group.streams.min.session.timeout.ms": "2000",
-            "group.streams.min.assignment.interval.ms": "0",
-            "group.streams.assignment.interval.ms": "0",
-            "group.streams.initial.rebalance.delay.ms": "0",
-        }
-    }
+    brokers.heal(broker_to_break)
+    return broker_to_break
 
 
 @pytest.fixture(autouse=True)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 from tests import forked, waiting
+from tests.waiting import PATIENCE_S
 
 from millrace.dev._ports import free_ports
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
-PATIENCE_S = 180.0
-wait_until = partial(waiting.wait_until, timeout_s=PATIENCE_S, poll_s=0.5)  # most looks start a process
+wait_until = partial(waiting.wait_until, poll_s=0.5)  # most looks start a process
 
 
 class App:

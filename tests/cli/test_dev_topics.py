@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from kafka.partitioner import murmur2
 from tests import forked
 from tests.malformed_headers import write_records
+from tests.waiting import PATIENCE_S
 
 from millrace.config import StreamsConfig
 from millrace.kafka.client_settings import ClientSettings
@@ -105,7 +106,7 @@ def test_output_of_consume_can_be_produced_again(shop, topic_factory):
     """A topic is copied by a pipe, also where the serde cannot read what is in it."""
     raw = Producer({"bootstrap.servers": shop.kafka.bootstrap_servers})
     raw.produce(shop.source, b"\xff\x00", b"key", partition=0)
-    assert raw.flush(60) == 0
+    assert raw.flush(PATIENCE_S) == 0
     serdes = ("--key-serde", "bytes", "--value-serde", "bytes")
     copy = topic_factory("copy", partitions=2)
     shop.millrace("produce", copy, *serdes, stdin=shop.millrace("consume", shop.source, *serdes))
@@ -146,11 +147,11 @@ def test_only_committed_records_are_shown(shop):
     ):
         producer.begin_transaction()
         producer.produce(shop.source, text, partition=0)
-        assert producer.flush(60) == 0
+        assert producer.flush(PATIENCE_S) == 0
         if end is not None:
             end(60)
     assert [record["value"] for record in shop.consumed(shop.source, "--value-serde", "string")] == ["committed"]
-    producer.abort_transaction(60)
+    producer.abort_transaction(PATIENCE_S)
 
 
 def test_follow_prints_what_comes(shop):

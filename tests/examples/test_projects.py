@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests import forked
+from tests.waiting import PATIENCE_S
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDERS = sorted(path.parent for path in EXAMPLES.glob("*/streamsapp.yaml"))
@@ -18,7 +19,7 @@ TESTS = sorted(EXAMPLES.glob("*/test_*.py"))
 def python(folder, *arguments, cold=""):
     """Run Python in an example's folder, and return what it prints."""
     command = [sys.executable, "-m", *map(str, arguments)]
-    done = forked.run(command, cold=cold, cwd=folder, capture_output=True, text=True, timeout=240)
+    done = forked.run(command, cold=cold, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -41,7 +41,7 @@ from tests.instance.support import (
     word_count,
 )
 from tests.kafka.support import create_acl
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.assignment.protocol import Assigned
 from millrace.config import StreamsConfig
@@ -66,8 +66,10 @@ from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.instance.restoration import RestoreListener
 from millrace.instance.status import write_status
+from millrace.kafka.admin import appears_on_demand
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.client_supplier import KafkaClientSupplier
+from millrace.kafka.connection_check import check_connection
 from millrace.plan.model import PlannedSubtopology, TopologyPlan
 from millrace.processor.api import Processor
 from millrace.processor.handlers import HandlerResponse
@@ -105,7 +107,7 @@ def test_refused_record_keeps_its_offset_from_being_committed(kafka, topic_facto
     streams = KafkaStreams(copy(source, sink), settings(kafka, app, tmp_path, processing_guarantee=guarantee))
     streams.start()
     with pytest.raises(ProductionError, match=r"max\.message\.bytes") as raised:
-        streams.wait(60)
+        streams.wait(PATIENCE_S)
     assert streams.state is State.ERROR
     assert sink in str(raised.value)
     assert committed_offset(kafka, app, source) < 2
@@ -169,8 +171,9 @@ def with_dead_letters(kafka, app, tmp_path, topic):
     return settings(kafka, app, tmp_path) | {"errors.dead.letter.queue.topic.name": topic}
 
 
-def test_missing_dead_letter_topic_is_named(kafka, topic_factory, app, tmp_path):
+def test_missing_dead_letter_topic_is_named(kafka, topic_factory, app, tmp_path, monkeypatch):
     """The topic is checked at the start, not when the first record fails, and the error names the setting."""
+    monkeypatch.setattr(appears_on_demand, "__defaults__", (0.5,))  # seconds in which brokers may create it
     config = with_dead_letters(kafka, app, tmp_path, "no-such-letters")
     with pytest.raises(MissingSinkTopicError, match=r"errors\.dead\.letter\.queue\.topic\.name=no-such-letters"):
         KafkaStreams(copy(topic_factory("in"), topic_factory("out")), config).start()
@@ -199,7 +202,7 @@ def test_dead_letter_topic_that_brokers_make_on_demand(own_kafka, app, tmp_path)
     kafka.create_topics("in")
     kafka.create_topics("out")
     with running(copy("in", "out"), with_dead_letters(kafka, app, tmp_path, "failed")):
-        assert "failed" in kafka.admin().list_topics(timeout=30).topics
+        assert "failed" in kafka.admin().list_topics(timeout=PATIENCE_S).topics
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +239,7 @@ def test_topic_that_may_not_be_written(guarded, app, tmp_path, guarantee):
     with contextlib.closing(KafkaStreams(copy(source, "failed"), config)) as streams:
         streams.start()
         with pytest.raises(ProductionError, match=r"failed.* WRITE on the topic"):
-            streams.wait(60)
+            streams.wait(PATIENCE_S)
     assert committed_offset(guarded, app, source) < 2
 
 
@@ -297,8 +300,9 @@ def test_topics_of_patterns_are_the_applications_own_business(app, tmp_path, sou
     assert may_create_topics(plan, StreamsConfig.of(config)) is may
 
 
-def test_unreachable_brokers_are_said_to_be(app, tmp_path):
+def test_unreachable_brokers_are_said_to_be(app, tmp_path, monkeypatch):
     """If no broker answers, the start fails and the error has the address."""
+    monkeypatch.setattr(check_connection, "__defaults__", (1.0,))
     config = settings("127.0.0.1:9", app, tmp_path)
     with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:9"):
         KafkaStreams(word_count("in", "out"), config).start()
@@ -339,7 +343,7 @@ def test_full_volume_ends_the_instance_with_advice(kafka, topic_factory, app, tm
                 for batch in range(40):  # 160 MB; the volume is full after the first memtable
                     produce(kafka, source, [f"{batch}-{n}-{'y' * 40_000}" for n in range(100)])
                     streams.wait(0.5)
-                streams.wait(30)
+                streams.wait(PATIENCE_S)
         finally:
             streams.close()
     finally:
@@ -417,7 +421,7 @@ def test_consumer_of_a_thread_that_gets_no_producer_is_closed(kafka, topic_facto
     streams.set_uncaught_exception_handler(handler)
     streams.start()
     with pytest.raises(ConfigError, match="compression"):
-        streams.wait(60)
+        streams.wait(PATIENCE_S)
     assert len(KeepsConsumers.opened) == len(deaths) == 3
     for consumer in KeepsConsumers.opened:
         with pytest.raises(RuntimeError, match="closed"):
@@ -522,9 +526,9 @@ def test_one_thread_may_end_the_whole_application(kafka, topic_factory, app, tmp
         produce(kafka, source, ["bad", "bad"], partitions=2)
         FailOnce.failed = False
         with pytest.raises(FailedProcessingError, match="this word is bad"):
-            streams.wait(120)
+            streams.wait(PATIENCE_S)
         assert other.process is not None
-        assert other.process.wait(60) == 1
+        assert other.process.wait(PATIENCE_S) == 1
         assert "whole application to stop" in other.log()
     finally:
         if other.process is not None and other.process.poll() is None:

@@ -97,4 +97,4 @@ def test_output_that_takes_too_long_is_sent_in_smaller_transactions(own_kafka, t
             producer_delivery_timeout_ms=3000,
         ) | {"producer.transaction.timeout.ms": 6000}
         with running(topology, config):
-            wait_until(lambda: len(read_all(kafka, "out")) == count, "all of the output", 120)
+            wait_until(lambda: len(read_all(kafka, "out")) == count, "all of the output")

@@ -25,7 +25,7 @@ from tests.instance.support import (
     word_count,
     words,
 )
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace import StreamsBuilder
 from millrace.config import StreamsConfig
@@ -203,7 +203,7 @@ def produce_pairs(kafka, topic, pairs):
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
     for key, value in pairs:
         producer.produce(topic, value, key, 0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def test_a_restarted_instance_adopts_its_stores_from_disk(kafka, topic_factory, tmp_path, app):
@@ -265,7 +265,7 @@ def test_a_paused_instance_does_not_update_its_standbys(kafka, topic_factory, tm
         wait_until(lambda: standby.tasks("standby") and standby.updated.starts, "a standby")
         standby.streams.pause()
         updater = standby.streams.threads[0].resources.updater
-        assert updater.remove(TaskId(9, 0)).result(60) is None, "answered once a read that had begun has ended"
+        assert updater.remove(TaskId(9, 0)).result(PATIENCE_S) is None, "answered once a read that had begun has ended"
         produce(kafka, source, lines)
         wait_until(lambda: active.counts("0_0") == expected_counts(lines), "counted")
         assert standby.updated.batches == []
@@ -363,7 +363,7 @@ def write_counts(kafka, partition, count):
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
     for number in range(count):
         producer.produce(partition.topic, number.to_bytes(8, "big"), f"w{number}", partition.partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 @GUARANTEES

@@ -149,12 +149,11 @@ class Application:
         )
         self.member.start()
 
-    def until(self, condition, timeout_s=60):
+    def until(self, condition):
         """Take part in the group until a condition holds."""
         wait_until(
             condition,
             lambda: f"{self.tasks} {self.log and self.log.read_text()[-3000:]}",
-            timeout_s,
             meanwhile=self.poll,
         )
 
