@@ -1,7 +1,8 @@
 """The real cluster, Kafka, images and operator that the tests share; each is created when the first test needs it.
 
 `--cluster DIR` uses a running cluster, and leaves it running: `python -m e2e.cluster up --dir DIR` starts one. With `--prepared`
-its images and operator are also used as they are, so that several pytest processes can share them.
+its images and operator are also used as they are, so that several pytest processes can share them. `--api-server DIR` is the same
+for `api_server`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from e2e.cluster.progress import phase
 from e2e.cluster.temporary import temporary_cluster
 from e2e.helm import OPERATOR_NAMESPACE, Release, image_values
 from e2e.images.catalogue import Images, provide_images
+from e2e.support.api import control_plane
 from e2e.support.application import Application, merged
 from e2e.support.word_count import Words
 from millrace.dev.kafka import EmbeddedKafka
@@ -40,6 +42,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a running cluster be used."""
     parser.addoption(
         "--cluster", type=Path, metavar="DIR", help="use the cluster that runs in DIR and leave it running"
+    )
+    parser.addoption(
+        "--api-server", type=Path, metavar="DIR", help="use the control plane that runs in DIR and leave it running"
     )
     parser.addoption(
         "--prepared", action="store_true", help="use the images and the operator that are in the cluster as they are"
@@ -99,10 +104,25 @@ def cluster(request: pytest.FixtureRequest, loudly) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def api_server(loudly) -> Iterator[Cluster]:
-    """Return a separate Kubernetes without a node, for tests of the API: it shares nothing with `cluster`."""
+def api_server(request: pytest.FixtureRequest, loudly) -> Iterator[Cluster]:
+    """Return a separate Kubernetes without a node but with the CRDs, for tests that stay in namespaces of their own."""
+    running: Path | None = request.config.getoption("--api-server")
+    if running:
+        found = Cluster.find(running)
+        if found is None:
+            raise ClusterError(f"No cluster runs in {running}")
+        yield found
+        return
     prepare()
-    with temporary_cluster(with_node=False, saying=loudly) as cluster:
+    with control_plane(loudly) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def own_api_server(loudly) -> Iterator[Cluster]:
+    """Return another one for a file's tests alone: they restart it, or their operator serves all namespaces."""
+    prepare()
+    with control_plane(loudly) as cluster:
         yield cluster
 
 

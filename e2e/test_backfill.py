@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from millrace.dev.kafka import EmbeddedKafka
 from millrace_operator.backfills.spark_application import SPARK_GROUPS, config_map, spark_application
 from millrace_operator.children.naming import MANAGER
 
-CRDS = Path(__file__).parents[1] / "crds"
 NAMESPACE = f"backfill-{secrets.token_hex(3)}"
 SPARK_OPERATOR, APACHE = SPARK_GROUPS.values()
 SECONDS = 180
@@ -32,24 +30,16 @@ SECONDS = 180
 
 @pytest.fixture(scope="module")
 def api(api_server: Cluster) -> Cluster:
-    """Return an API server with all CRDs and the checks of a Spark operator's webhook, and a namespace for these tests."""
-    api_server.kubectl("apply", "--server-side", "--kustomize", str(CRDS))
+    """Return an API server with all CRDs, the checks of a Spark operator's webhook, and a namespace for these tests."""
     install_crds(api_server)
     api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     return api_server
 
 
-@pytest.fixture(scope="module")
-def brokers() -> Iterator[EmbeddedKafka]:
-    """Return a Kafka for an operator on this machine."""
-    with EmbeddedKafka() as kafka:
-        yield kafka
-
-
 @pytest.fixture
-def app(api: Cluster, brokers: EmbeddedKafka) -> SuspendedApplication:
+def app(api: Cluster, kafka: EmbeddedKafka) -> SuspendedApplication:
     """Return an application that has run and is suspended."""
-    app = SuspendedApplication(api, brokers, NAMESPACE)
+    app = SuspendedApplication(api, kafka, NAMESPACE)
     app.create()
     return app
 

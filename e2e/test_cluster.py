@@ -182,12 +182,12 @@ def _failure(cluster, *arguments):
     return str(raised.value)
 
 
-def test_api_server_comes_back_with_its_data(api_server):
+def test_api_server_comes_back_with_its_data(own_api_server):
     """A killed API server comes back with its data, and shares nothing with the cluster that has a node."""
-    api_server.kubectl("create", "configmap", "kept")
-    api_server.restart_api_server()
-    assert "kept" in api_server.kubectl("get", "configmaps")
-    assert not api_server.kubectl("get", "nodes")
+    own_api_server.kubectl("create", "configmap", "kept")
+    own_api_server.restart_api_server()
+    assert "kept" in own_api_server.kubectl("get", "configmaps")
+    assert not own_api_server.kubectl("get", "nodes")
 
 
 def test_stopping_an_ended_machine_again_is_harmless(tmp_path):

@@ -8,7 +8,6 @@ serves fifty applications, including broken ones.
 import json
 import re
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +39,7 @@ class World:
     def namespace(self, name: str) -> str:
         """Create a namespace."""
         self.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        self.kubelet.add(name)
         return name
 
     def operator(self, name: str, namespace: str, **settings: str | int) -> OperatorProcess:
@@ -94,17 +94,11 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    """Start a control plane with the CRDs and a simulated node."""
-    with (
-        tempfile.TemporaryDirectory(prefix="process-") as folder,
-        Cluster.start(Path(folder) / "c", with_node=False) as cluster,
-    ):
-        cluster.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
-        cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
-        kubelet = Kubelet(config.new_client_from_config(str(cluster.kubeconfig)))
-        yield World(cluster, kubelet, Path(folder))
-        kubelet.close()
+def world(own_api_server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Return a control plane for these tests alone, which restart it and count its requests, and a simulated node."""
+    kubelet = Kubelet(config.new_client_from_config(str(own_api_server.kubeconfig)))
+    yield World(own_api_server, kubelet, tmp_path_factory.mktemp("process"))
+    kubelet.close()
 
 
 def test_apps_run_and_then_nothing_is_written(world):

@@ -18,7 +18,6 @@ from e2e.cluster.control_plane import WATCHED_NAMESPACE
 from e2e.manifests import render
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
-from e2e.test_children import POD_MONITOR_CRD
 from e2e.test_ownership import FOREIGN, SPEC
 from millrace_operator.cluster.kinds import CHILDREN, CLAIMS, CONFIG_MAPS, POD_MONITORS, PODS, ResourceKind
 from millrace_operator.cluster.requests import ApiError, Requests
@@ -53,16 +52,16 @@ NOT_SIMULATED: set[Right] = {
 
 
 @pytest.fixture(scope="module")
-def guarded(api_server: Cluster) -> Cluster:
-    """Return a control plane with the chart's objects, but no operator."""
+def guarded(own_api_server: Cluster) -> Cluster:
+    """Return a control plane of our own, since this operator serves all namespaces, with the chart's objects, but no operator."""
     for name in (WATCHED_NAMESPACE, SPACE):
-        api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        own_api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     documents = yaml.safe_load_all(render({"replicas": 0}, namespace=WATCHED_NAMESPACE))
     objects = [item for item in documents if item and "helm.sh/hook" not in item["metadata"].get("annotations", {})]
-    api_server.apply(POD_MONITOR_CRD, *objects)
-    api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
-    wait_until(lambda: is_refused(api_server, "create", config_map("probe")), "the policy to be enforced", 120)
-    return api_server
+    own_api_server.apply(*objects)
+    own_api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
+    wait_until(lambda: is_refused(own_api_server, "create", config_map("probe")), "the policy to be enforced", 120)
+    return own_api_server
 
 
 def config_map(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
@@ -156,7 +155,7 @@ def test_only_the_drain_annotation_of_a_pod_can_be_changed(guarded: Cluster) -> 
 @pytest.fixture
 def kubelet(guarded: Cluster) -> Iterator[Kubelet]:
     """Return a simulated node."""
-    kubelet = Kubelet(config.new_client_from_config(str(guarded.kubeconfig)))
+    kubelet = Kubelet(config.new_client_from_config(str(guarded.kubeconfig)), SPACE)
     yield kubelet
     kubelet.close()
 

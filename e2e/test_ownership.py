@@ -16,7 +16,6 @@ from tests.waiting import wait_until
 from e2e.cluster import Cluster
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
-from e2e.test_children import POD_MONITOR_CRD
 from e2e.test_operator_process import World
 from millrace.manifest import StreamsAppSpec
 from millrace_operator.children import naming
@@ -122,16 +121,11 @@ def _count(*_: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory) -> Iterator[Place]:
-    """Start a control plane with the CRDs, including PodMonitor's, and a simulated node."""
-    folder = tmp_path_factory.mktemp("ownership")
-    with Cluster.start(folder / "c", with_node=False) as cluster:
-        cluster.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
-        cluster.apply(POD_MONITOR_CRD)
-        cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
-        kubelet = Kubelet(config.new_client_from_config(str(cluster.kubeconfig)))
-        yield Place(cluster, kubelet, folder)
-        kubelet.close()
+def world(api_server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Return a control plane with a simulated node."""
+    kubelet = Kubelet(config.new_client_from_config(str(api_server.kubeconfig)))
+    yield Place(api_server, kubelet, tmp_path_factory.mktemp("ownership"))
+    kubelet.close()
 
 
 def get(world: Place, space: str, kind: str, name: str) -> dict[str, Any] | None:

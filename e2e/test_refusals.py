@@ -6,8 +6,7 @@ only what depends on the refused object.
 
 import json
 import subprocess
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +38,12 @@ _BINDING = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "Validating
 class World:
     """A control plane with a simulated node, and one application."""
 
-    def __init__(self, cluster: Cluster, folder: Path, namespace: str) -> None:
+    def __init__(self, cluster: Cluster, kubelet: Kubelet, folder: Path, namespace: str) -> None:
         self.cluster = cluster
         self.folder = folder
         self.namespace = namespace
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        kubelet.add(namespace)
 
     def operator(self) -> OperatorProcess:
         """Start an operator that serves the namespace."""
@@ -115,17 +115,12 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[tuple[Cluster, Path]]:
-    """Start a control plane with the CRDs and a simulated node."""
-    with (
-        tempfile.TemporaryDirectory(prefix="refusals-") as folder,
-        Cluster.start(Path(folder) / "c", with_node=False) as cluster,
-    ):
-        cluster.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
-        cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
-        kubelet = Kubelet(config.new_client_from_config(str(cluster.kubeconfig)))
-        yield cluster, Path(folder)
-        kubelet.close()
+def world_in(api_server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], World]]:
+    """Create worlds in namespaces of a control plane with a simulated node: `world_in("budget")`."""
+    kubelet = Kubelet(config.new_client_from_config(str(api_server.kubeconfig)))
+    folder = tmp_path_factory.mktemp("refusals")
+    yield lambda namespace: World(api_server, kubelet, folder, namespace)
+    kubelet.close()
 
 
 def flux_says(resource: dict[str, Any]) -> str:
@@ -135,18 +130,18 @@ def flux_says(resource: dict[str, Any]) -> str:
     return str(json.loads(answer.stdout)[0]["status"])
 
 
-def test_unseen_resource_is_in_progress(cluster):
+def test_unseen_resource_is_in_progress(world_in: Callable[[str], World]) -> None:
     """Without an operator a new StreamsApp is in progress, not current, so tools keep waiting."""
-    world = World(*cluster, "unseen")
+    world = world_in("unseen")
     world.apply()
     assert world.app()["status"] == {"observedGeneration": -1}
     assert flux_says(world.app()) == "InProgress"
 
 
 @pytest.mark.thorough
-def test_refused_budget_blocks_neither_rolls_nor_scaling(cluster):
+def test_refused_budget_blocks_neither_rolls_nor_scaling(world_in: Callable[[str], World]) -> None:
     """An admission policy that refuses PodDisruptionBudgets is named; pods start, roll and scale without a budget."""
-    world = World(*cluster, "budget")
+    world = world_in("budget")
     policy = world.forbid("policy", "poddisruptionbudgets", BUDGET)
     told = {"Ready": "True", "Reconciling": "False", "Stalled": "True"}
     with world.operator() as operator:
@@ -171,9 +166,9 @@ def test_refused_budget_blocks_neither_rolls_nor_scaling(cluster):
         world.wait("Flux to see it", lambda: flux_says(world.app()) == "Current", operator)
 
 
-def test_refused_drain_annotation_does_not_stop_scale_in(cluster):
+def test_refused_drain_annotation_does_not_stop_scale_in(world_in: Callable[[str], World]) -> None:
     """Pods that cannot be annotated are removed after their grace period without draining, and the status says why."""
-    world = World(*cluster, "undrained")
+    world = world_in("undrained")
     allowed = f"!has(object.metadata.annotations) || !('{DRAIN_ANNOTATION}' in object.metadata.annotations)"
     world.forbid("", "pods", POD_THAT_DRAINS, allowed=allowed)
     with world.operator() as operator:
@@ -188,9 +183,9 @@ def test_refused_drain_annotation_does_not_stop_scale_in(cluster):
         assert world.conditions() == {"Ready": "True", "Reconciling": "False", "Stalled": "False"}
 
 
-def test_exceeded_quota_is_reported_as_failure(cluster):
+def test_exceeded_quota_is_reported_as_failure(world_in: Callable[[str], World]) -> None:
     """A quota forbids the StatefulSet: this generation's status says so, tools see a failure, metrics name the app."""
-    world = World(*cluster, "quota")
+    world = world_in("quota")
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none", "namespace": world.namespace}}
     world.cluster.apply({**quota, "spec": {"hard": {"count/statefulsets.apps": "0"}}})
     wait_until(lambda: world.objects("resourcequota", "none")[0].get("status", {}).get("hard"), "the quota", 180)
@@ -214,9 +209,9 @@ def test_exceeded_quota_is_reported_as_failure(cluster):
         assert operator.metric(sample) == 0
 
 
-def test_refused_status_is_logged_and_counted(cluster):
+def test_refused_status_is_logged_and_counted(world_in: Callable[[str], World]) -> None:
     """If a status cannot be written, it cannot report that itself."""
-    world = World(*cluster, "unwritten")
+    world = world_in("unwritten")
     world.forbid("streams.millrace.dev", "streamsapps/status", None)
     world.apply()
     app = world.app()

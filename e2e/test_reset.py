@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import secrets
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,30 +16,20 @@ from e2e.cluster import Cluster
 from e2e.support.suspended_application import SuspendedApplication, running_operator
 from millrace.dev.kafka import EmbeddedKafka
 
-CRDS = Path(__file__).parents[1] / "crds"
 NAMESPACE = f"reset-{secrets.token_hex(3)}"
 
 
 @pytest.fixture(scope="module")
 def api(api_server: Cluster) -> Cluster:
-    """Return an API server with the CRDs, and a namespace for these tests."""
-    api_server.kubectl("apply", "--server-side", "--kustomize", str(CRDS))
-    api_server.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+    """Return an API server with a namespace for these tests."""
     api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     return api_server
 
 
-@pytest.fixture(scope="module")
-def brokers() -> Iterator[EmbeddedKafka]:
-    """Return a Kafka for an operator on this machine."""
-    with EmbeddedKafka() as kafka:
-        yield kafka
-
-
 @pytest.fixture
-def app(api: Cluster, brokers: EmbeddedKafka) -> SuspendedApplication:
+def app(api: Cluster, kafka: EmbeddedKafka) -> SuspendedApplication:
     """Return an application that has run and is suspended."""
-    app = SuspendedApplication(api, brokers, NAMESPACE)
+    app = SuspendedApplication(api, kafka, NAMESPACE)
     app.create()
     return app
 
@@ -112,9 +101,9 @@ def test_running_application_is_not_reset(api: Cluster, app: SuspendedApplicatio
         wait_until(lambda: is_reset(app), "all to be gone", 180)
 
 
-def test_reset_without_application_fails(api: Cluster, brokers: EmbeddedKafka, tmp_path: Path) -> None:
+def test_reset_without_application_fails(api: Cluster, kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """There is nothing to wait for."""
-    app = SuspendedApplication(api, brokers, NAMESPACE)
+    app = SuspendedApplication(api, kafka, NAMESPACE)
     with running_operator(api, NAMESPACE, tmp_path / "operator.log"):
         status = app.reset()
         wait_until(lambda: status().get("phase") == "Failed", "the reset to fail", 180)
