@@ -1,9 +1,9 @@
 """`make e2e`: the whole run, including setup, with the duration of each part; arguments go to pytest: files, `-k`, `-m`, ….
 
-All tests share one cluster with an operator. Most of the time they wait for pods, so several files run at a time; those that
-disturb others (`@pytest.mark.disturbs`) run afterwards, one by one. Those that are slow and rarely fail (`@pytest.mark.thorough`)
-only run with `--all`, as in `make e2e-all`. If the run is killed, the kernel ends the cluster with it, and the next run removes
-leftover files.
+All tests share one cluster with an operator, and a control plane for those that need no pods. Most of the time they wait for
+pods, so several files run at a time; those that disturb others (`@pytest.mark.disturbs`) run afterwards, one by one. Those that
+are slow and rarely fail (`@pytest.mark.thorough`) only run with `--all`, as in `make e2e-all`. If the run is killed, the kernel
+ends the cluster with it, and the next run removes leftover files.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from e2e.cluster.progress import phase, say
 from e2e.cluster.temporary import temporary_cluster
 from e2e.helm import OPERATOR_NAMESPACE, Release, image_values
 from e2e.images.catalogue import provide_images
+from e2e.support.api import control_plane
 
 _ROOT = Path(__file__).parents[1]
 _TEST_TIMEOUT_S = 1800
@@ -40,13 +41,13 @@ def main(arguments: list[str]) -> int:
         with phase("The whole run"):
             with phase("Providing packages and programs"):
                 prepare(thorough=_ALL in arguments)
-            with temporary_cluster() as cluster:
+            with control_plane() as api_server, temporary_cluster() as cluster:
                 with phase("Building the images and loading them into the node"):
                     images = provide_images(cluster)
                 say(", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in images.sizes().items()))
                 with phase("Installing the operator"):
                     Release(cluster, OPERATOR_NAMESPACE).apply(image_values(images.operator))
-                return _run_tests(cluster, arguments)
+                return _run_tests(cluster, api_server, arguments)
     except ClusterError as error:
         say(f"Error: {error}")
         return 1
@@ -54,7 +55,8 @@ def main(arguments: list[str]) -> int:
         remove_leftovers()
 
 
-def _run_tests(cluster: Cluster, arguments: list[str]) -> int:
+def _run_tests(cluster: Cluster, api_server: Cluster, arguments: list[str]) -> int:
+    shared = (f"--cluster={cluster.directory}", "--prepared", f"--api-server={api_server.directory}")
     results = []
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-m", dest="chosen", default="not thorough")
@@ -62,19 +64,18 @@ def _run_tests(cluster: Cluster, arguments: list[str]) -> int:
     options, arguments = parser.parse_known_args(arguments)
     and_chosen = f" and ({options.chosen})" if options.chosen else ""
     with phase("The tests"):
-        results.append(_pytest(cluster, f"not disturbs{and_chosen}", f"-n{_WORKERS}", *_BY_FILE, *arguments))
+        results.append(_pytest(f"not disturbs{and_chosen}", *shared, f"-n{_WORKERS}", *_BY_FILE, *arguments))
     with phase("The tests that disturb others"):
-        results.append(_pytest(cluster, f"disturbs{and_chosen}", *arguments))
+        results.append(_pytest(f"disturbs{and_chosen}", *shared, *arguments))
     if results == [_NO_TESTS, _NO_TESTS]:
         return _NO_TESTS
     return next((result for result in results if result not in {0, _NO_TESTS}), 0)
 
 
-def _pytest(cluster: Cluster, marked: str, *arguments: str) -> int:
-    shared = [f"--cluster={cluster.directory}", "--prepared"]
+def _pytest(marked: str, *arguments: str) -> int:
     flags = ["--verbose", "--durations=25", f"--timeout={_TEST_TIMEOUT_S}", "-m", marked]
     paths = [] if any(Path(_ROOT, argument.split("::")[0]).exists() for argument in arguments) else ["e2e"]
-    with subprocess.Popen([sys.executable, "-m", "pytest", *flags, *shared, *paths, *arguments], cwd=_ROOT) as process:
+    with subprocess.Popen([sys.executable, "-m", "pytest", *flags, *paths, *arguments], cwd=_ROOT) as process:
         try:
             return process.wait()
         except BaseException:

@@ -28,6 +28,7 @@ def test_replicas_follow_the_load(word_count, words: Words) -> None:
     words.wait_exact()
 
 
+@pytest.mark.thorough
 def test_recommendations_change_nothing(word_count, words: Words) -> None:
     """In mode Recommend the status says how many replicas there should be, and why, but the number does not change."""
     app: Application = word_count(

@@ -182,6 +182,7 @@ def _failure(cluster, *arguments):
     return str(raised.value)
 
 
+@pytest.mark.thorough
 def test_api_server_comes_back_with_its_data(own_api_server):
     """A killed API server comes back with its data, and shares nothing with the cluster that has a node."""
     own_api_server.kubectl("create", "configmap", "kept")
@@ -213,6 +214,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.thorough
 def test_cluster_ends_with_its_owner_process(api_server):
     """If the process that started a cluster is killed, nothing of the cluster remains once leftovers are removed."""
     with subprocess.Popen([sys.executable, "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE) as ended:

@@ -76,6 +76,7 @@ def _since(then: str) -> float:
     return (datetime.now(UTC) - datetime.fromisoformat(then)).total_seconds()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["Retain", "Purge"])
 def test_application_that_never_ran_is_deleted_at_once(word_count, words: Words, policy: str) -> None:
     """A resource that was wrong from the start is deleted without waiting for anything, and leaves nothing."""

@@ -111,6 +111,7 @@ def pair(cluster: Cluster, operator_values) -> Iterator[Callable[[str], Replicas
         release.uninstall()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1800)
 def test_only_one_of_two_replicas_writes(cluster, word_count, words: Words, stood_down, pair) -> None:
     """A leader that is killed, or frozen, during an upgrade is replaced by the other, and writes nothing more.

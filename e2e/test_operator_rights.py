@@ -18,6 +18,7 @@ from e2e.cluster.control_plane import WATCHED_NAMESPACE
 from e2e.manifests import render
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
+from e2e.test_install import application, assert_may_do_nothing_elsewhere, may, patch_is_refused
 from e2e.test_ownership import FOREIGN, SPEC
 from millrace_operator.cluster.kinds import CHILDREN, CLAIMS, CONFIG_MAPS, POD_MONITORS, PODS, ResourceKind
 from millrace_operator.cluster.requests import ApiError, Requests
@@ -56,12 +57,16 @@ def guarded(own_api_server: Cluster) -> Cluster:
     """Return a control plane of our own, since this operator serves all namespaces, with the chart's objects, but no operator."""
     for name in (WATCHED_NAMESPACE, SPACE):
         own_api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    documents = yaml.safe_load_all(render({"replicas": 0}, namespace=WATCHED_NAMESPACE))
-    objects = [item for item in documents if item and "helm.sh/hook" not in item["metadata"].get("annotations", {})]
-    own_api_server.apply(*objects)
+    own_api_server.apply(*rendered({"replicas": 0}, WATCHED_NAMESPACE))
     own_api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
     wait_until(lambda: is_refused(own_api_server, "create", config_map("probe")), "the policy to be enforced", 120)
     return own_api_server
+
+
+def rendered(values: dict[str, Any], namespace: str) -> list[dict[str, Any]]:
+    """Return the objects of a release in a namespace, without the pod of `helm test`."""
+    documents = yaml.safe_load_all(render(values, namespace=namespace))
+    return [item for item in documents if item and "helm.sh/hook" not in item["metadata"].get("annotations", {})]
 
 
 def config_map(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
@@ -150,6 +155,46 @@ def test_only_the_drain_annotation_of_a_pod_can_be_changed(guarded: Cluster) -> 
     again = {"metadata": {"annotations": {"streams.millrace.dev/drain": "2"}}}
     assert refused_patch(guarded, PODS, "ours", again) == ""
     guarded.kubectl("delete", "pod", "theirs", "ours", "-n", SPACE, "--grace-period=0", "--force")
+
+
+def test_operator_for_one_namespace_may_change_nothing_elsewhere(guarded: Cluster) -> None:
+    """It has rights in that namespace; elsewhere it may read a StreamsApp by name, but a policy keeps it from changing one.
+
+    The permission to finish deletions in a namespace cannot be limited to some.
+    """
+    for name in ("team", "orders", "payments"):
+        guarded.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    guarded.apply(*rendered({"replicas": 0, "watchNamespaces": ["orders"], "crds": {"install": False}}, "team"))
+    guarded.apply(application("served", "orders"), application("foreign", "payments"))
+    account = "team:millrace-operator"
+    assert may(guarded, account, "patch", "statefulsets.apps", "-n", "orders")
+    assert may(guarded, account, "get", "secrets", "-n", "orders")
+    assert_may_do_nothing_elsewhere(guarded, account)
+    wait_until(lambda: patch_is_refused(guarded, account, "foreign", "payments"), "the policy to be enforced", 120)
+    assert not patch_is_refused(guarded, account, "served", "orders")
+    guarded.kubectl("delete", "streamsapp", "served", "-n", "orders")
+    guarded.kubectl("delete", "streamsapp", "foreign", "-n", "payments")
+
+
+def test_users_rights_come_with_the_clusters_roles(guarded: Cluster) -> None:
+    """Those who may view or edit a namespace may view or edit its StreamsApps, but not their status."""
+    for role in ("view", "edit"):
+        guarded.kubectl("create", "serviceaccount", role, "-n", SPACE)
+        bound = (f"--clusterrole={role}", f"--serviceaccount={SPACE}:{role}")
+        guarded.kubectl("create", "rolebinding", role, "-n", SPACE, *bound)
+    resource = "streamsapps.streams.millrace.dev"
+    for account, *what in (
+        ("view", "list", resource),
+        ("edit", "create", resource),
+        ("edit", "patch", resource, "--subresource=scale"),
+    ):
+        wait_until(
+            lambda account=account, what=what: may(guarded, f"{SPACE}:{account}", *what, "-n", SPACE),
+            f"the roles to be aggregated: {account} {what}",
+            180,
+        )
+    assert not may(guarded, f"{SPACE}:view", "create", resource, "-n", SPACE)
+    assert not may(guarded, f"{SPACE}:edit", "patch", resource, "--subresource=status", "-n", SPACE)
 
 
 @pytest.fixture

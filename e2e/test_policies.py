@@ -94,6 +94,7 @@ def visitor(cluster: Cluster, images: Images) -> Callable[..., Pod]:
     return start
 
 
+@pytest.mark.thorough
 def test_only_allowed_peers_reach_the_pods(
     word_count, words: Words, operator: Release, cluster: Cluster, visitor, namespaces
 ) -> None:

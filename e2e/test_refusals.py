@@ -6,7 +6,7 @@ only what depends on the refused object.
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,11 @@ class World:
 
     def operator(self) -> OperatorProcess:
         """Start an operator that serves the namespace."""
-        settings = {"NAMESPACES": self.namespace, "POD_NAMESPACE": self.namespace, "RESYNC_SECONDS": 2}
-        return OperatorProcess(self.cluster.kubeconfig, self.folder / f"{self.namespace}.log", **settings)
+        return operator_for(self.cluster, self.folder, self.namespace)
 
     def apply(self, **spec: Any) -> None:
         """Apply the application."""
-        app = manifest("orders", **spec)
+        app = manifest("orders", applicationId=self.namespace, **spec)
         self.cluster.apply({**app, "metadata": {**app["metadata"], "namespace": self.namespace}})
 
     def objects(self, kind: str, *names: str) -> list[dict[str, Any]]:
@@ -123,6 +122,24 @@ def world_in(api_server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> I
     kubelet.close()
 
 
+Served = tuple[OperatorProcess, Mapping[str, World]]
+
+
+def operator_for(cluster: Cluster, folder: Path, *namespaces: str) -> OperatorProcess:
+    """Start an operator that serves some namespaces, and has its Lease in the first of them."""
+    settings = {"NAMESPACES": ",".join(namespaces), "POD_NAMESPACE": namespaces[0], "RESYNC_SECONDS": 2}
+    return OperatorProcess(cluster.kubeconfig, folder / f"{namespaces[0]}.log", **settings)
+
+
+@pytest.fixture(scope="module")
+def served(world_in: Callable[[str], World]) -> Iterator[Served]:
+    """Return an operator and the worlds that it serves, one for each test."""
+    worlds = {name: world_in(name) for name in ("budget", "undrained", "quota")}
+    first = worlds["budget"]
+    with operator_for(first.cluster, first.folder, *worlds) as operator:
+        yield operator, worlds
+
+
 def flux_says(resource: dict[str, Any]) -> str:
     """Return the answer of Flux's library."""
     asked = json.dumps([resource])
@@ -139,76 +156,74 @@ def test_unseen_resource_is_in_progress(world_in: Callable[[str], World]) -> Non
 
 
 @pytest.mark.thorough
-def test_refused_budget_blocks_neither_rolls_nor_scaling(world_in: Callable[[str], World]) -> None:
+def test_refused_budget_blocks_neither_rolls_nor_scaling(served: Served) -> None:
     """An admission policy that refuses PodDisruptionBudgets is named; pods start, roll and scale without a budget."""
-    world = world_in("budget")
+    operator, world = served[0], served[1]["budget"]
     policy = world.forbid("policy", "poddisruptionbudgets", BUDGET)
     told = {"Ready": "True", "Reconciling": "False", "Stalled": "True"}
-    with world.operator() as operator:
-        world.apply(replicas=2)
-        world.wait("two pods", lambda: world.conditions() == told, operator)
-        assert "PodDisruptionBudget" in world.message()
-        assert "poddisruptionbudgets are not for you" in world.message()
-        world.apply(replicas=3, image="registry.example/app:2")
+    world.apply(replicas=2)
+    world.wait("two pods", lambda: world.conditions() == told, operator)
+    assert "PodDisruptionBudget" in world.message()
+    assert "poddisruptionbudgets are not for you" in world.message()
+    world.apply(replicas=3, image="registry.example/app:2")
 
-        def is_rolled() -> bool:
-            pods = world.objects("pods", "-lapp.kubernetes.io/component=runtime")
-            images = [pod["spec"]["containers"][0]["image"] for pod in pods]
-            return images == ["registry.example/app:2"] * 3 and world.conditions() == told
+    def is_rolled() -> bool:
+        pods = world.objects("pods", "-lapp.kubernetes.io/component=runtime")
+        images = [pod["spec"]["containers"][0]["image"] for pod in pods]
+        return images == ["registry.example/app:2"] * 3 and world.conditions() == told
 
-        world.wait("three pods of the new image", is_rolled, operator)
-        app = world.app()
-        assert app["status"]["observedGeneration"] == app["metadata"]["generation"]
-        assert flux_says(app) == "Failed"
-        world.allow(policy)
-        world.wait("all to be well", lambda: world.app()["status"]["lifecycleState"] == "Running", operator)
-        assert len(world.objects("poddisruptionbudgets")) == 1
-        world.wait("Flux to see it", lambda: flux_says(world.app()) == "Current", operator)
+    world.wait("three pods of the new image", is_rolled, operator)
+    app = world.app()
+    assert app["status"]["observedGeneration"] == app["metadata"]["generation"]
+    assert flux_says(app) == "Failed"
+    world.allow(policy)
+    world.wait("all to be well", lambda: world.app()["status"]["lifecycleState"] == "Running", operator)
+    assert len(world.objects("poddisruptionbudgets")) == 1
+    world.wait("Flux to see it", lambda: flux_says(world.app()) == "Current", operator)
 
 
-def test_refused_drain_annotation_does_not_stop_scale_in(world_in: Callable[[str], World]) -> None:
+def test_refused_drain_annotation_does_not_stop_scale_in(served: Served) -> None:
     """Pods that cannot be annotated are removed after their grace period without draining, and the status says why."""
-    world = world_in("undrained")
+    operator, world = served[0], served[1]["undrained"]
     allowed = f"!has(object.metadata.annotations) || !('{DRAIN_ANNOTATION}' in object.metadata.annotations)"
     world.forbid("", "pods", POD_THAT_DRAINS, allowed=allowed)
-    with world.operator() as operator:
-        world.apply(replicas=2, drain={"terminationGracePeriodSeconds": 5})
-        world.wait("two pods", lambda: world.conditions().get("Ready") == "True", operator)
-        world.apply(replicas=1, drain={"terminationGracePeriodSeconds": 5})
-        world.wait("one pod", lambda: world.app()["status"].get("replicas") == 1, operator)
-        told = [item for item in world.objects("events") if item["reason"] == "RefusedByApiServer"]
-        assert "Annotate Pod orders-1 so that it drains" in told[0]["message"]
-        assert "pods are not for you" in told[0]["message"]
-        world.wait("all to be well", lambda: world.app()["status"]["lifecycleState"] == "Running", operator)
-        assert world.conditions() == {"Ready": "True", "Reconciling": "False", "Stalled": "False"}
+    world.apply(replicas=2, drain={"terminationGracePeriodSeconds": 5})
+    world.wait("two pods", lambda: world.conditions().get("Ready") == "True", operator)
+    world.apply(replicas=1, drain={"terminationGracePeriodSeconds": 5})
+    world.wait("one pod", lambda: world.app()["status"].get("replicas") == 1, operator)
+    told = [item for item in world.objects("events") if item["reason"] == "RefusedByApiServer"]
+    assert "Annotate Pod orders-1 so that it drains" in told[0]["message"]
+    assert "pods are not for you" in told[0]["message"]
+    world.wait("all to be well", lambda: world.app()["status"]["lifecycleState"] == "Running", operator)
+    assert world.conditions() == {"Ready": "True", "Reconciling": "False", "Stalled": "False"}
 
 
-def test_exceeded_quota_is_reported_as_failure(world_in: Callable[[str], World]) -> None:
+def test_exceeded_quota_is_reported_as_failure(served: Served) -> None:
     """A quota forbids the StatefulSet: this generation's status says so, tools see a failure, metrics name the app."""
-    world = world_in("quota")
+    operator, world = served[0], served[1]["quota"]
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none", "namespace": world.namespace}}
     world.cluster.apply({**quota, "spec": {"hard": {"count/statefulsets.apps": "0"}}})
     wait_until(lambda: world.objects("resourcequota", "none")[0].get("status", {}).get("hard"), "the quota", 180)
-    with world.operator() as operator:
-        world.apply()
-        world.wait("the refusal to be told", lambda: "exceeded quota" in world.message(), operator)
-        app = world.app()
-        assert app["status"]["observedGeneration"] == app["metadata"]["generation"]
-        assert app["status"]["lifecycleState"] == "Blocked"
-        assert world.conditions() == {"Ready": "False", "Reconciling": "False", "Stalled": "True"}
-        assert flux_says(app) == "Failed"
-        assert "StatefulSet" in world.message()
-        sample = (
-            'millrace_app_condition{name="orders",namespace="quota",reason="RefusedByApiServer",status="True",'
-            'type="Stalled"}'
-        )
-        assert operator.metric(sample) == 1
-        world.cluster.kubectl("delete", "resourcequota", "none", "-n", world.namespace)
-        world.apply(replicas=2)
-        world.wait("two pods", lambda: world.conditions().get("Ready") == "True", operator)
-        assert operator.metric(sample) == 0
+    world.apply()
+    world.wait("the refusal to be told", lambda: "exceeded quota" in world.message(), operator)
+    app = world.app()
+    assert app["status"]["observedGeneration"] == app["metadata"]["generation"]
+    assert app["status"]["lifecycleState"] == "Blocked"
+    assert world.conditions() == {"Ready": "False", "Reconciling": "False", "Stalled": "True"}
+    assert flux_says(app) == "Failed"
+    assert "StatefulSet" in world.message()
+    sample = (
+        'millrace_app_condition{name="orders",namespace="quota",reason="RefusedByApiServer",status="True",'
+        'type="Stalled"}'
+    )
+    assert operator.metric(sample) == 1
+    world.cluster.kubectl("delete", "resourcequota", "none", "-n", world.namespace)
+    world.apply(replicas=2)
+    world.wait("two pods", lambda: world.conditions().get("Ready") == "True", operator)
+    assert operator.metric(sample) == 0
 
 
+@pytest.mark.thorough
 def test_refused_status_is_logged_and_counted(world_in: Callable[[str], World]) -> None:
     """If a status cannot be written, it cannot report that itself."""
     world = world_in("unwritten")

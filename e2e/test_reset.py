@@ -86,6 +86,7 @@ def test_reset_runs_once_and_nothing_is_reported_lost(api: Cluster, app: Suspend
     assert status() == done
 
 
+@pytest.mark.thorough
 def test_running_application_is_not_reset(api: Cluster, app: SuspendedApplication, tmp_path: Path) -> None:
     """Nothing happens while `state` is running, and the status says what to do; the reset continues once it is suspended."""
     with running_operator(api, NAMESPACE, tmp_path / "operator.log"):
@@ -101,6 +102,7 @@ def test_running_application_is_not_reset(api: Cluster, app: SuspendedApplicatio
         wait_until(lambda: is_reset(app), "all to be gone", 180)
 
 
+@pytest.mark.thorough
 def test_reset_without_application_fails(api: Cluster, kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """There is nothing to wait for."""
     app = SuspendedApplication(api, kafka, NAMESPACE)

@@ -177,6 +177,7 @@ def page(cluster: Cluster, namespace: str, pod: str, path: str) -> str:
     return cluster.kubectl("get", "--raw", f"/api/v1/namespaces/{namespace}/pods/{pod}:8080/proxy{path}")
 
 
+@pytest.mark.thorough
 def test_problem_with_a_secret_is_reported_until_fixed(word_count, secured, words, user) -> None:
     """If it is missing, incomplete or has a wrong password, the condition says which Secret and what; fixed, it recovers."""
     name, password = user

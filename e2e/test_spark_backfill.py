@@ -119,6 +119,7 @@ WRONG: Mapping[str, tuple[Mapping[str, Any], str]] = {
 """SparkApplications that the webhook refuses: what is wrong, and what it says."""
 
 
+@pytest.mark.thorough
 def test_webhook_refuses_what_is_wrong_and_takes_ours(
     cluster: Cluster, namespace: str, spark_image: str, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def test_replication_factor_below_the_in_sync_minimum_is_reported(word_count, wo
     app.wait_ready()
 
 
+@pytest.mark.thorough
 def test_missing_input_topics_are_named(word_count, words: Words, admin) -> None:
     """Input topics belong to the user: without them nothing starts, the condition names them, and later ones are found."""
     app: Application = word_count(words, replicas=1)

@@ -181,6 +181,7 @@ def test_failed_plan_leaves_running_pods_alone(word_count, words: Words) -> None
     assert uids(app) == pods
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("version", "reason", "timeout"),
     [
@@ -234,6 +235,7 @@ def assert_refused(app: Application, reason: str) -> None:
     assert f"repartition topic {prefix}-counts-repartition was renamed to {prefix}-tallies-repartition" in message
 
 
+@pytest.mark.thorough
 def test_incompatible_topology_is_refused_before_a_pod_is_touched(word_count, words: Words, kafka_topics) -> None:
     """Nothing changes until the change is reverted; with policy Warn it is reported, allowed, and everything is recounted."""
     app: Application = word_count(words, replicas=2, upgrade=QUICK)
