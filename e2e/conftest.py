@@ -26,7 +26,7 @@ from e2e.cluster.temporary import temporary_cluster
 from e2e.helm import OPERATOR_NAMESPACE, Release, image_values
 from e2e.images.catalogue import Images, provide_images
 from e2e.support.api import control_plane
-from e2e.support.application import Application, merged
+from e2e.support.application import KUBECTL_PATIENCE, Application, merged
 from e2e.support.word_count import Words
 from millrace.dev.kafka import EmbeddedKafka
 
@@ -198,10 +198,10 @@ def stood_down(cluster: Cluster, operator: Release) -> Iterator[None]:
     deployment = ("-n", operator.namespace, f"deployment/{operator.name}")
     selector = f"--selector=app.kubernetes.io/instance={operator.name}"
     cluster.kubectl("scale", *deployment, "--replicas=0")
-    cluster.kubectl("wait", "--for=delete", "pod", "-n", operator.namespace, selector, "--timeout=180s", timeout_s=200)
+    cluster.kubectl("wait", "--for=delete", "pod", "-n", operator.namespace, selector, KUBECTL_PATIENCE)
     yield
     cluster.kubectl("scale", *deployment, "--replicas=1")
-    cluster.kubectl("rollout", "status", *deployment, "--timeout=180s", timeout_s=200)
+    cluster.kubectl("rollout", "status", *deployment, KUBECTL_PATIENCE)
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def word_count(
     for app in made:
         app.ask_to_delete()
     for app in made:
-        app.delete(480)
+        app.delete()
 
 
 @pytest.fixture

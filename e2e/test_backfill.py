@@ -18,6 +18,7 @@ from tests.waiting import wait_until
 
 from e2e.cluster import Cluster, reading
 from e2e.spark.installation import install_crds
+from e2e.support.application import PATIENCE_S
 from e2e.support.backfill import example_attempt
 from e2e.support.suspended_application import API_VERSION, SuspendedApplication, running_operator
 from millrace.dev.kafka import EmbeddedKafka
@@ -26,7 +27,6 @@ from millrace_operator.children.naming import MANAGER
 
 NAMESPACE = f"backfill-{secrets.token_hex(3)}"
 SPARK_OPERATOR, APACHE = SPARK_GROUPS.values()
-SECONDS = 180
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ class Backfill:
 
     def wait_for(self, phase: str) -> dict[str, Any]:
         """Wait for a phase, and return the status."""
-        wait_until(lambda: self.phase == phase, f"phase {phase} of {self.name}", SECONDS)
+        wait_until(lambda: self.phase == phase, f"phase {phase} of {self.name}", PATIENCE_S)
         return self.status()
 
     def applications(self) -> list[str]:
@@ -161,7 +161,7 @@ def test_backfill_holds_the_application_until_it_is_done(app: SuspendedApplicati
     """From the API alone: the application is stopped, a SparkApplication is created, followed, and its end releases it."""
     backfill = Backfill(app)
     backfill.wait_for("Submitted")
-    wait_until(lambda: app.status().get("backfill") == backfill.name, "the application to be held", SECONDS)
+    wait_until(lambda: app.status().get("backfill") == backfill.name, "the application to be held", PATIENCE_S)
     assert app.status()["lifecycleState"] == "Backfilling"
     shown = app.cluster.kubectl("get", "streamsapp", app.name, f"--namespace={NAMESPACE}")
     assert "Backfilling" in shown
@@ -169,27 +169,27 @@ def test_backfill_holds_the_application_until_it_is_done(app: SuspendedApplicati
     assert item["metadata"]["labels"]["app.kubernetes.io/managed-by"] == MANAGER
     assert item["metadata"]["ownerReferences"][0]["name"] == backfill.name
     backfill.set_state(1, "RUNNING")
-    wait_until(lambda: backfill.status().get("spark", {}).get("state") == "RUNNING", "the state", SECONDS)
+    wait_until(lambda: backfill.status().get("spark", {}).get("state") == "RUNNING", "the state", PATIENCE_S)
     assert backfill.status()["spark"]["webUi"].endswith(":4040")
     backfill.set_state(1, "COMPLETED")
     status = backfill.wait_for("Succeeded")
     assert status["planHash"] is not None
-    wait_until(lambda: app.status().get("backfill") is None, "the application to be released", SECONDS)
-    wait_until(lambda: app.status().get("lifecycleState") == "Suspended", "what its spec says", SECONDS)
+    wait_until(lambda: app.status().get("backfill") is None, "the application to be released", PATIENCE_S)
+    wait_until(lambda: app.status().get("lifecycleState") == "Suspended", "what its spec says", PATIENCE_S)
     expected = {"BackfillBegun", "SparkApplicationCreated", "BackfillSucceeded"}
-    wait_until(lambda: expected <= set(app.events()), "the events", SECONDS)
+    wait_until(lambda: expected <= set(app.events()), "the events", PATIENCE_S)
 
 
 def test_failed_attempts_are_repeated_and_then_it_fails(app: SuspendedApplication) -> None:
     """Each has a SparkApplication of its own; the earlier ones stay for their logs."""
     backfill = Backfill(app, attempts=2)
     for number in (1, 2):
-        wait_until(lambda number=number: backfill.status().get("attempt") == number, f"attempt {number}", SECONDS)
+        wait_until(lambda number=number: backfill.status().get("attempt") == number, f"attempt {number}", PATIENCE_S)
         backfill.set_state(number, "SUBMISSION_FAILED" if number == 1 else "FAILED")
     status = backfill.wait_for("Failed")
     assert "Attempt 2 failed" in status["message"]
     assert backfill.applications() == [f"{backfill.name}-1", f"{backfill.name}-2"]
-    wait_until(lambda: app.status().get("backfill") is None, "the application to be released", SECONDS)
+    wait_until(lambda: app.status().get("backfill") is None, "the application to be released", PATIENCE_S)
 
 
 def test_deleted_backfill_takes_its_spark_application_along(app: SuspendedApplication) -> None:
@@ -197,9 +197,9 @@ def test_deleted_backfill_takes_its_spark_application_along(app: SuspendedApplic
     backfill = Backfill(app)
     backfill.wait_for("Submitted")
     backfill.delete()
-    wait_until(backfill.is_gone, "it to be gone", SECONDS)
+    wait_until(backfill.is_gone, "it to be gone", PATIENCE_S)
     assert backfill.applications() == []
-    wait_until(lambda: app.status().get("backfill") is None, "the application to be released", SECONDS)
+    wait_until(lambda: app.status().get("backfill") is None, "the application to be released", PATIENCE_S)
 
 
 def test_setting_that_the_spark_operator_refuses_ends_the_backfill(app: SuspendedApplication) -> None:
@@ -207,7 +207,7 @@ def test_setting_that_the_spark_operator_refuses_ends_the_backfill(app: Suspende
     backfill = Backfill(app, sparkConf={"spark.kubernetes.driver.master": "https://elsewhere"})
     status = backfill.wait_for("Refused")
     assert "sparkConf key is not allowed: spark.kubernetes.driver.master" in status["message"]
-    wait_until(lambda: app.status().get("backfill") is None, "the application to be released", SECONDS)
+    wait_until(lambda: app.status().get("backfill") is None, "the application to be released", PATIENCE_S)
     assert backfill.applications() == []
 
 
@@ -217,13 +217,13 @@ def test_one_operation_at_a_time(app: SuspendedApplication) -> None:
     first.wait_for("Submitted")
     second, reset = Backfill(app), app.reset(dryRun=False)
     assert first.name in second.wait_for("Waiting")["message"]
-    wait_until(lambda: first.name in (reset().get("message") or ""), "the reset to wait", SECONDS)
+    wait_until(lambda: first.name in (reset().get("message") or ""), "the reset to wait", PATIENCE_S)
     assert app.existing_topics() == app.topics
     first.set_state(1, "COMPLETED")
     first.wait_for("Succeeded")
     second.wait_for("Submitted")
     second.delete()
-    wait_until(lambda: reset().get("phase") == "Succeeded", "the reset", SECONDS)
+    wait_until(lambda: reset().get("phase") == "Succeeded", "the reset", PATIENCE_S)
 
 
 @pytest.mark.thorough
@@ -235,7 +235,9 @@ def test_crashing_operator_gets_there(api: Cluster, kafka: EmbeddedKafka, tmp_pa
     app.create()
     with running_operator(api, space, log):
         app.remember()
-        wait_until(lambda: app.status().get("lifecycleState") == "Suspended", "the application to be at rest", SECONDS)
+        wait_until(
+            lambda: app.status().get("lifecycleState") == "Suspended", "the application to be at rest", PATIENCE_S
+        )
     backfill, crashes = Backfill(app), 0
     for _ in range(20):
         with running_operator(api, space, log, crashing=True) as process:
@@ -243,13 +245,13 @@ def test_crashing_operator_gets_there(api: Cluster, kafka: EmbeddedKafka, tmp_pa
             def ended() -> bool:
                 return process.poll() is not None or backfill.phase in {"Submitted", "Succeeded"}
 
-            wait_until(ended, "the operator to crash or the phase to change", SECONDS)
+            wait_until(ended, "the operator to crash or the phase to change", PATIENCE_S)
             if backfill.phase == "Submitted":
                 backfill.set_state(1, "COMPLETED")
                 wait_until(
                     lambda: process.poll() is not None or backfill.phase == "Succeeded",
                     "the operator to crash or to end it",
-                    SECONDS,
+                    PATIENCE_S,
                 )
         crashes += process.returncode == 137
         if backfill.phase == "Succeeded":

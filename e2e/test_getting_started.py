@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from e2e.cluster import Cluster
 from e2e.images.builder import build_image, save, sole_use
 from e2e.images.catalogue import Images
-from e2e.support.application import Application
+from e2e.support.application import KUBECTL_PATIENCE, Application
 from e2e.support.word_count import Words
 from millrace.dev.kafka import EmbeddedKafka
 
@@ -56,7 +56,7 @@ def test_first_application_runs_as_documented(cluster, operator, namespaces, ima
             future.result(30)
         app = Application(cluster, namespaces(), manifest["metadata"]["name"], manifest["spec"])
         app.apply()
-        app.kubectl("wait", "--for=condition=Ready", f"streamsapp/{app.name}", "--timeout=5m", timeout_s=320)
+        app.kubectl("wait", "--for=condition=Ready", f"streamsapp/{app.name}", KUBECTL_PATIENCE)
         words = Words.of(kafka.bootstrap_servers, "lines", "word-counts")
         words.write(["to be or not to be"])
         words.wait_exact()

@@ -20,6 +20,7 @@ from e2e.cluster.leftovers import PREFIX
 from e2e.helm import Release, image_values
 from e2e.images.catalogue import Images, provide_images
 from e2e.manifests import KUSTOMIZE
+from e2e.support.application import KUBECTL_PATIENCE, PATIENCE_S
 from millrace.manifest.status import UNSEEN_GENERATION
 
 UNSEEN = {"observedGeneration": UNSEEN_GENERATION}
@@ -83,7 +84,7 @@ def seen(cluster: Cluster, name: str, namespace: str) -> bool:
 
 def wait_until_seen(cluster: Cluster, name: str, namespace: str) -> None:
     """Wait until the operator has seen an application."""
-    wait_until(lambda: seen(cluster, name, namespace), f"the operator to see {namespace}/{name}", 180)
+    wait_until(lambda: seen(cluster, name, namespace), f"the operator to see {namespace}/{name}", PATIENCE_S)
 
 
 def may(cluster: Cluster, account: str, verb: str, resource: str, *flags: str) -> bool:
@@ -146,14 +147,14 @@ def test_life_of_a_release(fresh, operator_values) -> None:
         fresh.kubectl("patch", "crd", crd, "--type=json", "-p", '[{"op": "remove", "path": "/spec/names/shortNames"}]')
     release.apply({**operator_values, "replicas": 2, "operator": {"logLevel": "DEBUG"}})
     assert all(get(fresh, "crd", crd)["spec"]["names"]["shortNames"] for crd in CRDS)
-    wait_until(lambda: len(replicas(fresh, "millrace")) == 2, "the old replica to be gone", 180)
+    wait_until(lambda: len(replicas(fresh, "millrace")) == 2, "the old replica to be gone", PATIENCE_S)
     wait_until(
         lambda: (
             get(fresh, "lease", release.name, "-n", "millrace")["spec"].get("holderIdentity")
             in replicas(fresh, "millrace")
         ),
         "one of the new replicas to hold the Lease",
-        180,
+        PATIENCE_S,
     )
     fresh.apply(application("kept", "orders", replicas=2))
     wait_until_seen(fresh, "kept", "orders")
@@ -166,11 +167,11 @@ def test_life_of_a_release(fresh, operator_values) -> None:
     assert get(fresh, "streamsapp", "kept", "-n", "orders")
 
     release.apply(operator_values)
-    fresh.kubectl("delete", "streamsapp", "kept", "-n", "orders", "--timeout=150s", timeout_s=160)
+    fresh.kubectl("delete", "streamsapp", "kept", "-n", "orders", KUBECTL_PATIENCE)
     wait_until(
         lambda: not listed(fresh, "all,configmaps", "streams.millrace.dev/app=kept", "-n", "orders"),
         "everything of the application to be gone",
-        180,
+        PATIENCE_S,
     )
     release.uninstall()
 
@@ -194,9 +195,9 @@ def test_some_namespaces_only(fresh, operator_values) -> None:
     assert may(fresh, account, "patch", "statefulsets.apps", "-n", "orders")
     assert may(fresh, account, "get", "secrets", "-n", "orders")
     assert_may_do_nothing_elsewhere(fresh, account)
-    wait_until(lambda: patch_is_refused(fresh, account, "foreign", "payments"), "the policy to be enforced", 120)
+    wait_until(lambda: patch_is_refused(fresh, account, "foreign", "payments"), "the policy to be enforced", PATIENCE_S)
     assert not patch_is_refused(fresh, account, "served", "orders")
-    fresh.kubectl("delete", "streamsapp", "served", "-n", "orders", "--timeout=150s", timeout_s=160)
+    fresh.kubectl("delete", "streamsapp", "served", "-n", "orders", KUBECTL_PATIENCE)
     fresh.kubectl("delete", "streamsapp", "foreign", "-n", "payments")
     release.uninstall()
 
@@ -218,10 +219,12 @@ def test_without_helm(fresh, tmp_path) -> None:
     (tmp_path / "base").symlink_to(KUSTOMIZE / "namespaced")
     fresh.kubectl("apply", "--server-side", "-k", str(KUSTOMIZE.parents[1] / "crds"), "--force-conflicts")
     fresh.kubectl("apply", "--server-side", "-k", str(tmp_path))
-    fresh.kubectl("rollout", "status", "deployment/millrace-operator", "-n", "alone", "--timeout=180s", timeout_s=200)
+    fresh.kubectl("rollout", "status", "deployment/millrace-operator", "-n", "alone", KUBECTL_PATIENCE)
     fresh.apply(application("missing", "alone"), application("foreign", "orders"))
     wait_until_seen(fresh, "missing", "alone")
-    wait_until(lambda: reason(fresh, "missing", "alone") == "PlanImageUnavailable", "the image to be missed", 180)
+    wait_until(
+        lambda: reason(fresh, "missing", "alone") == "PlanImageUnavailable", "the image to be missed", PATIENCE_S
+    )
     told = explained(fresh, "missing", "alone")
     assert "registry.invalid/missing:1" in told
     assert "PlanImageUnavailable" in told

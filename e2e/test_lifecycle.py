@@ -122,10 +122,8 @@ def scale(app: Application, replicas: int) -> None:
     """Scale as an autoscaler does, and wait until the tasks have settled."""
     app.kubectl("scale", "streamsapp", app.name, f"--replicas={replicas}")
     app.spec["replicas"] = replicas
-    app.wait(
-        f"{replicas} replicas", lambda: len(app.pods()) == replicas and app.status().get("replicas") == replicas, 240
-    )
-    app.wait_ready(240)
+    app.wait(f"{replicas} replicas", lambda: len(app.pods()) == replicas and app.status().get("replicas") == replicas)
+    app.wait_ready()
 
 
 @pytest.mark.thorough
@@ -171,7 +169,7 @@ def test_deletion_completes_while_kafka_is_down(word_count, own_words, policy: s
     app.apply()
     app.wait_ready()
     kafka.stop()
-    app.delete(300)
+    app.delete()
     app.wait("no pods", lambda: not app.objects("pods"))
 
 
@@ -217,9 +215,7 @@ def test_restart_nonce_restarts_pods(word_count, words: Words) -> None:
     app.wait_ready()
     before = {pod["metadata"]["uid"] for pod in app.pods()}
     app.apply(restartNonce=1)
-    app.wait(
-        "all replaced", lambda: len(app.pods()) == 2 and not before & {p["metadata"]["uid"] for p in app.pods()}, 300
-    )
+    app.wait("all replaced", lambda: len(app.pods()) == 2 and not before & {p["metadata"]["uid"] for p in app.pods()})
     app.wait_ready()
     words.write()
     words.wait_exact()

@@ -17,6 +17,7 @@ from e2e.cluster import Cluster
 from e2e.manifests import render
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import INPUT, Kubelet, manifest
+from e2e.support.application import KUBECTL_PATIENCE, PATIENCE_S
 from millrace.dev.kafka import EmbeddedKafka
 
 OPERATOR = "platform"
@@ -92,9 +93,9 @@ def test_namespace_is_deleted_with_its_applications(world: World, policy: str) -
     with world.operator(name) as operator:
         operator.wait_until_it_leads()
         world.cluster.apply({**app, "metadata": {**app["metadata"], "namespace": name}})
-        wait = ("wait", "--for=condition=Ready", f"streamsapp/{name}", "-n", name, "--timeout=180s")
-        world.cluster.kubectl(*wait, timeout_s=240)
+        wait = ("wait", "--for=condition=Ready", f"streamsapp/{name}", "-n", name, KUBECTL_PATIENCE)
+        world.cluster.kubectl(*wait)
         assert changelog in world.topics()
         world.cluster.kubectl("delete", "namespace", name, "--wait=false")
-        wait_until(lambda: world.is_gone(name), lambda: f"the namespace to go. {operator.log[-6000:]}", 480)
+        wait_until(lambda: world.is_gone(name), lambda: f"the namespace to go. {operator.log[-6000:]}", PATIENCE_S)
     assert (changelog in world.topics()) == (policy == "Retain")

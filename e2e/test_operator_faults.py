@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 from e2e.cluster import Cluster
 from e2e.helm import Release
 from e2e.operator_process import OperatorProcess
-from e2e.support.application import Application
+from e2e.support.application import PATIENCE_S, Application
 from e2e.support.word_count import Words
 
 pytestmark = [pytest.mark.disturbs, pytest.mark.thorough]
@@ -213,7 +213,7 @@ def test_operator_that_keeps_dying_converges(word_count, words: Words, stood_dow
     operator.rest()
     with operator.live() as healthy:
         healthy.wait_until_it_leads()
-        wait_until(lambda: _passes(healthy) > 3, "some passes", 180)
+        wait_until(lambda: _passes(healthy) > 3, "some passes", PATIENCE_S)
         assert not _WRITE.findall(healthy.log), "there was nothing left to be done"
 
     retained = {f"ConfigMap/{app.name}.retained", f"ConfigMap/{app.name}-plan-{app.status()['stableRevision']}"}

@@ -18,6 +18,7 @@ from tests.waiting import wait_until
 from e2e.cluster import Cluster, reading
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
+from e2e.support.application import PATIENCE_S
 
 _WRITES = {"APPLY", "CREATE", "DELETE", "DELETECOLLECTION", "PATCH", "POST", "PUT", "UPDATE"}
 _OURS = {
@@ -74,9 +75,9 @@ class World:
             and app["status"]["readyReplicas"] == app["spec"]["replicas"]
         }
 
-    def wait_ready(self, namespace: str, *names: str, timeout_s: float = 240) -> None:
+    def wait_ready(self, namespace: str, *names: str) -> None:
         """Wait until exactly these apps are ready."""
-        wait_until(lambda: self.ready(namespace) == set(names), f"{len(names)} apps to be ready", timeout_s)
+        wait_until(lambda: self.ready(namespace) == set(names), f"{len(names)} apps to be ready", PATIENCE_S)
 
     def condition(self, namespace: str, name: str, kind: str) -> dict[str, str]:
         """Return a condition of an app; empty if it has none of that type."""
@@ -105,8 +106,7 @@ def world(own_api_server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_apps_run_and_then_nothing_is_written(world):
     """Applications start running; after that neither time, the same manifest again, nor a new operator causes a write.
 
-    The new one waits for the Lease meanwhile, alive and ready. It gets it when the other one is told to end, and gives it up: it
-    would have to wait for ten minutes otherwise.
+    The new one waits for the Lease meanwhile, alive and ready. It gets it when the other one is told to end, and gives it up.
     """
     space = world.namespace("rest")
     settings = {"RESYNC_SECONDS": 1, "RELIST_SECONDS": 10, "LEASE_SECONDS": 600}
@@ -114,33 +114,37 @@ def test_apps_run_and_then_nothing_is_written(world):
         world.apply(space, "one", "two", replicas=2)
         world.wait_ready(space, "one", "two")
         passes = operator.metric("millrace_operator_reconcile_seconds_count")
-        settled = wait_until(lambda: _unchanged(world, operator), "the last writes", 180)
+        settled = wait_until(lambda: _unchanged(world, operator), "the last writes", PATIENCE_S)
         world.apply(space, "one", "two", replicas=2)
         wait_until(
             lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 20,
             "twenty more passes",
-            180,
+            PATIENCE_S,
         )
         assert not _differing(settled, world.requests(), but={"streamsapps": 2})
         told = len(_writes(operator))
         wait_until(
-            lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 25, "more passes", 180
+            lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 25,
+            "more passes",
+            PATIENCE_S,
         )
         assert len(_writes(operator)) == told
         assert (json.loads(operator.get("/healthz")), json.loads(operator.get("/readyz"))["ok"]) == (_WELL, True)
         with world.operator("waiter", space, RESYNC_SECONDS=1) as waiter:
-            wait_until(lambda: json.loads(waiter.get("/readyz"))["ok"], "readiness", 180)
+            wait_until(lambda: json.loads(waiter.get("/readyz"))["ok"], "readiness", PATIENCE_S)
             assert json.loads(waiter.get("/healthz")) == _WELL
             assert (operator.metric("millrace_operator_leader"), waiter.metric("millrace_operator_leader")) == (
                 1.0,
                 0.0,
             )
             looks = 'millrace_operator_api_requests_total{code="200",resource="leases",verb="get"}'
-            wait_until(lambda: waiter.metric(looks) >= 1, "its look at the Lease", 180)
+            wait_until(lambda: waiter.metric(looks) >= 1, "its look at the Lease", PATIENCE_S)
             operator.signal(signal.SIGTERM)
             assert operator.end() == 0
+            [lease] = world.get(space, "lease", "millrace-operator")
+            assert lease["spec"].get("holderIdentity") != "rest", "a clean end gives the Lease up"
             waiter.wait_until_it_leads()
-            wait_until(lambda: waiter.metric("millrace_operator_reconcile_seconds_count") > 6, "passes", 180)
+            wait_until(lambda: waiter.metric("millrace_operator_reconcile_seconds_count") > 6, "passes", PATIENCE_S)
             assert not _differing(settled, world.requests(), but={"streamsapps": 2})
             assert _writes(waiter) == []
 
@@ -148,7 +152,7 @@ def test_apps_run_and_then_nothing_is_written(world):
 def _unchanged(world: World, operator: OperatorProcess) -> dict[str, float] | None:
     """Return the counts of writes once four more passes leave them unchanged."""
     before, passes = world.requests(), operator.metric("millrace_operator_reconcile_seconds_count")
-    wait_until(lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 4, "passes", 180)
+    wait_until(lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 4, "passes", PATIENCE_S)
     return before if world.requests() == before else None
 
 
@@ -165,13 +169,13 @@ def test_broken_resource_does_not_block_others(world):
     good = [f"good-{number}" for number in range(50)]
     with world.operator("poison", space, SIMULATED_BUG_IN="broken") as operator:
         world.apply(space, *good[:25], "broken", *good[25:])
-        world.wait_ready(space, *good, timeout_s=400)
-        wait_until(lambda: world.condition(space, "broken", "Stalled"), "the fault to be told", 120)
+        world.wait_ready(space, *good)
+        wait_until(lambda: world.condition(space, "broken", "Stalled"), "the fault to be told", PATIENCE_S)
         stalled = world.condition(space, "broken", "Stalled")
         assert (stalled["status"], stalled["reason"]) == ("True", "OperatorError")
         assert "ZeroDivisionError: simulated bug" in stalled["message"]
         world.apply(space, good[3], replicas=2)
-        world.wait_ready(space, *good, timeout_s=240)
+        world.wait_ready(space, *good)
         failures = operator.metric('millrace_operator_reconcile_seconds_count{result="stalled"}')
         assert 1 <= failures < 30, "it is tried again, ever more seldom"
         assert json.loads(operator.get("/healthz"))["ok"]
@@ -195,6 +199,8 @@ def test_watches_continue_after_an_api_server_restart(world):
             world.cluster.restart_api_server()
         operator.signal(signal.SIGCONT)
         world.wait_ready(space, "one")
-        wait_until(lambda: world.get(space, "service", "one"), lambda: f"the Service. {operator.log[-3000:]}", 120)
+        wait_until(
+            lambda: world.get(space, "service", "one"), lambda: f"the Service. {operator.log[-3000:]}", PATIENCE_S
+        )
         world.apply(space, "one", "two", replicas=2)
         world.wait_ready(space, "one", "two")

@@ -18,6 +18,7 @@ from e2e.cluster.control_plane import WATCHED_NAMESPACE
 from e2e.manifests import render
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
+from e2e.support.application import KUBECTL_PATIENCE, PATIENCE_S
 from e2e.test_install import application, assert_may_do_nothing_elsewhere, may, patch_is_refused
 from e2e.test_ownership import FOREIGN, SPEC
 from millrace_operator.cluster.kinds import CHILDREN, CLAIMS, CONFIG_MAPS, POD_MONITORS, PODS, ResourceKind
@@ -58,8 +59,10 @@ def guarded(own_api_server: Cluster) -> Cluster:
     for name in (WATCHED_NAMESPACE, SPACE):
         own_api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     own_api_server.apply(*rendered({"replicas": 0}, WATCHED_NAMESPACE))
-    own_api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
-    wait_until(lambda: is_refused(own_api_server, "create", config_map("probe")), "the policy to be enforced", 120)
+    own_api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", KUBECTL_PATIENCE)
+    wait_until(
+        lambda: is_refused(own_api_server, "create", config_map("probe")), "the policy to be enforced", PATIENCE_S
+    )
     return own_api_server
 
 
@@ -134,7 +137,9 @@ def test_only_the_drain_annotation_of_a_pod_can_be_changed(guarded: Cluster) -> 
         metadata = {"name": name, "namespace": SPACE, "labels": labels, "annotations": {"a": "b"}}
         spec = {"automountServiceAccountToken": False, "containers": [{"name": "c", "image": "registry.example/a:1"}]}
         wait_until(
-            lambda: guarded.kubectl("get", "serviceaccount", "default", "-n", SPACE), "the namespace's account", 60
+            lambda: guarded.kubectl("get", "serviceaccount", "default", "-n", SPACE),
+            "the namespace's account",
+            PATIENCE_S,
         )
         guarded.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     pod = json.loads(guarded.kubectl("get", "pod", "ours", "-n", SPACE, "-o", "json"))
@@ -170,7 +175,9 @@ def test_operator_for_one_namespace_may_change_nothing_elsewhere(guarded: Cluste
     assert may(guarded, account, "patch", "statefulsets.apps", "-n", "orders")
     assert may(guarded, account, "get", "secrets", "-n", "orders")
     assert_may_do_nothing_elsewhere(guarded, account)
-    wait_until(lambda: patch_is_refused(guarded, account, "foreign", "payments"), "the policy to be enforced", 120)
+    wait_until(
+        lambda: patch_is_refused(guarded, account, "foreign", "payments"), "the policy to be enforced", PATIENCE_S
+    )
     assert not patch_is_refused(guarded, account, "served", "orders")
     guarded.kubectl("delete", "streamsapp", "served", "-n", "orders")
     guarded.kubectl("delete", "streamsapp", "foreign", "-n", "payments")
@@ -191,7 +198,7 @@ def test_users_rights_come_with_the_clusters_roles(guarded: Cluster) -> None:
         wait_until(
             lambda account=account, what=what: may(guarded, f"{SPACE}:{account}", *what, "-n", SPACE),
             f"the roles to be aggregated: {account} {what}",
-            180,
+            PATIENCE_S,
         )
     assert not may(guarded, f"{SPACE}:view", "create", resource, "-n", SPACE)
     assert not may(guarded, f"{SPACE}:edit", "patch", resource, "--subresource=status", "-n", SPACE)
@@ -240,7 +247,7 @@ def live_through(cluster: Cluster, kubelet: Kubelet) -> None:
     def apply(**spec: Any) -> None:
         app = manifest(name, deletionPolicy="Purge", **spec)
         cluster.apply({**app, "metadata": {"name": name, "namespace": SPACE}})
-        wait_until(lambda: is_settled(cluster, name, spec["replicas"]), f"{name} with {spec}", 240)
+        wait_until(lambda: is_settled(cluster, name, spec["replicas"]), f"{name} with {spec}", PATIENCE_S)
 
     apply(replicas=2, observability=monitored("30s"))
     apply(replicas=1, observability=monitored("10s"), networkPolicy={"ingressFrom": []})
@@ -252,10 +259,12 @@ def live_through(cluster: Cluster, kubelet: Kubelet) -> None:
     }
     for kind, change in tampered.items():
         cluster.kubectl("patch", kind, name, "-n", SPACE, "--type=merge", f"--patch={json.dumps(change)}")
-        wait_until(lambda of=kind, change=change: not has(cluster, of, name, change), f"{kind} to be put right", 120)
+        wait_until(
+            lambda of=kind, change=change: not has(cluster, of, name, change), f"{kind} to be put right", PATIENCE_S
+        )
     off = {"enabled": False}
     apply(replicas=1, image="registry.example/app:2", networkPolicy=off, podDisruptionBudget=off)
-    cluster.kubectl("delete", "streamsapp", name, "-n", SPACE, "--timeout=200s", timeout_s=220)
+    cluster.kubectl("delete", "streamsapp", name, "-n", SPACE, KUBECTL_PATIENCE)
     orphan(cluster, kubelet, "two")
     meet_objects_of_others(cluster)
 
@@ -266,8 +275,10 @@ def orphan(cluster: Cluster, kubelet: Kubelet, name: str) -> None:
     selector = f"--selector=streams.millrace.dev/app={name}"
     with kubelet.silent():
         cluster.apply({**app, "metadata": {"name": name, "namespace": SPACE}})
-        wait_until(lambda: cluster.kubectl("get", "jobs", "-n", SPACE, selector, "-o", "name"), "its plan Job", 120)
-        cluster.kubectl("delete", "streamsapp", name, "-n", SPACE, "--timeout=200s", timeout_s=220)
+        wait_until(
+            lambda: cluster.kubectl("get", "jobs", "-n", SPACE, selector, "-o", "name"), "its plan Job", PATIENCE_S
+        )
+        cluster.kubectl("delete", "streamsapp", name, "-n", SPACE, KUBECTL_PATIENCE)
         kinds = "jobs,configmaps,services,serviceaccounts,poddisruptionbudgets,networkpolicies,podmonitors"
         assert "job.batch" in cluster.kubectl("get", kinds, "-n", SPACE, selector, "-o", "name")
         cluster.kubectl("delete", kinds, "-n", SPACE, selector)
@@ -283,8 +294,8 @@ def meet_objects_of_others(cluster: Cluster) -> None:
     cluster.apply(*theirs)
     for app in FOREIGN:
         cluster.apply({**manifest(app, **SPEC), "metadata": {"name": app, "namespace": SPACE}})
-    wait_until(lambda: rights_used(audited(cluster)) >= GET_CHILDREN, "all kinds to be read", 240)
-    cluster.kubectl("delete", "streamsapp", *FOREIGN, "-n", SPACE, "--timeout=200s", timeout_s=220)
+    wait_until(lambda: rights_used(audited(cluster)) >= GET_CHILDREN, "all kinds to be read", PATIENCE_S)
+    cluster.kubectl("delete", "streamsapp", *FOREIGN, "-n", SPACE, KUBECTL_PATIENCE)
     for obj in theirs:
         cluster.kubectl("delete", obj["kind"], obj["metadata"]["name"], "-n", SPACE)
 

@@ -113,7 +113,7 @@ def test_upgraded_operator_rolls_pods_once_and_then_rests(
         kafka={"config": {"producer.transaction.timeout.ms": 120_000}},
     )
     app.apply()
-    app.wait_ready(400)
+    app.wait_ready()
     app.wait("stable", lambda: (state := app.status()).get("stableRevision") == state["currentRevision"])
     words.write(times=20)
     words.wait_exact()

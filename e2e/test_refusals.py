@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 from e2e.cluster import Cluster, ClusterError, tools
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
+from e2e.support.application import PATIENCE_S
 from millrace_operator.children.naming import DRAIN_ANNOTATION
 
 BUDGET: dict[str, Any] = {
@@ -76,7 +77,7 @@ class World:
 
     def wait(self, what: str, holds: Any, operator: OperatorProcess) -> None:
         """Wait until a condition holds; if it never does, show the application and the operator's log."""
-        wait_until(holds, lambda: f"{what}. {json.dumps(self.app())}\n{operator.log[-3000:]}", 300)
+        wait_until(holds, lambda: f"{what}. {json.dumps(self.app())}\n{operator.log[-3000:]}", PATIENCE_S)
 
     def forbid(self, group: str, resource: str, tried: dict[str, Any] | None, *, allowed: str = "false") -> str:
         """Let an admission policy refuse writes of a kind in the namespace, and return its name once it is effective.
@@ -96,7 +97,7 @@ class World:
         bound = {"policyName": name, "validationActions": ["Deny"], "matchResources": here}
         self.cluster.apply({**_BINDING, "metadata": {"name": name}, "spec": bound})
         if tried is not None:
-            wait_until(lambda: self._is_refused(tried), "the policy to be in force", 180)
+            wait_until(lambda: self._is_refused(tried), "the policy to be in force", PATIENCE_S)
         return name
 
     def allow(self, policy: str) -> None:
@@ -203,7 +204,7 @@ def test_exceeded_quota_is_reported_as_failure(served: Served) -> None:
     operator, world = served[0], served[1]["quota"]
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none", "namespace": world.namespace}}
     world.cluster.apply({**quota, "spec": {"hard": {"count/statefulsets.apps": "0"}}})
-    wait_until(lambda: world.objects("resourcequota", "none")[0].get("status", {}).get("hard"), "the quota", 180)
+    wait_until(lambda: world.objects("resourcequota", "none")[0].get("status", {}).get("hard"), "the quota", PATIENCE_S)
     world.apply()
     world.wait("the refusal to be told", lambda: "exceeded quota" in world.message(), operator)
     app = world.app()
@@ -250,7 +251,7 @@ def test_refused_status_is_logged_and_counted(world_in: Callable[[str], World]) 
             return "not for you" in str(error)
         return False
 
-    wait_until(is_refused, "the policy to be in force", 180)
+    wait_until(is_refused, "the policy to be in force", PATIENCE_S)
     with world.operator() as operator:
         world.wait("the log", lambda: "the status could not be written" in operator.log, operator)
         assert "streamsapps/status are not for you" in operator.log

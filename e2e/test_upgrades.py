@@ -80,7 +80,7 @@ def test_roll_moves_no_task_and_restores_no_record(word_count, words: Words) -> 
         wait_until(
             lambda: not old & uids(app) and app.condition("Ready").get("status") == "True",
             app.story,
-            480,
+            PATIENCE_S,
             meanwhile=count_running,
             poll_s=0.2,
         )
@@ -100,7 +100,7 @@ def test_growing_topology_is_rolled_out_without_a_crash(word_count, words: Words
     restarts: dict[str, int] = {}
     with words.load():
         app.apply(app={"entrypoint": "versions:extended"})
-        app.wait("all pods are new", lambda: restarts.update(restarts_of(app)) or len(set(restarts)) == 4, 240)
+        app.wait("all pods are new", lambda: restarts.update(restarts_of(app)) or len(set(restarts)) == 4)
         settled(app)
     restarts.update(restarts_of(app))
     words.wait_exact()
@@ -197,7 +197,7 @@ def test_revision_whose_pods_fail_is_rolled_back(
     stable = started(app)
     with words.load(40):
         app.apply(app={"entrypoint": f"versions:{version}"}, upgrade={"gate": {"readyTimeout": timeout}})
-        app.wait_for("RolledBack", reason=reason, timeout_s=300)
+        app.wait_for("RolledBack", reason=reason)
         assert "restartNonce" in app.condition("RolledBack")["message"]
         app.wait("the stable revision runs", lambda: revisions(app) == [stable] * 2)
         app.wait_for("Ready")
@@ -216,7 +216,7 @@ def test_failure_with_an_external_cause_can_be_retried(word_count, words: Words)
     mount = {"name": "dictionary", "mountPath": "/dictionary", "readOnly": True}
     impatient, patient = ({"gate": {"readyTimeout": time}} for time in ("40s", "5m"))
     app.apply(podTemplate={"volumes": [dictionary], "volumeMounts": [mount]}, upgrade=impatient)
-    app.wait_for("RolledBack", reason="ReadyTimeout", timeout_s=300)
+    app.wait_for("RolledBack", reason="ReadyTimeout")
     app.wait("the stable revision runs", lambda: revisions(app) == [stable])
     app.kubectl("create", "secret", "generic", "dictionary", "--from-literal=words=all")
     app.apply(restartNonce=1, upgrade=patient)

@@ -18,6 +18,7 @@ from tests.operator.kafka.support import count_plan
 from tests.waiting import wait_until
 
 from e2e.cluster import Cluster, ClusterError, reading
+from e2e.support.application import PATIENCE_S
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.kafka.admin import all_topic_partitions
 from millrace.kafka.client_settings import ClientSettings
@@ -59,7 +60,7 @@ def running_operator(
         finally:
             process.terminate()
             try:
-                process.wait(90)
+                process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -149,7 +150,7 @@ class SuspendedApplication:
 
     def remember(self) -> None:
         """Wait until the operator has seen the topics, and make it believe that the application has run well."""
-        wait_until(lambda: len(self.remembered()) == 2, f"status of {self.name}", 180)
+        wait_until(lambda: len(self.remembered()) == 2, f"status of {self.name}", PATIENCE_S)
         status = {"status": {"stableRevision": revision_of(self.model().spec)}}
         self.cluster.kubectl(
             "patch",
