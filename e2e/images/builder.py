@@ -102,6 +102,24 @@ def save(name: str, archive: Path) -> None:
     _buildah("push", "--quiet", name, f"docker-archive:{archive}:{name}")
 
 
+def saved(name: str) -> Path:
+    """Return an image's Docker archive, which is kept for later runs; the one before is too, since another run may read it."""
+    image = _buildah("inspect", "--type=image", "--format={{.FromImageID}}", name).strip()
+    folder = e2e_cache() / "archives"
+    folder.mkdir(exist_ok=True)
+    prefix = re.sub(r"[^\w.-]", "-", name)
+    archive = folder / f"{prefix}-{image[:16]}.tar"
+    if not archive.exists():
+        part = archive.with_suffix(".part")
+        save(name, part)
+        part.replace(archive)
+    archive.touch()
+    kept = sorted(folder.glob(f"{prefix}-*.tar"), key=lambda path: path.stat().st_mtime)
+    for path in kept[:-2]:
+        path.unlink()
+    return archive
+
+
 def size_bytes(name: str) -> int:
     """Return an image's size, including its base."""
     shown = _buildah("images", "--format={{.Size}}", name).split("\n")[0]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.cluster.cluster import Cluster
-from e2e.images.builder import ROOT, build_image, provide_base, save, size_bytes, sole_use
+from e2e.images.builder import ROOT, build_image, provide_base, saved, size_bytes, sole_use
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +42,11 @@ def provide_images(
         ClusterError: A build failed.
     """
     images = images or Images()
-    with tempfile.TemporaryDirectory(prefix="millrace-images-") as directory:
-        with sole_use():
-            _build(images, source)
-            names = [images.operator, images.apps] if with_apps else [images.operator]
-            archives = [Path(directory) / f"{number}.tar" for number in range(len(names))]
-            for name, archive in zip(names, archives, strict=True):
-                save(name, archive)
-        for archive in archives:
-            cluster.import_image(archive)
+    with sole_use():
+        _build(images, source)
+        archives = [saved(name) for name in ([images.operator, images.apps] if with_apps else [images.operator])]
+    for archive in archives:
+        cluster.import_image(archive)
     return images
 
 
@@ -69,17 +64,15 @@ def provide_spark_image(cluster: Cluster, images: Images, source: Path = ROOT) -
     loaded = cluster.directory / "spark-image"
     if loaded.exists():
         return
-    with tempfile.TemporaryDirectory(prefix="millrace-images-") as directory:
-        archive = Path(directory) / "spark.tar"
-        with sole_use():
-            _build_spark(images, source)
-            save(images.spark_apps, archive)
-        cluster.import_image(archive)
+    with sole_use():
+        _build_spark(images, source)
+        archive = saved(images.spark_apps)
+    cluster.import_image(archive)
     loaded.touch()
 
 
 def build_images(source: Path = ROOT) -> None:
-    """Build all images, so that they are quickly provided later.
+    """Build all images and their archives, so that they are quickly provided later.
 
     Args:
         source: The checkout to build them from.
@@ -91,6 +84,8 @@ def build_images(source: Path = ROOT) -> None:
     with sole_use():
         _build(images, source)
         _build_spark(images, source)
+        for name in (images.operator, images.apps, images.spark_apps):
+            saved(name)
 
 
 def _build(images: Images, source: Path) -> None:
