@@ -29,7 +29,7 @@ class OperatorProcess:
     """
 
     def __init__(self, kubeconfig: Path, log: Path, module: str = "e2e.simulation", **settings: str | int) -> None:
-        given = {"METRICS_PORT": 0, "LEASE_SECONDS": 15, "LOG_LEVEL": "DEBUG", "POD_NAME": log.stem, **settings}
+        given = {"METRICS_PORT": 0, "LEASE_SECONDS": 60, "LOG_LEVEL": "DEBUG", "POD_NAME": log.stem, **settings}
         variables = {
             name if name.startswith("SIMULATED_") else f"MILLRACE_OPERATOR_{name}": str(value)
             for name, value in given.items()

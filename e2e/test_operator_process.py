@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from kubernetes import config
 from tests.waiting import wait_until
 
@@ -19,6 +20,7 @@ from e2e.cluster import Cluster, reading
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
 from e2e.support.application import PATIENCE_S
+from e2e.support.audit import strangers, writes_of
 
 _WRITES = {"APPLY", "CREATE", "DELETE", "DELETECOLLECTION", "PATCH", "POST", "PUT", "UPDATE"}
 _OURS = {
@@ -44,11 +46,30 @@ class World:
         self.kubelet.add(name)
         return name
 
-    def operator(self, name: str, namespace: str, **settings: str | int) -> OperatorProcess:
-        """Start an operator that serves one namespace."""
+    def operator(
+        self, name: str, namespace: str, kubeconfig: Path | None = None, **settings: str | int
+    ) -> OperatorProcess:
+        """Start an operator that serves one namespace, as administrator or with a kubeconfig."""
         log = self.folder / f"{name}.log"
         settings = {"NAMESPACES": namespace, "POD_NAMESPACE": namespace, **settings}
-        return OperatorProcess(self.cluster.kubeconfig, log, **settings)
+        return OperatorProcess(kubeconfig or self.cluster.kubeconfig, log, **settings)
+
+    def kubeconfig_of(self, pod: str, namespace: str) -> Path:
+        """Return the kubeconfig of an administrator's pod, so that the audit log names it."""
+        space, account = f"--namespace={namespace}", f"--serviceaccount={namespace}:default"
+        wait_until(lambda: self.get(namespace, "serviceaccount", "default"), "the account", PATIENCE_S)
+        spec = {"containers": [{"name": "c", "image": "registry.example/operator:1"}]}
+        self.cluster.apply(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod, "namespace": namespace}, "spec": spec}
+        )
+        self.cluster.kubectl("create", "clusterrolebinding", pod, "--clusterrole=cluster-admin", account)
+        bound = ("--bound-object-kind=Pod", f"--bound-object-name={pod}")
+        token = self.cluster.kubectl("create", "token", "default", space, *bound, "--duration=2h").strip()
+        content = yaml.safe_load(self.cluster.kubeconfig.read_text())
+        content["users"] = [{"name": user["name"], "user": {"token": token}} for user in content["users"]]
+        file = self.folder / f"{pod}.kubeconfig"
+        file.write_text(yaml.safe_dump(content))
+        return file
 
     def apply(self, namespace: str, *names: str, **spec: object) -> None:
         """Apply StreamsApps."""
@@ -184,6 +205,43 @@ def test_broken_resource_does_not_block_others(world):
 def _writes(operator: OperatorProcess) -> list[str]:
     """Return the writes that an operator has sent, except for its Lease."""
     return _WRITE_LINE.findall(operator.log)
+
+
+def test_only_the_holder_of_the_lease_writes(world):
+    """One that is killed, and one that stands still during an upgrade, are replaced by another, and write nothing more.
+
+    The audit log proves it: every write came from the last pod that had written the Lease, and was answered before another pod
+    wrote the Lease.
+    """
+    space, names = world.namespace("pair"), ("first", "second", "third")
+    credentials = {name: world.kubeconfig_of(name, space) for name in names}
+
+    def operator(name: str) -> OperatorProcess:
+        return world.operator(name, space, credentials[name], RESYNC_SECONDS=1, LEASE_SECONDS=15)
+
+    def writers() -> set[str]:
+        return {write.pod for write in writes_of(world.cluster, space, "default") if not write.of_lease}
+
+    with operator("first") as first:
+        first.wait_until_it_leads()
+        with operator("second") as second:
+            world.apply(space, "one", replicas=2)
+            world.wait_ready(space, "one")
+            world.apply(space, "one", replicas=2, image="registry.example/app:2")
+            first.signal(signal.SIGKILL)
+            second.wait_until_it_leads()
+            world.wait_ready(space, "one")
+            with operator("third") as third:
+                second.signal(signal.SIGSTOP)
+                world.apply(space, "one", replicas=2, image="registry.example/app:3")
+                third.wait_until_it_leads()
+                wait_until(lambda: "third" in writers(), "its first write", PATIENCE_S)
+                second.signal(signal.SIGCONT)
+                assert second.end() == 1
+                assert "the lease is lost" in second.log
+                world.wait_ready(space, "one")
+    assert writers() == set(names)
+    assert strangers(writes_of(world.cluster, space, "default")) == []
 
 
 def test_watches_continue_after_an_api_server_restart(world):

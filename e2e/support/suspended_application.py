@@ -47,8 +47,8 @@ def running_operator(
         "MILLRACE_OPERATOR_METRICS_PORT": "0",
         "MILLRACE_OPERATOR_NAMESPACES": namespace,
         "MILLRACE_OPERATOR_POD_NAMESPACE": namespace,
-        "MILLRACE_OPERATOR_LEASE_SECONDS": "3",
-        "MILLRACE_OPERATOR_POD_NAME": f"operator-{secrets.token_hex(4)}",
+        "MILLRACE_OPERATOR_LEASE_SECONDS": "60",
+        "MILLRACE_OPERATOR_POD_NAME": "operator",  # always the same: after a crash it has the Lease already
     }
     module = "e2e.crashing_operator" if crashing else "millrace_operator"
     if crashing:
