@@ -23,6 +23,7 @@ from e2e.cluster.progress import phase, say
 from e2e.cluster.temporary import temporary_cluster
 from e2e.helm import OPERATOR_NAMESPACE, Release, image_values
 from e2e.images.catalogue import provide_images
+from e2e.order import BUILD, REPORTS
 from e2e.support.api import control_plane
 
 _ROOT = Path(__file__).parents[1]
@@ -63,17 +64,22 @@ def _run_tests(cluster: Cluster, api_server: Cluster, arguments: list[str]) -> i
     parser.add_argument(_ALL, dest="chosen", action="store_const", const="")
     options, arguments = parser.parse_known_args(arguments)
     and_chosen = f" and ({options.chosen})" if options.chosen else ""
+    for report in BUILD.glob(REPORTS):
+        report.unlink()
     with phase("The tests"):
-        results.append(_pytest(f"not disturbs{and_chosen}", *shared, f"-n{_WORKERS}", *_BY_FILE, *arguments))
+        results.append(
+            _pytest("together", f"not disturbs{and_chosen}", *shared, f"-n{_WORKERS}", *_BY_FILE, *arguments)
+        )
     with phase("The tests that disturb others"):
-        results.append(_pytest(f"disturbs{and_chosen}", *shared, *arguments))
+        results.append(_pytest("alone", f"disturbs{and_chosen}", *shared, *arguments))
     if results == [_NO_TESTS, _NO_TESTS]:
         return _NO_TESTS
     return next((result for result in results if result not in {0, _NO_TESTS}), 0)
 
 
-def _pytest(marked: str, *arguments: str) -> int:
+def _pytest(name: str, marked: str, *arguments: str) -> int:
     flags = ["--verbose", "--durations=25", f"--timeout={_TEST_TIMEOUT_S}", "-m", marked]
+    flags.append(f"--junitxml={BUILD / REPORTS.replace('*', name)}")
     paths = [] if any(Path(_ROOT, argument.split("::")[0]).exists() for argument in arguments) else ["e2e"]
     with subprocess.Popen([sys.executable, "-m", "pytest", *flags, *paths, *arguments], cwd=_ROOT) as process:
         try:

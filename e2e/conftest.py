@@ -25,6 +25,7 @@ from e2e.cluster.progress import phase
 from e2e.cluster.temporary import temporary_cluster
 from e2e.helm import OPERATOR_NAMESPACE, Release, image_values
 from e2e.images.catalogue import Images, provide_images
+from e2e.order import durations
 from e2e.support.api import control_plane
 from e2e.support.application import KUBECTL_PATIENCE, Application, merged
 from e2e.support.word_count import Words
@@ -32,7 +33,6 @@ from millrace.dev.kafka import EmbeddedKafka
 
 collect_ignore = ["apps"]  # programs that run in pods
 NamespaceFactory = Callable[..., str]
-_LONG = ("spark_backfill", "install", "upgrades", "security", "lifecycle", "faults", "backfill")
 
 _cluster_key = pytest.StashKey[Cluster]()
 _namespaces_key = pytest.StashKey[list[str]]()
@@ -52,9 +52,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take long, so that no worker has one left in the end."""
-    names = [f"test_{name}.py" for name in _LONG]
-    items.sort(key=lambda item: names.index(item.path.name) if item.path.name in names else len(names))
+    """Begin with the files that take long, and with those of which that is not known."""
+    known = durations()
+    items.sort(key=lambda item: -known.get(item.path.name, float("inf")))
 
 
 def pytest_configure(config: pytest.Config) -> None:
