@@ -52,7 +52,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take long, and with those of which that is not known."""
+    """Begin with the files that take long, and with those of which that is not known.
+
+    Raises:
+        UsageError: A test disturbs others and is not thorough: `make e2e` would not run it.
+    """
+    for item in items:
+        if item.get_closest_marker("disturbs") and not item.get_closest_marker("thorough"):
+            raise pytest.UsageError(f"{item.nodeid} disturbs others, so mark it `thorough` too")
     known = durations()
     items.sort(key=lambda item: -known.get(item.path.name, float("inf")))
 
