@@ -41,35 +41,33 @@ def image(cluster: Cluster, images: Images, tmp_path: Path) -> str:
     return name
 
 
-def test_first_application_runs_as_documented(cluster, operator, namespaces, image) -> None:
+def test_first_application_runs_as_documented(cluster, operator, namespaces, image, kafka: EmbeddedKafka) -> None:
     """Written, described, built and applied, it counts; scaled, it still counts; deleted, it is gone and its volumes remain."""
     manifest: dict[str, Any] = yaml.safe_load(blocks("yaml")[0])
-    with EmbeddedKafka(host=cluster.host_address) as kafka:
-        manifest["spec"]["image"] = image
-        manifest["spec"]["kafka"]["bootstrapServers"] = [kafka.bootstrap_servers]
-        topics = [
-            NewTopic(name, int(parts))
-            for name, parts in re.findall(r"--topic (\S+) --partitions (\d+)", PAGE.read_text())
-        ]
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        for future in admin.create_topics(topics).values():
-            future.result(30)
-        app = Application(cluster, namespaces(), manifest["metadata"]["name"], manifest["spec"])
-        app.apply()
-        app.kubectl("wait", "--for=condition=Ready", f"streamsapp/{app.name}", KUBECTL_PATIENCE)
-        words = Words.of(kafka.bootstrap_servers, "lines", "word-counts")
-        words.write(["to be or not to be"])
-        words.wait_exact()
-        app.wait_ready()
-        listed = app.kubectl("get", "streamsapps").splitlines()
-        (shown,) = re.findall(r"^(NAME +READY.*)\n(.*)$", PAGE.read_text(), re.MULTILINE)
-        assert listed[0].split() == shown[0].split()
-        assert listed[1].split()[:4] == shown[1].split()[:4]
-        app.kubectl("scale", "streamsapp", app.name, "--replicas=4")
-        app.spec["replicas"] = 4
-        app.wait_ready()
-        words.write(["to be or not to be"])
-        words.wait_exact()
-        app.delete()
-        app.wait("no pods", lambda: not app.objects("pods"))
-        assert len(app.objects("pvc")) == 4
+    manifest["spec"]["image"] = image
+    manifest["spec"]["kafka"]["bootstrapServers"] = [kafka.bootstrap_servers]
+    topics = [
+        NewTopic(name, int(parts)) for name, parts in re.findall(r"--topic (\S+) --partitions (\d+)", PAGE.read_text())
+    ]
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for future in admin.create_topics(topics).values():
+        future.result(30)
+    app = Application(cluster, namespaces(), manifest["metadata"]["name"], manifest["spec"])
+    app.apply()
+    app.kubectl("wait", "--for=condition=Ready", f"streamsapp/{app.name}", KUBECTL_PATIENCE)
+    words = Words.of(kafka.bootstrap_servers, "lines", "word-counts")
+    words.write(["to be or not to be"])
+    words.wait_exact()
+    app.wait_ready()
+    listed = app.kubectl("get", "streamsapps").splitlines()
+    (shown,) = re.findall(r"^(NAME +READY.*)\n(.*)$", PAGE.read_text(), re.MULTILINE)
+    assert listed[0].split() == shown[0].split()
+    assert listed[1].split()[:4] == shown[1].split()[:4]
+    app.kubectl("scale", "streamsapp", app.name, "--replicas=4")
+    app.spec["replicas"] = 4
+    app.wait_ready()
+    words.write(["to be or not to be"])
+    words.wait_exact()
+    app.delete()
+    app.wait("no pods", lambda: not app.objects("pods"))
+    assert len(app.objects("pvc")) == 4
