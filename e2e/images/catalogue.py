@@ -71,21 +71,23 @@ def provide_spark_image(cluster: Cluster, images: Images, source: Path = ROOT) -
     loaded.touch()
 
 
-def build_images(source: Path = ROOT) -> None:
+def build_images(*, with_spark: bool) -> None:
     """Build all images and their archives, so that they are quickly provided later.
 
     Args:
-        source: The checkout to build them from.
+        with_spark: Whether to also build the image of Spark pods.
 
     Raises:
         ClusterError: A build failed.
     """
     images = Images()
     with sole_use():
-        _build(images, source)
-        _build_spark(images, source)
-        for name in (images.operator, images.apps, images.spark_apps):
+        _build(images, ROOT)
+        for name in (images.operator, images.apps):
             saved(name)
+        if with_spark:
+            _build_spark(images, ROOT)
+            saved(images.spark_apps)
 
 
 def _build(images: Images, source: Path) -> None:
