@@ -46,7 +46,6 @@ def main(arguments: list[str]) -> int:
             with control_plane() as api_server, temporary_cluster() as cluster:
                 with phase("Building the images and loading them into the node"):
                     images = provide_images(cluster)
-                say(", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in images.sizes().items()))
                 with phase("Installing the operator"):
                     Release(cluster, OPERATOR_NAMESPACE).apply(image_values(images.operator))
                 return _run_tests(cluster, api_server, arguments)

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from e2e.cluster import Cluster
 from e2e.images.builder import build_image, save, sole_use
-from e2e.images.catalogue import Images
+from e2e.images.catalogue import Images, build
 from e2e.support.application import KUBECTL_PATIENCE, Application
 from e2e.support.word_count import Words
 from millrace.dev.kafka import EmbeddedKafka
@@ -35,6 +35,7 @@ def image(cluster: Cluster, images: Images, tmp_path: Path) -> str:
     (tmp_path / "Dockerfile").write_text(re.sub(r"^FROM \S+", f"FROM {images.runtime}", dockerfile))
     name, archive = "localhost/getting-started:e2e", tmp_path / "image.tar"
     with sole_use():
+        build(images)
         build_image(name, tmp_path / "Dockerfile", context=tmp_path)
         save(name, archive)
     cluster.import_image(archive)
