@@ -13,6 +13,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -43,17 +46,35 @@ def main(arguments: list[str]) -> int:
         with phase("The whole run"):
             with phase("Providing packages and programs"):
                 prepare(thorough=_ALL in arguments)
-            with control_plane() as api_server, temporary_cluster() as cluster:
-                with phase("Building the images and loading them into the node"):
-                    images = provide_images(cluster)
-                with phase("Installing the operator"):
-                    Release(cluster, OPERATOR_NAMESPACE).apply(image_values(images.operator))
+            with (
+                temporary_cluster() as cluster,
+                _meanwhile(_install, cluster) as installed,
+                control_plane() as api_server,
+            ):
+                installed.result()
                 return _run_tests(cluster, api_server, arguments)
     except ClusterError as error:
         say(f"Error: {error}")
         return 1
     finally:
         remove_leftovers()
+
+
+@contextmanager
+def _meanwhile(work: Callable[[Cluster], None], cluster: Cluster) -> Iterator[Future[None]]:
+    """Do something to the cluster in another thread, which fails if the cluster is taken down."""
+    executor = ThreadPoolExecutor(1)
+    try:
+        yield executor.submit(work, cluster)
+    finally:
+        executor.shutdown(wait=False)
+
+
+def _install(cluster: Cluster) -> None:
+    with phase("Building the images and loading them into the node"):
+        images = provide_images(cluster)
+    with phase("Installing the operator"):
+        Release(cluster, OPERATOR_NAMESPACE).apply(image_values(images.operator))
 
 
 def _run_tests(cluster: Cluster, api_server: Cluster, arguments: list[str]) -> int:
