@@ -52,7 +52,12 @@ class World:
         found["users"][0]["user"] = {"token": token}
         kubeconfig = self.folder / f"{name}.kubeconfig"
         kubeconfig.write_text(yaml.safe_dump(found))
-        settings = {"NAMESPACES": namespace if self.namespaced else "", "POD_NAMESPACE": OPERATOR, "LEASE_NAME": name}
+        settings = {
+            "NAMESPACES": namespace if self.namespaced else "",
+            "POD_NAMESPACE": OPERATOR,
+            "LEASE_NAME": name,
+            "RESYNC_SECONDS": 1,
+        }
         return OperatorProcess(kubeconfig, self.folder / f"{name}.log", **settings, SIMULATED_BROKERS="real")
 
     def is_gone(self, namespace: str) -> bool:

@@ -214,7 +214,12 @@ def kubelet(guarded: Cluster) -> Iterator[Kubelet]:
 
 def test_operator_has_exactly_the_permissions_it_uses(guarded: Cluster, kubelet: Kubelet, tmp_path: Path) -> None:
     """In an application's whole life nothing is refused to the operator, and each of its permissions is used."""
-    settings = {"POD_NAMESPACE": WATCHED_NAMESPACE, "LEASE_NAME": "millrace-operator", "RELIST_SECONDS": 10}
+    settings = {
+        "POD_NAMESPACE": WATCHED_NAMESPACE,
+        "LEASE_NAME": "millrace-operator",
+        "RESYNC_SECONDS": 1,
+        "RELIST_SECONDS": 10,
+    }
     with OperatorProcess(own_kubeconfig(guarded, tmp_path), tmp_path / "operator.log", **settings) as operator:
         operator.wait_until_it_leads()
         live_through(guarded, kubelet)
