@@ -30,7 +30,6 @@ from e2e.order import BUILD, REPORTS
 from e2e.support.api import control_plane
 
 _ROOT = Path(__file__).parents[1]
-_TEST_TIMEOUT_S = 1800
 _NO_TESTS = 5
 _ALL = "--all"
 _QUICK = "not thorough"
@@ -100,7 +99,7 @@ def _run_tests(cluster: Cluster, api_server: Cluster, arguments: list[str]) -> i
 
 
 def _pytest(name: str, marked: str, *arguments: str) -> int:
-    flags = ["--verbose", "--durations=25", f"--timeout={_TEST_TIMEOUT_S}", "-m", marked]
+    flags = ["--verbose", "--durations=25", "-m", marked]
     flags.append(f"--junitxml={BUILD / REPORTS.replace('*', name)}")
     paths = [] if any(Path(_ROOT, argument.split("::")[0]).exists() for argument in arguments) else ["e2e"]
     with subprocess.Popen([sys.executable, "-m", "pytest", *flags, *paths, *arguments], cwd=_ROOT) as process:

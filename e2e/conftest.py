@@ -33,6 +33,7 @@ from millrace.dev.kafka import EmbeddedKafka
 
 collect_ignore = ["apps"]  # programs that run in pods
 NamespaceFactory = Callable[..., str]
+_TEST_TIMEOUT_S = 1800
 
 _cluster_key = pytest.StashKey[Cluster]()
 _namespaces_key = pytest.StashKey[list[str]]()
@@ -52,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take long, and with those of which that is not known.
+    """Begin with the files that take long, and with those of which that is not known; give every test its time.
 
     Raises:
         UsageError: A test disturbs others and is not thorough: `make e2e` would not run it.
@@ -60,6 +61,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("disturbs") and not item.get_closest_marker("thorough"):
             raise pytest.UsageError(f"{item.nodeid} disturbs others, so mark it `thorough` too")
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_TEST_TIMEOUT_S))
     known = durations()
     items.sort(key=lambda item: -known.get(item.path.name, float("inf")))
 

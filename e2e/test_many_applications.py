@@ -31,7 +31,6 @@ BROKEN = {
 
 @pytest.mark.disturbs
 @pytest.mark.thorough
-@pytest.mark.timeout(1800)
 def test_broken_resources_do_not_block_fifty_good_ones(word_count: Callable[..., Application], kafka) -> None:
     """Fifty applications run, count exactly, and change; each broken one says what is wrong with it."""
     prefix = f"many-{secrets.token_hex(3)}"

@@ -188,7 +188,6 @@ def expected_children(app: Application, revision: str) -> set[str]:
     return own | {f"ConfigMap/{app.name}-{what}-{revision}" for what in ("rev", "plan")}
 
 
-@pytest.mark.timeout(1800)
 def test_operator_that_keeps_dying_converges(word_count, words: Words, stood_down, mortal, admin) -> None:
     """Create, upgrade, scale in, delete, recreate, purge: counts are exact, nothing is created twice, left over or lost."""
     settings = {"upgrade": QUICK, "membership": {"sessionTimeout": "5m"}, "networkPolicy": OPEN}

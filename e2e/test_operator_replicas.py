@@ -112,7 +112,6 @@ def pair(cluster: Cluster, operator_values) -> Iterator[Callable[[str], Replicas
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(1800)
 def test_only_one_of_two_replicas_writes(cluster, word_count, words: Words, stood_down, pair) -> None:
     """A leader that is killed, or frozen, during an upgrade is replaced by the other, and writes nothing more.
 
@@ -179,7 +178,6 @@ def ended(pod: dict[str, Any]) -> int | None:
     return last["exitCode"] if last else None
 
 
-@pytest.mark.timeout(1800)
 @pytest.mark.thorough
 def test_operator_survives_an_api_server_outage(cluster, operator, word_count, words: Words) -> None:
     """Down for longer than the Lease, during an upgrade: the operator stays alive, does not write, and continues afterwards."""

@@ -18,7 +18,7 @@ from e2e.support.application import Application
 from e2e.support.audit import writes_of
 from e2e.support.word_count import Words
 
-pytestmark = [pytest.mark.disturbs, pytest.mark.thorough, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.disturbs, pytest.mark.thorough]
 
 BEFORE = "f3af01e"
 """The version to upgrade from: the last one whose pods do not say which template they were built from."""

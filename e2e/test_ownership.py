@@ -29,8 +29,6 @@ from millrace_operator.cluster.requests import Requests
 from millrace_operator.model import Apply, Key
 from millrace_operator.reconcile.revisions import revision_of
 
-pytestmark = pytest.mark.timeout(1200)
-
 SPEC: dict[str, Any] = {
     "replicas": 2,
     "networkPolicy": {"enabled": True},

@@ -11,7 +11,6 @@ from tests.waiting import wait_until
 from e2e.support.application import PATIENCE_S, Application
 from e2e.support.word_count import Words
 
-pytestmark = pytest.mark.timeout(1800)
 QUICK = {"gate": {"minStable": "1s", "readyTimeout": "5m"}}
 
 
