@@ -100,6 +100,12 @@ class World:
         """Wait until exactly these apps are ready."""
         wait_until(lambda: self.ready(namespace) == set(names), f"{len(names)} apps to be ready", PATIENCE_S)
 
+    def images(self, namespace: str) -> list[str]:
+        """Return the images of the pods that run applications."""
+        runtime = {"labelSelector": "app.kubernetes.io/component=runtime"}
+        pods = reading.find(self.cluster.client, "pods", namespace, **runtime)
+        return [pod["spec"]["containers"][0]["image"] for pod in pods]
+
     def condition(self, namespace: str, name: str, kind: str) -> dict[str, str]:
         """Return a condition of an app; empty if it has none of that type."""
         conditions = self.get(namespace, "streamsapp", name)[0].get("status", {}).get("conditions", [])
@@ -222,24 +228,31 @@ def test_only_the_holder_of_the_lease_writes(world):
     def writers() -> set[str]:
         return {write.pod for write in writes_of(world.cluster, space, "default") if not write.of_lease}
 
+    def upgrade(version: int) -> None:
+        world.apply(space, "one", replicas=2, image=f"registry.example/app:{version}")
+
+    def wait_upgraded(version: int) -> None:
+        wait_until(lambda: world.images(space) == [f"registry.example/app:{version}"] * 2, "the upgrade", PATIENCE_S)
+        world.wait_ready(space, "one")
+
     with operator("first") as first:
         first.wait_until_it_leads()
         with operator("second") as second:
-            world.apply(space, "one", replicas=2)
-            world.wait_ready(space, "one")
-            world.apply(space, "one", replicas=2, image="registry.example/app:2")
+            upgrade(1)
+            wait_upgraded(1)
+            upgrade(2)
             first.signal(signal.SIGKILL)
             second.wait_until_it_leads()
-            world.wait_ready(space, "one")
+            wait_upgraded(2)
             with operator("third") as third:
                 second.signal(signal.SIGSTOP)
-                world.apply(space, "one", replicas=2, image="registry.example/app:3")
+                upgrade(3)
                 third.wait_until_it_leads()
                 wait_until(lambda: "third" in writers(), "its first write", PATIENCE_S)
                 second.signal(signal.SIGCONT)
                 assert second.end() == 1
                 assert "the lease is lost" in second.log
-                world.wait_ready(space, "one")
+                wait_upgraded(3)
     assert writers() == set(names)
     assert strangers(writes_of(world.cluster, space, "default")) == []
 
