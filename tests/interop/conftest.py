@@ -207,9 +207,9 @@ class Tail:
 
 
 @pytest.fixture(scope="session")
-def word_count_class_path(tmp_path_factory):
+def word_count_class_path():
     """Compile the Java program and return the class path to run it with."""
-    return streams_class_path(HERE / "java" / "WordCount.java", output=tmp_path_factory.mktemp("classes"))
+    return streams_class_path(HERE / "java" / "WordCount.java")
 
 
 @pytest.fixture

@@ -340,9 +340,9 @@ def check_changelogs(application):
 
 
 @pytest.fixture(scope="session")
-def class_path(tmp_path_factory):
+def class_path():
     """Compile the Java program and return the class path to run it with."""
-    return streams_class_path(HERE / "java" / "Purchases.java", output=tmp_path_factory.mktemp("purchases"))
+    return streams_class_path(HERE / "java" / "Purchases.java")
 
 
 @pytest.fixture
