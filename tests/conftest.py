@@ -16,6 +16,8 @@ from tests import quarantine
 from tests.budget.order import in_order, measured
 from tests.budget.recording import Recording, TestCosts
 from tests.running import RunningTests
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from millrace.dev.java import find_java
 
@@ -55,6 +57,44 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     path = {item: item.nodeid.partition("::")[0] for item in items}
     order = {file: number for number, file in enumerate(in_order(set(path.values()), measured()))}
     items.sort(key=lambda item: order[path[item]])
+
+
+SPARK_FILES = {
+    "what Spark computes": (
+        "tests/backfill/test_ends.py",
+        "tests/backfill/test_failures.py",
+        "tests/backfill/test_files.py",
+        "tests/backfill/test_golden.py",
+        "tests/backfill/test_job.py",
+        "tests/backfill/test_order.py",
+        "tests/backfill/test_outputs.py",
+        "tests/cli/test_backfill.py",
+    ),
+    "what backfills publish": (
+        "tests/backfill/test_aborted.py",
+        "tests/backfill/test_fencing.py",
+        "tests/backfill/test_split_outputs.py",
+        "tests/backfill/test_stale_tasks.py",
+        "tests/backfill/test_unknown_outcome.py",
+        "tests/interop/test_backfill.py",
+    ),
+}
+"""Files that go to the same worker as each other: a Spark session, with its first job, takes half a minute of CPU."""
+_SCOPES = {file: name for name, files in SPARK_FILES.items() for file in files}
+
+
+class SparkFilesTogether(LoadFileScheduling):
+    """`--dist loadfile`, which takes some files as one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return _SCOPES.get(file, file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkFilesTogether | None:
+    """Give each worker whole files, and those that use Spark to two workers."""
+    return SparkFilesTogether(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
