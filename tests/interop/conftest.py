@@ -134,7 +134,7 @@ class WordCount:
 
         for _ in range(lines):
             words = [f"w{min(int(chance.expovariate(0.03)), 300)}" for _ in range(5)]
-            timestamp = FIRST_TIMESTAMP + self.lines * 7
+            timestamp = FIRST_TIMESTAMP + self.lines * 10
             producer.produce(self.input, " ".join(words), str(self.lines), timestamp=timestamp, on_delivery=delivered)
             producer.poll(0)
             self.lines += 1
