@@ -1,14 +1,27 @@
-"""Backfills of applications whose brokers want certificates and passwords, and assign the tasks."""
+"""Backfills of applications whose brokers want certificates and passwords, do not allow everything, and assign the tasks."""
 
 from __future__ import annotations
 
 import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 from tests.backfill.broker_app import App, run_command
+from tests.kafka.support import create_acl
 from tests.operator.kafka.certificates import Authority
 from tests.waiting import wait_until
 
+from millrace.backfill.kafka_history import backfill_clients
+from millrace.backfill.split_outputs import check_readable
+from millrace.backfill.writer import Writer
+from millrace.config import StreamsConfig
 from millrace.dev._ports import free_ports
 from millrace.dev.kafka import EmbeddedKafka
+from millrace.errors import ConfigError
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.kafka.group_admin import GroupAdmin
 
@@ -53,6 +66,8 @@ def secured(authority):
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.tls.plain.sasl.jaas.config": f'{login} user_{USER}="{PASSWORD}";',
         "group.streams.initial.rebalance.delay.ms": "0",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
     }
     with EmbeddedKafka(ports=[plain], config=config) as kafka:
         yield kafka, f"{HOST}:{tls}"
@@ -103,7 +118,7 @@ def test_certificates_passwords_and_the_streams_protocol(app, tmp_path):
 def test_a_wrong_secret(app, tmp_path):
     """The error says what to check, and shows no password; Spark is not needed for it, and nothing is written."""
     (tmp_path / "secrets" / "auth" / "password").write_text("wrong-77c1")
-    done = run_command(tmp_path, "--secrets-dir", "secrets", "--master", "local[1]", "--progress", "json")
+    done = run_command(tmp_path, "--secrets-dir", "secrets", "--progress", "json", PATH="")
     assert done.returncode == 1, done.stdout
     assert '"state": "Failed"' in done.stdout
     assert "sasl.mechanism=PLAIN" in done.stdout
@@ -119,3 +134,23 @@ def test_a_secret_that_lacks_a_key(app, tmp_path):
     assert done.returncode == 2, done.stdout
     assert "Secret login of spec.kafka.auth.secretRef" in done.stdout
     assert "password" in done.stdout
+
+
+def test_what_an_application_may_not_do(secured):
+    """Brokers take offsets only of those who may read, which one that writes need not; and all write in transactions."""
+    kafka, _ = secured
+    kafka.create_topics("out", "free")
+    topic = ResourceType.TOPIC, "out", ResourcePatternType.LITERAL
+    admin = kafka.admin()
+    create_acl(admin, AclBinding(*topic, "User:ANONYMOUS", "*", AclOperation.WRITE, AclPermissionType.ALLOW))
+    with pytest.raises(ConfigError, match=r"may not read out, but.*grant READ"):
+        check_readable(admin, ["free", "out"])
+    create_acl(admin, AclBinding(*topic, "User:ANONYMOUS", "*", AclOperation.READ, AclPermissionType.ALLOW))
+    check_readable(admin, ["free", "out"])
+    pattern = ResourceType.TRANSACTIONAL_ID, "denied", ResourcePatternType.PREFIXED
+    create_acl(admin, AclBinding(*pattern, "User:other", "*", AclOperation.WRITE, AclPermissionType.ALLOW))
+    config = StreamsConfig.of({"application.id": "denied", "bootstrap.servers": kafka.bootstrap_servers})
+    with pytest.raises(
+        ConfigError, match=r"id denied-backfill\..*DESCRIBE and WRITE on transactional ids with the prefix denied"
+    ):
+        Writer(backfill_clients(config), "denied-backfill")
