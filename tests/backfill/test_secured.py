@@ -11,6 +11,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from tests.backfill.broker_app import App, run_command
+from tests.instance.support import has_failed
 from tests.kafka.support import create_acl
 from tests.operator.kafka.certificates import Authority
 from tests.waiting import wait_until
@@ -21,9 +22,10 @@ from millrace.backfill.writer import Writer
 from millrace.config import StreamsConfig
 from millrace.dev._ports import free_ports
 from millrace.dev.kafka import EmbeddedKafka
-from millrace.errors import ConfigError
+from millrace.errors import AuthorizationError, ConfigError, ProductionError
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.kafka.group_admin import GroupAdmin
+from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -136,21 +138,67 @@ def test_a_secret_that_lacks_a_key(app, tmp_path):
     assert "password" in done.stdout
 
 
-def test_what_an_application_may_not_do(secured):
+@pytest.fixture
+def guarded(secured):
+    """Give the broker, which lets everybody do what no rule is about."""
+    return secured[0]
+
+
+def allow(kafka, topic, operation):
+    """Let this test's user do something with a topic, and nothing else."""
+    resource = ResourceType.TOPIC, topic, ResourcePatternType.LITERAL
+    create_acl(kafka.admin(), AclBinding(*resource, "User:ANONYMOUS", "*", operation, AclPermissionType.ALLOW))
+
+
+def test_what_an_application_may_not_do(guarded):
     """Brokers take offsets only of those who may read, which one that writes need not; and all write in transactions."""
-    kafka, _ = secured
-    kafka.create_topics("out", "free")
-    topic = ResourceType.TOPIC, "out", ResourcePatternType.LITERAL
-    admin = kafka.admin()
-    create_acl(admin, AclBinding(*topic, "User:ANONYMOUS", "*", AclOperation.WRITE, AclPermissionType.ALLOW))
+    guarded.create_topics("out", "free")
+    admin = guarded.admin()
+    allow(guarded, "out", AclOperation.WRITE)
     with pytest.raises(ConfigError, match=r"may not read out, but.*grant READ"):
         check_readable(admin, ["free", "out"])
-    create_acl(admin, AclBinding(*topic, "User:ANONYMOUS", "*", AclOperation.READ, AclPermissionType.ALLOW))
+    allow(guarded, "out", AclOperation.READ)
     check_readable(admin, ["free", "out"])
     pattern = ResourceType.TRANSACTIONAL_ID, "denied", ResourcePatternType.PREFIXED
     create_acl(admin, AclBinding(*pattern, "User:other", "*", AclOperation.WRITE, AclPermissionType.ALLOW))
-    config = StreamsConfig.of({"application.id": "denied", "bootstrap.servers": kafka.bootstrap_servers})
+    config = StreamsConfig.of({"application.id": "denied", "bootstrap.servers": guarded.bootstrap_servers})
     with pytest.raises(
         ConfigError, match=r"id denied-backfill\..*DESCRIBE and WRITE on transactional ids with the prefix denied"
     ):
         Writer(backfill_clients(config), "denied-backfill")
+
+
+@pytest.mark.parametrize("then", ["more records", "offsets"])
+def test_a_topic_that_may_only_be_read(guarded, then):
+    """Brokers refuse its partitions, and no record is reported; starting again would not help, so nobody is told to."""
+    topic = f"{then.replace(' ', '-')}-refused"
+    guarded.create_topics(topic)
+    allow(guarded, topic, AclOperation.READ)
+    config = StreamsConfig.of({"application.id": "shop", "bootstrap.servers": guarded.bootstrap_servers})
+    writer, target = Writer(backfill_clients(config), "shop-backfill"), TopicPartition(topic, 0)
+    try:
+        with writer.transaction():
+            writer.send(target, [(b"key", b"value", 1, NO_HEADERS)])
+            wait_until(lambda: has_failed(writer._producer.client), "the broker's refusal")
+            with pytest.raises(ProductionError, match=rf"TOPIC_AUTHORIZATION_FAILED.*{topic}.* WRITE"):
+                if then == "offsets":
+                    writer.add_offsets("group", {target: OffsetAndMetadata(1)})
+                else:
+                    writer.send(target, [(b"key", b"value", 1, NO_HEADERS)])
+    finally:
+        writer.close()
+
+
+def test_a_group_whose_offsets_may_not_be_committed(guarded):
+    """What the user lacks is named, and not that the backfill should start again."""
+    guarded.create_topics("any")
+    resource = ResourceType.GROUP, "closed", ResourcePatternType.LITERAL
+    rule = AclBinding(*resource, "User:ANONYMOUS", "*", AclOperation.DESCRIBE, AclPermissionType.ALLOW)
+    create_acl(guarded.admin(), rule)
+    config = StreamsConfig.of({"application.id": "shop", "bootstrap.servers": guarded.bootstrap_servers})
+    writer, target = Writer(backfill_clients(config), "shop-backfill"), TopicPartition("any", 0)
+    try:
+        with writer.transaction(), pytest.raises(AuthorizationError, match=r"GROUP_AUTHORIZATION_FAILED.*READ on"):
+            writer.commit("closed", {target: OffsetAndMetadata(1)})
+    finally:
+        writer.close()
