@@ -7,19 +7,10 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-)
 from tests.backfill.broker_app import App
 from tests.backfill.programs import CopiedTwice
 from tests.backfill.test_ends import DEADLINE_S, KEYS, command, go_on, spec, wait_for_publishing
-from tests.instance.support import has_failed
 from tests.instance.test_producer import set_largest_batch
-from tests.kafka.support import create_acl
 from tests.waiting import wait_until
 
 from millrace.backfill import publish, split_outputs
@@ -32,13 +23,10 @@ from millrace.backfill.split_outputs import (
     SplitOutputs,
     begun_outputs,
     check_fitting,
-    check_readable,
     figures,
 )
 from millrace.backfill.writer import Writer
-from millrace.config import StreamsConfig
-from millrace.dev.kafka import EmbeddedKafka
-from millrace.errors import AuthorizationError, ConfigError, ProductionError, StreamsTimeoutError
+from millrace.errors import ConfigError, ProductionError, StreamsTimeoutError
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.states import State
 from millrace.kafka.clients import open_admin
@@ -47,14 +35,14 @@ from millrace.kafka.internal_topics import committed_partitions
 from millrace.kafka.offsets import delete_records, latest_offsets
 from millrace.kafka.resetter import Resetter
 from millrace.plan.backfill_marks import outputs_group
-from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
+from millrace.records import OffsetAndMetadata, TopicPartition
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 @pytest.fixture
 def app(kafka):
-    """An application with a hundred records."""
+    """An application with some records."""
     app = App(kafka)
     app.produce(KEYS)
     return app
@@ -108,22 +96,34 @@ def test_all_outputs_are_there_in_their_order(spark, app, tmp_path):
 
 def test_only_a_backfill_with_a_name_may_do_so(spark, app):
     """Another attempt would not know what is written."""
-    with pytest.raises(ConfigError, match=r"There are 100 output records.*--attempt-of NAME.*nothing has been written"):
+    with pytest.raises(
+        ConfigError, match=rf"There are {len(KEYS)} output records.*--attempt-of NAME.*nothing has been written"
+    ):
         run_backfill(spark, split(app, name=None))
     assert app.read(app.changelog) == app.read(app.sink) == []
 
 
 def test_a_later_attempt_writes_no_partition_again(spark, app, tmp_path, dies_before_the_offsets):
-    """It computes up to where the first one did, so stores and outputs fit each other, although there are more records now."""
+    """It computes up to where the first one did, so stores and outputs fit each other, although there are more records now.
+
+    Where the application was in a topic that it no longer reads says nothing about the history. Another result under the same
+    name is refused, as what is left would not fit what is written.
+    """
+    with GroupAdmin(app.clients) as group:
+        group.commit({TopicPartition(app.sink, 0): 500})
     dies_before_the_offsets(spark, split(app))
     assert outputs_of(app) == counted(KEYS)
     app.produce(["k1", "new"])
+    with pytest.raises(ConfigError, match="has begun to write outputs of another topology, or with other options"):
+        run_backfill(spark, split(app, outputs=Outputs.LAST))
     result = run_backfill(spark, split(app))
     assert result.processed == len(KEYS)
     assert outputs_of(app) == counted(KEYS)
     wait_until(lambda: sum(app.committed().values()) == len(KEYS), "the offsets", DEADLINE_S)
     go_on(app, tmp_path)
     assert outputs_of(app) == counted([*KEYS, "k1", "new"])
+    run_backfill(spark, split(app, name="again", outputs=Outputs.LAST))
+    assert app.table(app.changelog) == dict(app.counts)
 
 
 def test_a_later_attempt_writes_the_partitions_that_are_left(spark, kafka, tmp_path):
@@ -155,15 +155,6 @@ def test_a_later_attempt_with_other_limits(spark, app, dies_before_the_offsets, 
     assert app.table(app.changelog) == Counter(KEYS)
 
 
-def test_another_result_under_the_same_name(spark, app, dies_before_the_offsets):
-    """What is left would not fit what is written."""
-    dies_before_the_offsets(spark, split(app))
-    with pytest.raises(ConfigError, match="has begun to write outputs of another topology, or with other options"):
-        run_backfill(spark, split(app, outputs=Outputs.LAST))
-    run_backfill(spark, split(app, name="again", outputs=Outputs.LAST))
-    assert app.table(app.changelog) == dict(app.counts)
-
-
 def test_an_application_that_has_gone_on_since(spark, app, tmp_path, dies_before_the_offsets):
     """It was reset, so it could: the rest of the outputs would come from a state that is older than its own."""
     dies_before_the_offsets(spark, split(app))
@@ -178,19 +169,14 @@ def test_an_application_that_has_gone_on_since(spark, app, tmp_path, dies_before
         run_backfill(spark, split(app))
 
 
-def test_a_source_topic_that_has_changed_since(spark, app, dies_before_the_offsets):
-    """Nobody can compute up to the same ends."""
-    dies_before_the_offsets(spark, split(app))
-    app.add_partition(app.source)
-    with pytest.raises(ConfigError, match=rf"{app.source}-{app.partitions} has changed since"):
-        run_backfill(spark, split(app))
-
-
-def test_a_topic_of_outputs_that_has_changed_since(spark, app, dies_before_the_offsets):
-    """Keys have moved: some would be written twice, and others never."""
+def test_topics_that_have_changed_since(spark, app, dies_before_the_offsets):
+    """Keys of outputs have moved: some would be written twice, and others never. Of a source topic, the ends are others."""
     dies_before_the_offsets(spark, split(app))
     app.add_partition(app.sink)
     with pytest.raises(ConfigError, match=r"something else: .*a topic of outputs has got partitions. Start another"):
+        run_backfill(spark, split(app))
+    app.add_partition(app.source)
+    with pytest.raises(ConfigError, match=rf"{app.source}-{app.partitions} has changed since"):
         run_backfill(spark, split(app))
     assert outputs_of(app) == counted(KEYS)
 
@@ -202,15 +188,6 @@ def test_records_that_are_deleted_since(spark, app, dies_before_the_offsets):
     with pytest.raises(ConfigError, match=r"something else: records of the history were deleted"):
         run_backfill(spark, split(app, allow_missing_history=True))
     assert app.table(app.changelog) == dict(app.counts)
-
-
-def test_an_application_that_has_once_read_what_it_writes(spark, app, dies_before_the_offsets):
-    """Where it was in a topic that it no longer reads says nothing about the history."""
-    with GroupAdmin(app.clients) as group:
-        group.commit({TopicPartition(app.sink, 0): 500})
-    dies_before_the_offsets(spark, split(app))
-    run_backfill(spark, split(app))
-    assert outputs_of(app) == counted(KEYS)
 
 
 def test_what_is_committed_but_not_there_yet_is_waited_for(app):
@@ -232,77 +209,6 @@ def test_what_is_committed_but_not_there_yet_is_waited_for(app):
         begun = begun_outputs(group, "history", "result", [])
         assert {at: known.offset for at, known in begun.items()} == {target: 0, TopicPartition(app.source, 0): 9}
     writer.close()
-
-
-@pytest.fixture(scope="module")
-def guarded():
-    """A broker that lets everybody do what no rule is about."""
-    config = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-    }
-    with EmbeddedKafka(config=config) as kafka:
-        yield kafka
-
-
-def allow(kafka, topic, operation):
-    """Let this test's user do something with a topic, and nothing else."""
-    resource = ResourceType.TOPIC, topic, ResourcePatternType.LITERAL
-    create_acl(kafka.admin(), AclBinding(*resource, "User:ANONYMOUS", "*", operation, AclPermissionType.ALLOW))
-
-
-def test_what_an_application_may_not_do(guarded):
-    """Brokers take offsets only of those who may read, which one that writes need not; and all write in transactions."""
-    guarded.create_topics("out", "free")
-    admin = guarded.admin()
-    allow(guarded, "out", AclOperation.WRITE)
-    with pytest.raises(ConfigError, match=r"may not read out, but.*grant READ"):
-        check_readable(admin, ["free", "out"])
-    allow(guarded, "out", AclOperation.READ)
-    check_readable(admin, ["free", "out"])
-    pattern = ResourceType.TRANSACTIONAL_ID, "app", ResourcePatternType.PREFIXED
-    create_acl(admin, AclBinding(*pattern, "User:other", "*", AclOperation.WRITE, AclPermissionType.ALLOW))
-    config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": guarded.bootstrap_servers})
-    with pytest.raises(
-        ConfigError, match=r"id app-backfill\..*DESCRIBE and WRITE on transactional ids with the prefix app"
-    ):
-        Writer(backfill_clients(config), "app-backfill")
-
-
-@pytest.mark.parametrize("then", ["more records", "offsets"])
-def test_a_topic_that_may_only_be_read(guarded, then):
-    """Brokers refuse its partitions, and no record is reported; starting again would not help, so nobody is told to."""
-    topic = f"{then.replace(' ', '-')}-refused"
-    guarded.create_topics(topic)
-    allow(guarded, topic, AclOperation.READ)
-    config = StreamsConfig.of({"application.id": "shop", "bootstrap.servers": guarded.bootstrap_servers})
-    writer, target = Writer(backfill_clients(config), "shop-backfill"), TopicPartition(topic, 0)
-    try:
-        with writer.transaction():
-            writer.send(target, [(b"key", b"value", 1, NO_HEADERS)])
-            wait_until(lambda: has_failed(writer._producer.client), "the broker's refusal")
-            with pytest.raises(ProductionError, match=rf"TOPIC_AUTHORIZATION_FAILED.*{topic}.* WRITE"):
-                if then == "offsets":
-                    writer.add_offsets("group", {target: OffsetAndMetadata(1)})
-                else:
-                    writer.send(target, [(b"key", b"value", 1, NO_HEADERS)])
-    finally:
-        writer.close()
-
-
-def test_a_group_whose_offsets_may_not_be_committed(guarded):
-    """What the user lacks is named, and not that the backfill should start again."""
-    guarded.create_topics("any")
-    resource = ResourceType.GROUP, "closed", ResourcePatternType.LITERAL
-    rule = AclBinding(*resource, "User:ANONYMOUS", "*", AclOperation.DESCRIBE, AclPermissionType.ALLOW)
-    create_acl(guarded.admin(), rule)
-    config = StreamsConfig.of({"application.id": "shop", "bootstrap.servers": guarded.bootstrap_servers})
-    writer, target = Writer(backfill_clients(config), "shop-backfill"), TopicPartition("any", 0)
-    try:
-        with writer.transaction(), pytest.raises(AuthorizationError, match=r"GROUP_AUTHORIZATION_FAILED.*READ on"):
-            writer.commit("closed", {target: OffsetAndMetadata(1)})
-    finally:
-        writer.close()
 
 
 def test_records_between_two_stages_that_are_deleted(spark, app, dies_before_the_offsets):

@@ -259,9 +259,9 @@ def _rows_of(directory):
 
 
 @pytest.fixture(scope="module")
-def class_path(tmp_path_factory):
+def class_path():
     """Compile the Java program and return the class path to run it with."""
-    return streams_class_path(HERE / "java" / "StoreKeeper.java", output=tmp_path_factory.mktemp("store-keeper"))
+    return streams_class_path(HERE / "java" / "StoreKeeper.java")
 
 
 @pytest.fixture(scope="module")

@@ -34,9 +34,9 @@ TASKS = {TaskId(subtopology, number) for subtopology in (0, 1) for number in ran
 
 
 @pytest.fixture(scope="module")
-def class_path(tmp_path_factory):
+def class_path():
     """Compile the Java program."""
-    return streams_class_path(SOURCE, output=tmp_path_factory.mktemp("classes"))
+    return streams_class_path(SOURCE)
 
 
 class Application:
