@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,30 +33,38 @@ def test_kinds_of_processes(command, kinds):
     assert set(kinds_of(command.split())) == kinds
 
 
-def test_processes_are_counted_with_the_test_that_started_them(request):
-    """A process that starts another counts as two; both name the test."""
+@pytest.fixture
+def counter() -> Iterator[ProcessCounter]:
+    """Count the processes below this one."""
     counter = ProcessCounter()
     counter.start()
+    yield counter
+    counter.stop()
+
+
+def test_processes_are_counted_with_the_test_that_started_them(counter, request):
+    """A process that starts another counts as two; both name the test."""
+
+    def found():
+        return [each.kinds for each in counter.processes if each.test == request.node.nodeid]
+
     read = "sys.stdin.read()"
     child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import sys; {read}']); {read}"
     with subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE) as process:
-        wait_until(lambda: len([each for each in counter.processes if each.kinds]) == 2, "both are seen")
+        wait_until(lambda: found() == [{"cold Python"}] * 2, lambda: f"both are seen: {counter.processes}")
         process.stdin.close()
-    counter.stop()
-
-    assert [each.kinds for each in counter.processes if each.kinds] == [{"cold Python"}, {"cold Python"}]
-    assert {each.test for each in counter.processes} == {request.node.nodeid}
 
 
-def test_processor_time_of_children_is_counted():
+def test_processor_time_of_children_is_counted(counter, request):
     """The time of a process that computes for half a second of processor time is added up."""
-    counter = ProcessCounter()
-    counter.start()
+
+    def found():
+        return sum(each.cpu_s for each in counter.processes if each.test == request.node.nodeid)
+
     computing = "import sys, time\nwhile time.process_time() < 0.7: pass\nsys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", computing], stdin=subprocess.PIPE) as process:
-        wait_until(lambda: sum(each.cpu_s for each in counter.processes) >= 0.5, "its time is seen")
+        wait_until(lambda: found() >= 0.5, "its time is seen")
         process.stdin.close()
-    counter.stop()
 
 
 def test_long_files_come_first_and_kinds_alternate():

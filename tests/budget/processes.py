@@ -38,12 +38,14 @@ class ProcessCounter:
 
     def __init__(self) -> None:
         self.processes: list[Process] = []
+        self._run_before: str | None = None
         self._known: dict[tuple[int, int], Process | None] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="process-counter", daemon=True)
 
     def start(self) -> None:
         """Begin to watch."""
+        self._run_before = os.environ.get(_RUN)
         os.environ[_RUN] = str(os.getpid())
         self._known[os.getpid(), _start_of(_stat(os.getpid()))] = Process(os.getpid(), _NO_TEST)
         self._thread.start()
@@ -52,7 +54,10 @@ class ProcessCounter:
         """Look a last time and end."""
         self._stopped.set()
         self._thread.join()
-        os.environ.pop(_RUN, None)
+        if self._run_before is None:
+            del os.environ[_RUN]
+        else:
+            os.environ[_RUN] = self._run_before
 
     def _watch(self) -> None:
         while not self._stopped.wait(_INTERVAL_S):
