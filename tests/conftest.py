@@ -68,6 +68,8 @@ def kafka_options() -> Mapping[str, Any]:
         "config": {
             "broker.session.timeout.ms": "60000",
             "broker.rack": "rack-1",
+            # A transaction that takes too long is ended when its time is over, not up to ten seconds later.
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
             "group.streams.min.heartbeat.interval.ms": "200",
             "group.streams.heartbeat.interval.ms": "200",
             "group.streams.min.session.timeout.ms": "2000",
