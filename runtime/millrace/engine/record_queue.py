@@ -54,7 +54,7 @@ Head = tuple[int, object, object, RawRecord]
 class Turn:
     """How long a task may go on processing: as long as there is something, unless a host has its own turns.
 
-    Between two records `clock` is read, which costs a few dozen nanoseconds; only once it has reached `look_at` is the host asked.
+    Between two records `clock` is read, which costs a few dozen nanoseconds; once it has reached `look_at`, the host is asked.
     """
 
     clock: Callable[[], float] = int

@@ -125,11 +125,11 @@ class SlowRecords:
         if took_s < self._limit_s:
             return
         record = task.record
-        self._seen = f"{record.topic}-{record.partition}@{record.offset}"
+        self._seen = f"offset {record.offset} of {record.topic}-{record.partition}"
+        source = task.source_name(record.topic) if record.topic else "unknown"
         self._text = (
-            f"The record at offset {record.offset} of {record.topic}-{record.partition} takes {took_s:.1f} s in task {task.task_id} "
-            f"(source {task.source_name(record.topic)}{f', in {where}' if where else ''}), longer than {self._setting} "
-            f"({self._limit_s:.0f} s) allows"
+            f"The record at {self._seen} takes {took_s:.1f} s in task {task.task_id} (source {source}"
+            f"{f', in {where}' if where else ''}), longer than {self._setting} ({self._limit_s:.0f} s) allows"
         )
 
     def committed(self) -> None:
