@@ -74,8 +74,8 @@ class GroupMember(BaseMember):
             assign=self._assign,
         )
         self._heartbeats = Heartbeats(self._connection, self._coordinator, settings, shared, self._leave_stuck)
-        self._connection.start(self._heartbeats.run)
-        self._connection.start(self._watch.run, settings.metadata_max_age_ms)
+        self._in_background(self._heartbeats.run)
+        self._in_background(self._watch.run, settings.metadata_max_age_ms)
 
     # State
 
