@@ -5,13 +5,11 @@ Both are given the same settings. Java runs with a heap of 1 GB and otherwise it
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.process_tree import peak_mib
-from tests.java_programs import compile_java
+from tests.java_programs import compiled_java
 from tests.waiting import wait_until
 
 from millrace.dev.jars import Bundle, resolve
@@ -35,9 +33,7 @@ HEARTBEAT_WITH_STANDBYS_MS = 500
 def java_command(main_class: str) -> tuple[str, ...]:
     """Return the command of a Java program, after compiling it."""
     jars = resolve(Bundle.KAFKA_STREAMS)
-    directory = tempfile.TemporaryDirectory()
-    atexit.register(directory.cleanup)
-    classes = compile_java([HERE / "java" / f"{main_class}.java"], jars, Path(directory.name))
+    classes = compiled_java([HERE / "java" / f"{main_class}.java"], jars)
     return (str(find_java().executable), "-Xmx1g", "-cp", join_class_path([classes, *jars]), main_class)
 
 

@@ -1,9 +1,9 @@
 """`make e2e`: the whole run, including setup, with the duration of each part; arguments go to pytest: files, `-k`, `-m`, ….
 
-All tests share one cluster with an operator. Most of the time they wait for pods, so several files run at a time; those that
-disturb others (`@pytest.mark.disturbs`) run afterwards, one by one. Those that are slow and rarely fail (`@pytest.mark.thorough`)
-only run with `--all`, as in `make e2e-all`. If the run is killed, the kernel ends the cluster with it, and the next run removes
-leftover files.
+All tests share one cluster with an operator, and a control plane for those that need no pods. Most of the time they wait for
+pods, so several files run at a time. Tests of behaviour that is also proved without a cluster (`@pytest.mark.thorough`) only run
+with `--all`, as in `make e2e-all`; those among them that disturb others (`@pytest.mark.disturbs`) run afterwards, one by one. If
+the run is killed, the kernel ends the cluster with it, and the next run removes leftover files.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -23,11 +26,13 @@ from e2e.cluster.progress import phase, say
 from e2e.cluster.temporary import temporary_cluster
 from e2e.helm import OPERATOR_NAMESPACE, Release, image_values
 from e2e.images.catalogue import provide_images
+from e2e.order import BUILD, REPORTS
+from e2e.support.api import control_plane
 
 _ROOT = Path(__file__).parents[1]
-_TEST_TIMEOUT_S = 1800
 _NO_TESTS = 5
 _ALL = "--all"
+_QUICK = "not thorough"
 _BY_FILE = ("--dist=loadfile", "--no-loadscope-reorder")
 _WORKERS = os.environ.get("E2E_WORKERS", "4")
 
@@ -40,13 +45,13 @@ def main(arguments: list[str]) -> int:
         with phase("The whole run"):
             with phase("Providing packages and programs"):
                 prepare(thorough=_ALL in arguments)
-            with temporary_cluster() as cluster:
-                with phase("Building the images and loading them into the node"):
-                    images = provide_images(cluster)
-                say(", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in images.sizes().items()))
-                with phase("Installing the operator"):
-                    Release(cluster, OPERATOR_NAMESPACE).apply(image_values(images.operator))
-                return _run_tests(cluster, arguments)
+            with (
+                temporary_cluster() as cluster,
+                _meanwhile(_install, cluster) as installed,
+                control_plane() as api_server,
+            ):
+                installed.result()
+                return _run_tests(cluster, api_server, arguments)
     except ClusterError as error:
         say(f"Error: {error}")
         return 1
@@ -54,27 +59,50 @@ def main(arguments: list[str]) -> int:
         remove_leftovers()
 
 
-def _run_tests(cluster: Cluster, arguments: list[str]) -> int:
+@contextmanager
+def _meanwhile(work: Callable[[Cluster], None], cluster: Cluster) -> Iterator[Future[None]]:
+    """Do something to the cluster in another thread, which fails if the cluster is taken down."""
+    executor = ThreadPoolExecutor(1)
+    try:
+        yield executor.submit(work, cluster)
+    finally:
+        executor.shutdown(wait=False)
+
+
+def _install(cluster: Cluster) -> None:
+    with phase("Building the images and loading them into the node"):
+        images = provide_images(cluster)
+    with phase("Installing the operator"):
+        Release(cluster, OPERATOR_NAMESPACE).apply(image_values(images.operator))
+
+
+def _run_tests(cluster: Cluster, api_server: Cluster, arguments: list[str]) -> int:
+    shared = (f"--cluster={cluster.directory}", "--prepared", f"--api-server={api_server.directory}")
     results = []
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("-m", dest="chosen", default="not thorough")
+    parser.add_argument("-m", dest="chosen", default=_QUICK)
     parser.add_argument(_ALL, dest="chosen", action="store_const", const="")
     options, arguments = parser.parse_known_args(arguments)
     and_chosen = f" and ({options.chosen})" if options.chosen else ""
+    for report in BUILD.glob(REPORTS):
+        report.unlink()
     with phase("The tests"):
-        results.append(_pytest(cluster, f"not disturbs{and_chosen}", f"-n{_WORKERS}", *_BY_FILE, *arguments))
-    with phase("The tests that disturb others"):
-        results.append(_pytest(cluster, f"disturbs{and_chosen}", *arguments))
-    if results == [_NO_TESTS, _NO_TESTS]:
+        results.append(
+            _pytest("together", f"not disturbs{and_chosen}", *shared, f"-n{_WORKERS}", *_BY_FILE, *arguments)
+        )
+    if options.chosen != _QUICK:
+        with phase("The tests that disturb others"):
+            results.append(_pytest("alone", f"disturbs{and_chosen}", *shared, *arguments))
+    if set(results) == {_NO_TESTS}:
         return _NO_TESTS
     return next((result for result in results if result not in {0, _NO_TESTS}), 0)
 
 
-def _pytest(cluster: Cluster, marked: str, *arguments: str) -> int:
-    shared = [f"--cluster={cluster.directory}", "--prepared"]
-    flags = ["--verbose", "--durations=25", f"--timeout={_TEST_TIMEOUT_S}", "-m", marked]
+def _pytest(name: str, marked: str, *arguments: str) -> int:
+    flags = ["--verbose", "--durations=25", "-m", marked]
+    flags.append(f"--junitxml={BUILD / REPORTS.replace('*', name)}")
     paths = [] if any(Path(_ROOT, argument.split("::")[0]).exists() for argument in arguments) else ["e2e"]
-    with subprocess.Popen([sys.executable, "-m", "pytest", *flags, *shared, *paths, *arguments], cwd=_ROOT) as process:
+    with subprocess.Popen([sys.executable, "-m", "pytest", *flags, *paths, *arguments], cwd=_ROOT) as process:
         try:
             return process.wait()
         except BaseException:

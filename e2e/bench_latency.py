@@ -84,7 +84,7 @@ def main() -> int:
         cluster.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
         cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _SPACE}})
-        kubelet = Kubelet(_api(cluster))
+        kubelet = Kubelet(_api(cluster), _SPACE)
         settings = {"WORKERS": options.workers, "LOG_LEVEL": "INFO", "LEASE_SECONDS": 15, "RESYNC_SECONDS": 60}
 
         def operator(name: str, **more: str) -> OperatorProcess:

@@ -1,7 +1,8 @@
 """The real cluster, Kafka, images and operator that the tests share; each is created when the first test needs it.
 
 `--cluster DIR` uses a running cluster, and leaves it running: `python -m e2e.cluster up --dir DIR` starts one. With `--prepared`
-its images and operator are also used as they are, so that several pytest processes can share them.
+its images and operator are also used as they are, so that several pytest processes can share them. `--api-server DIR` is the same
+for `api_server`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from e2e.cluster.progress import phase
 from e2e.cluster.temporary import temporary_cluster
 from e2e.helm import OPERATOR_NAMESPACE, Release, image_values
 from e2e.images.catalogue import Images, provide_images
-from e2e.support.application import Application, merged
+from e2e.order import durations
+from e2e.support.api import control_plane
+from e2e.support.application import KUBECTL_PATIENCE, Application, merged
 from e2e.support.word_count import Words
 from millrace.dev.kafka import EmbeddedKafka
 
 collect_ignore = ["apps"]  # programs that run in pods
 NamespaceFactory = Callable[..., str]
-_LONG = ("spark_backfill", "install", "upgrades", "security", "lifecycle", "faults", "backfill")
+_TEST_TIMEOUT_S = 1800
 
 _cluster_key = pytest.StashKey[Cluster]()
 _namespaces_key = pytest.StashKey[list[str]]()
@@ -42,14 +45,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cluster", type=Path, metavar="DIR", help="use the cluster that runs in DIR and leave it running"
     )
     parser.addoption(
+        "--api-server", type=Path, metavar="DIR", help="use the control plane that runs in DIR and leave it running"
+    )
+    parser.addoption(
         "--prepared", action="store_true", help="use the images and the operator that are in the cluster as they are"
     )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take long, so that no worker has one left in the end."""
-    names = [f"test_{name}.py" for name in _LONG]
-    items.sort(key=lambda item: names.index(item.path.name) if item.path.name in names else len(names))
+    """Begin with the files that take long, and with those of which that is not known; give every test its time.
+
+    Raises:
+        UsageError: A test disturbs others and is not thorough: `make e2e` would not run it.
+    """
+    for item in items:
+        if item.get_closest_marker("disturbs") and not item.get_closest_marker("thorough"):
+            raise pytest.UsageError(f"{item.nodeid} disturbs others, so mark it `thorough` too")
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_TEST_TIMEOUT_S))
+    known = durations()
+    items.sort(key=lambda item: -known.get(item.path.name, float("inf")))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -99,10 +114,25 @@ def cluster(request: pytest.FixtureRequest, loudly) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def api_server(loudly) -> Iterator[Cluster]:
-    """Return a separate Kubernetes without a node, for tests of the API: it shares nothing with `cluster`."""
+def api_server(request: pytest.FixtureRequest, loudly) -> Iterator[Cluster]:
+    """Return a separate Kubernetes without a node but with the CRDs, for tests that stay in namespaces of their own."""
+    running: Path | None = request.config.getoption("--api-server")
+    if running:
+        found = Cluster.find(running)
+        if found is None:
+            raise ClusterError(f"No cluster runs in {running}")
+        yield found
+        return
     prepare()
-    with temporary_cluster(with_node=False, saying=loudly) as cluster:
+    with control_plane(loudly) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def own_api_server(loudly) -> Iterator[Cluster]:
+    """Return another one for a file's tests alone: they restart it, or their operator serves all namespaces."""
+    prepare()
+    with control_plane(loudly) as cluster:
         yield cluster
 
 
@@ -178,10 +208,10 @@ def stood_down(cluster: Cluster, operator: Release) -> Iterator[None]:
     deployment = ("-n", operator.namespace, f"deployment/{operator.name}")
     selector = f"--selector=app.kubernetes.io/instance={operator.name}"
     cluster.kubectl("scale", *deployment, "--replicas=0")
-    cluster.kubectl("wait", "--for=delete", "pod", "-n", operator.namespace, selector, "--timeout=180s", timeout_s=200)
+    cluster.kubectl("wait", "--for=delete", "pod", "-n", operator.namespace, selector, KUBECTL_PATIENCE)
     yield
     cluster.kubectl("scale", *deployment, "--replicas=1")
-    cluster.kubectl("rollout", "status", *deployment, "--timeout=180s", timeout_s=200)
+    cluster.kubectl("rollout", "status", *deployment, KUBECTL_PATIENCE)
 
 
 @pytest.fixture
@@ -236,7 +266,7 @@ def word_count(
     for app in made:
         app.ask_to_delete()
     for app in made:
-        app.delete(480)
+        app.delete()
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ class Release:
     name: str = "millrace-operator"
     chart: Path = OPERATOR_CHART
 
-    def apply(self, values: Mapping[str, Any], *, timeout_s: int = 180) -> None:
+    def apply(self, values: Mapping[str, Any], *, timeout_s: int = 600) -> None:
         """Install the release or upgrade it, and wait until everything in it is ready.
 
         Raises:

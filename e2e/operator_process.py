@@ -12,6 +12,8 @@ from typing import Self
 
 from tests.waiting import wait_until
 
+from e2e.support.application import PATIENCE_S
+
 _ROOT = Path(__file__).parents[1]
 _READY = re.compile(r"listening on port (\d+)")
 
@@ -27,7 +29,7 @@ class OperatorProcess:
     """
 
     def __init__(self, kubeconfig: Path, log: Path, module: str = "e2e.simulation", **settings: str | int) -> None:
-        given = {"METRICS_PORT": 0, "LEASE_SECONDS": 15, "LOG_LEVEL": "DEBUG", "POD_NAME": log.stem, **settings}
+        given = {"METRICS_PORT": 0, "LEASE_SECONDS": 60, "LOG_LEVEL": "DEBUG", "POD_NAME": log.stem, **settings}
         variables = {
             name if name.startswith("SIMULATED_") else f"MILLRACE_OPERATOR_{name}": str(value)
             for name, value in given.items()
@@ -52,7 +54,7 @@ class OperatorProcess:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
             try:
-                self._process.wait(90)
+                self._process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self._process.wait()
@@ -83,7 +85,7 @@ class OperatorProcess:
         """Send a signal."""
         self._process.send_signal(number)
 
-    def end(self, seconds: float = 90) -> int:
+    def end(self, seconds: float = PATIENCE_S) -> int:
         """Wait until it ends by itself and return its exit status."""
         return self._process.wait(seconds)
 
@@ -97,13 +99,13 @@ class OperatorProcess:
 
     def wait_until_it_leads(self) -> Self:
         """Wait until it holds the Lease."""
-        wait_until(lambda: self.leads or self._process.poll() is not None, lambda: f"the Lease. {self.log}", 180)
+        wait_until(lambda: self.leads or self._process.poll() is not None, lambda: f"the Lease. {self.log}", PATIENCE_S)
         assert self.leads, self.log
         return self
 
     def get(self, path: str) -> str:
         """Return the response of one of its endpoints, even if it is an error."""
-        found = wait_until(lambda: _READY.search(self.log), lambda: f"its port. {self.log}", 120)
+        found = wait_until(lambda: _READY.search(self.log), lambda: f"its port. {self.log}", PATIENCE_S)
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{found[1]}{path}", timeout=60) as response:
                 return response.read().decode()

@@ -4,11 +4,13 @@
 healthy, and plan Jobs print the plan of a topology without state. For applications listed in `SIMULATED_BUG_IN`, names separated
 by commas, reconciliation raises. With `SIMULATED_BROKERS=real` the manifest's brokers are used, and the topology has a store.
 
-`Kubelet` acts as the pods' node: it binds them, reports them as running, and releases those that are deleted.
+`Kubelet` acts as the pods' node: it binds them, reports them as running, and releases those that are deleted. Others can share
+the API server, since it serves some namespaces only.
 """
 
 import json
 import os
+import secrets
 import sys
 import threading
 import time
@@ -42,7 +44,6 @@ from millrace_operator.model import (
 from millrace_operator.reconcile.reconciler import reconcile
 
 INPUT = "input"
-NODE = "simulated"
 _PARTITIONS = 8
 
 
@@ -150,24 +151,30 @@ class OutputsWithAStore(SimulatedOutputs):
 
 
 class Kubelet:
-    """Acts as the node of all pods in a cluster, until it is closed.
+    """Acts as the node of the pods in some namespaces, until it is closed; the scheduler sends it none of the others.
 
     Args:
         api: A client for the API server that nothing else uses.
+        namespaces: The namespaces at first; `add` adds more.
     """
 
-    def __init__(self, api: client.ApiClient) -> None:
+    def __init__(self, api: client.ApiClient, *namespaces: str) -> None:
         self._core = client.CoreV1Api(api)
-        self._coordination = client.CoordinationV1Api(api)
         self._stop = threading.Event()
         self._done: dict[str, str] = {}
-        self._core.create_node({"metadata": {"name": NODE}})
+        self._namespaces = namespaces
+        self._node = f"simulated-{secrets.token_hex(3)}"
+        self._core.create_node({"metadata": {"name": self._node}, "spec": {"unschedulable": True}})
         self._begin()
 
+    def add(self, namespace: str) -> None:
+        """Serve another namespace too."""
+        self._namespaces = (*self._namespaces, namespace)
+
     def close(self) -> None:
-        """Stop, and take the node away: another test may simulate one on the same API server."""
+        """Stop, and take the node away."""
         self._pause()
-        self._core.delete_node(NODE)
+        self._core.delete_node(self._node)
 
     def _pause(self) -> None:
         self._stop.set()
@@ -217,25 +224,32 @@ class Kubelet:
             "lastTransitionTime": now,
         }
         room = {"cpu": "10000", "memory": "10000Gi", "pods": "10000"}
-        self._core.patch_node_status(NODE, {"status": {"conditions": [ready], "capacity": room, "allocatable": room}})
+        self._core.patch_node_status(
+            self._node, {"status": {"conditions": [ready], "capacity": room, "allocatable": room}}
+        )
 
     def _serve(self) -> None:
-        response = self._core.list_pod_for_all_namespaces(
-            label_selector="app.kubernetes.io/managed-by=millrace-operator",
-            resource_version="0",
-            _preload_content=False,
-        )
-        for pod in json.loads(response.data)["items"]:
-            metadata, uid = pod["metadata"], pod["metadata"]["uid"]
-            state = "terminating" if "deletionTimestamp" in metadata else "running"
-            if self._done.get(uid) == state:
-                continue
-            try:
-                (self._let_go if state == "terminating" else self._start)(pod)
-            except ApiException as error:
-                if error.status != 404:
-                    continue  # others write pods too, so it is retried
-            self._done[uid] = state
+        for namespace in self._namespaces:
+            response = self._core.list_namespaced_pod(
+                namespace,
+                label_selector="app.kubernetes.io/managed-by=millrace-operator",
+                resource_version="0",
+                _preload_content=False,
+            )
+            for pod in json.loads(response.data)["items"]:
+                self._serve_pod(pod)
+
+    def _serve_pod(self, pod: dict[str, Any]) -> None:
+        uid = pod["metadata"]["uid"]
+        state = "terminating" if "deletionTimestamp" in pod["metadata"] else "running"
+        if self._done.get(uid) == state:
+            return
+        try:
+            (self._let_go if state == "terminating" else self._start)(pod)
+        except ApiException as error:
+            if error.status != 404:
+                return  # others write pods too, so it is retried
+        self._done[uid] = state
 
     def _let_go(self, pod: dict[str, Any]) -> None:
         metadata = pod["metadata"]
@@ -246,7 +260,7 @@ class Kubelet:
         metadata = pod["metadata"]
         name, namespace = metadata["name"], metadata["namespace"]
         if not pod["spec"].get("nodeName"):
-            target = {"metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": NODE}}
+            target = {"metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": self._node}}
             self._core.create_namespaced_pod_binding(name, namespace, target, _preload_content=False)
         is_plan = metadata["labels"]["app.kubernetes.io/component"] == "plan"
         self._core.patch_namespaced_pod_status(name, namespace, {"status": _status(pod, ended=is_plan)})

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,10 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.telemetry.test_prometheus import fetch, run
 
 from e2e.cluster import tools
-from e2e.test_refusals import BUDGET, World, cluster
+from e2e.test_refusals import BUDGET, World, world_in
 from millrace.dev.kafka import EmbeddedKafka
 
-__all__ = ["cluster"]
+__all__ = ["world_in"]
 
 FILES: Final = Path(__file__).parents[1] / "charts/millrace-operator/files"
 NAMESPACE: Final = "millrace"
@@ -241,7 +241,7 @@ def _samples(page: str, scraped: Mapping[str, str]) -> dict[str, tuple[str, dict
 
 
 @pytest.mark.thorough
-def test_expressions_use_exported_metrics(cluster: Any, tmp_path: Path) -> None:
+def test_expressions_use_exported_metrics(world_in: Callable[[str], World], tmp_path: Path) -> None:
     """Every metric and label in alerts and dashboards appears in a scrape of a real operator or a real application.
 
     So every panel shows something: none has an expression that never matches a series.
@@ -249,7 +249,7 @@ def test_expressions_use_exported_metrics(cluster: Any, tmp_path: Path) -> None:
     pages: list[str] = []
     with tempfile.TemporaryDirectory(prefix="kafka-") as folder, EmbeddedKafka() as kafka:
         run(kafka, Path(folder), lambda address: pages.append(fetch(address)[2]), **{"health.metrics": True})
-    world = World(*cluster, SCRAPED)
+    world = world_in(SCRAPED)
     world.forbid("policy", "poddisruptionbudgets", BUDGET)  # so that there are refused requests to show
     with world.operator() as operator:
         world.apply(replicas=2, autoscaling={"mode": "Recommend", "max": 3})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.support.application import Application
+from e2e.support.application import KUBECTL_PATIENCE, Application
 from e2e.support.word_count import Words
 
 _QUICK = {"min": 1, "max": 3, "targetCatchUp": "30s", "cooldown": {"rebalance": "5s", "scaleDown": "10s"}}
@@ -18,16 +18,17 @@ def test_replicas_follow_the_load(word_count, words: Words) -> None:
     app.wait_ready()
     generation = app.resource()["metadata"]["generation"]
     with words.load(lines_per_second=150):
-        app.wait("more replicas", lambda: len(app.pods()) > 1, 240)
+        app.wait("more replicas", lambda: len(app.pods()) > 1)
         assert app.status()["autoscaling"]["recommended"] > 1
-    words.wait_exact(400)
-    app.wait("one replica", lambda: len(app.pods()) == 1 and app.status().get("replicas") == 1, 240)
+    words.wait_exact()
+    app.wait("one replica", lambda: len(app.pods()) == 1 and app.status().get("replicas") == 1)
     assert app.status()["autoscaling"]["recommended"] == 1
     assert app.resource()["metadata"]["generation"] == generation
     words.write()
     words.wait_exact()
 
 
+@pytest.mark.thorough
 def test_recommendations_change_nothing(word_count, words: Words) -> None:
     """In mode Recommend the status says how many replicas there should be, and why, but the number does not change."""
     app: Application = word_count(
@@ -36,7 +37,7 @@ def test_recommendations_change_nothing(word_count, words: Words) -> None:
     app.apply()
     app.wait_ready()
     with words.load(lines_per_second=150):
-        app.wait("advised", lambda: advises_more(app), 240)
+        app.wait("advised", lambda: advises_more(app))
     assert len(app.pods()) == 1
 
 
@@ -62,7 +63,7 @@ def test_scaling_to_zero_and_back(word_count, words: Words) -> None:
         assert app.pods() == []
         assert app.condition("Stalled")["status"] == "False"
         assert (app.status()["lifecycleState"], app.status()["replicas"]) == ("Suspended", 0)
-        app.kubectl("wait", "streamsapp", app.name, "--for=condition=Ready", "--timeout=30s")
+        app.kubectl("wait", "streamsapp", app.name, "--for=condition=Ready", KUBECTL_PATIENCE)
         scale(app, 3)
         app.wait_ready()
     words.wait_exact()

@@ -18,39 +18,38 @@ from tests.waiting import wait_until
 
 from e2e.cluster import Cluster, reading
 from e2e.spark.installation import install_crds
+from e2e.support.application import PATIENCE_S
 from e2e.support.backfill import example_attempt
 from e2e.support.suspended_application import API_VERSION, SuspendedApplication, running_operator
 from millrace.dev.kafka import EmbeddedKafka
 from millrace_operator.backfills.spark_application import SPARK_GROUPS, config_map, spark_application
 from millrace_operator.children.naming import MANAGER
 
-CRDS = Path(__file__).parents[1] / "crds"
 NAMESPACE = f"backfill-{secrets.token_hex(3)}"
 SPARK_OPERATOR, APACHE = SPARK_GROUPS.values()
-SECONDS = 180
 
 
 @pytest.fixture(scope="module")
 def api(api_server: Cluster) -> Cluster:
-    """Return an API server with all CRDs and the checks of a Spark operator's webhook, and a namespace for these tests."""
-    api_server.kubectl("apply", "--server-side", "--kustomize", str(CRDS))
+    """Return an API server with all CRDs, the checks of a Spark operator's webhook, and a namespace for these tests."""
     install_crds(api_server)
     api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     return api_server
 
 
 @pytest.fixture(scope="module")
-def brokers() -> Iterator[EmbeddedKafka]:
-    """Return a Kafka for an operator on this machine."""
-    with EmbeddedKafka() as kafka:
-        yield kafka
+def operator(api: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Run the operator for these tests."""
+    with running_operator(api, NAMESPACE, tmp_path_factory.mktemp("backfill") / "operator.log"):
+        yield
 
 
 @pytest.fixture
-def app(api: Cluster, brokers: EmbeddedKafka) -> SuspendedApplication:
-    """Return an application that has run and is suspended."""
-    app = SuspendedApplication(api, brokers, NAMESPACE)
+def app(api: Cluster, kafka: EmbeddedKafka, operator: None) -> SuspendedApplication:
+    """Return an application that has run and is suspended, which the operator knows."""
+    app = SuspendedApplication(api, kafka, NAMESPACE)
     app.create()
+    app.remember()
     return app
 
 
@@ -63,7 +62,7 @@ class Backfill:
         manifest = {
             "apiVersion": API_VERSION,
             "kind": "StreamsBackfill",
-            "metadata": {"name": self.name, "namespace": NAMESPACE},
+            "metadata": {"name": self.name, "namespace": app.namespace},
             "spec": {"appRef": {"name": app.name}, "driver": {"serviceAccountName": "spark"}, **spec},
         }
         app.cluster.apply(manifest)
@@ -79,7 +78,7 @@ class Backfill:
 
     def wait_for(self, phase: str) -> dict[str, Any]:
         """Wait for a phase, and return the status."""
-        wait_until(lambda: self.phase == phase, f"phase {phase} of {self.name}", SECONDS)
+        wait_until(lambda: self.phase == phase, f"phase {phase} of {self.name}", PATIENCE_S)
         return self.status()
 
     def applications(self) -> list[str]:
@@ -95,7 +94,7 @@ class Backfill:
             "patch",
             "sparkapplications.sparkoperator.k8s.io",
             name,
-            f"--namespace={NAMESPACE}",
+            f"--namespace={self.app.namespace}",
             "--subresource=status",
             "--type=merge",
             f"--patch={json.dumps(patch)}",
@@ -103,11 +102,12 @@ class Backfill:
 
     def delete(self) -> None:
         """Delete it without waiting."""
-        self.app.cluster.kubectl("delete", "streamsbackfill", self.name, f"--namespace={NAMESPACE}", "--wait=false")
+        space = f"--namespace={self.app.namespace}"
+        self.app.cluster.kubectl("delete", "streamsbackfill", self.name, space, "--wait=false")
 
     def is_gone(self) -> bool:
         """Return whether it no longer exists."""
-        return reading.get(self.app.cluster.client, "streamsbackfill", NAMESPACE, self.name) is None
+        return reading.get(self.app.cluster.client, "streamsbackfill", self.app.namespace, self.name) is None
 
 
 @pytest.mark.parametrize("api_version", [SPARK_OPERATOR, APACHE])
@@ -157,123 +157,101 @@ def test_pods_of_spark_applications_are_restricted(api: Cluster, api_version: st
         api.kubectl("create", "--dry-run=server", "--validate=strict", "--filename=-", stdin=json.dumps(pod))
 
 
-def test_backfill_holds_the_application_until_it_is_done(
-    api: Cluster, app: SuspendedApplication, tmp_path: Path
-) -> None:
+def test_backfill_holds_the_application_until_it_is_done(app: SuspendedApplication) -> None:
     """From the API alone: the application is stopped, a SparkApplication is created, followed, and its end releases it."""
-    with running_operator(api, NAMESPACE, tmp_path / "operator.log"):
-        app.remember()
-        backfill = Backfill(app)
-        backfill.wait_for("Submitted")
-        wait_until(lambda: app.status().get("backfill") == backfill.name, "the application to be held", SECONDS)
-        assert app.status()["lifecycleState"] == "Backfilling"
-        shown = api.kubectl("get", "streamsapp", app.name, f"--namespace={NAMESPACE}")
-        assert "Backfilling" in shown
-        item = app.get("sparkapplication", f"{backfill.name}-1")
-        assert item["metadata"]["labels"]["app.kubernetes.io/managed-by"] == MANAGER
-        assert item["metadata"]["ownerReferences"][0]["name"] == backfill.name
-        backfill.set_state(1, "RUNNING")
-        wait_until(lambda: backfill.status().get("spark", {}).get("state") == "RUNNING", "the state", SECONDS)
-        assert backfill.status()["spark"]["webUi"].endswith(":4040")
-        backfill.set_state(1, "COMPLETED")
-        status = backfill.wait_for("Succeeded")
-        assert status["planHash"] is not None
-        wait_until(lambda: app.status().get("backfill") is None, "the application to be released", SECONDS)
-        wait_until(lambda: app.status().get("lifecycleState") == "Suspended", "what its spec says", SECONDS)
-        expected = {"BackfillBegun", "SparkApplicationCreated", "BackfillSucceeded"}
-        wait_until(lambda: expected <= set(app.events()), "the events", SECONDS)
+    backfill = Backfill(app)
+    backfill.wait_for("Submitted")
+    wait_until(lambda: app.status().get("backfill") == backfill.name, "the application to be held", PATIENCE_S)
+    assert app.status()["lifecycleState"] == "Backfilling"
+    shown = app.cluster.kubectl("get", "streamsapp", app.name, f"--namespace={NAMESPACE}")
+    assert "Backfilling" in shown
+    item = app.get("sparkapplication", f"{backfill.name}-1")
+    assert item["metadata"]["labels"]["app.kubernetes.io/managed-by"] == MANAGER
+    assert item["metadata"]["ownerReferences"][0]["name"] == backfill.name
+    backfill.set_state(1, "RUNNING")
+    wait_until(lambda: backfill.status().get("spark", {}).get("state") == "RUNNING", "the state", PATIENCE_S)
+    assert backfill.status()["spark"]["webUi"].endswith(":4040")
+    backfill.set_state(1, "COMPLETED")
+    status = backfill.wait_for("Succeeded")
+    assert status["planHash"] is not None
+    wait_until(lambda: app.status().get("backfill") is None, "the application to be released", PATIENCE_S)
+    wait_until(lambda: app.status().get("lifecycleState") == "Suspended", "what its spec says", PATIENCE_S)
+    expected = {"BackfillBegun", "SparkApplicationCreated", "BackfillSucceeded"}
+    wait_until(lambda: expected <= set(app.events()), "the events", PATIENCE_S)
 
 
-def test_failed_attempts_are_repeated_and_then_it_fails(
-    api: Cluster, app: SuspendedApplication, tmp_path: Path
-) -> None:
+def test_failed_attempts_are_repeated_and_then_it_fails(app: SuspendedApplication) -> None:
     """Each has a SparkApplication of its own; the earlier ones stay for their logs."""
-    with running_operator(api, NAMESPACE, tmp_path / "operator.log"):
-        app.remember()
-        backfill = Backfill(app, attempts=2)
-        for number in (1, 2):
-            wait_until(lambda number=number: backfill.status().get("attempt") == number, f"attempt {number}", SECONDS)
-            backfill.set_state(number, "SUBMISSION_FAILED" if number == 1 else "FAILED")
-        status = backfill.wait_for("Failed")
-        assert "Attempt 2 failed" in status["message"]
-        assert backfill.applications() == [f"{backfill.name}-1", f"{backfill.name}-2"]
-        wait_until(lambda: app.status().get("backfill") is None, "the application to be released", SECONDS)
+    backfill = Backfill(app, attempts=2)
+    for number in (1, 2):
+        wait_until(lambda number=number: backfill.status().get("attempt") == number, f"attempt {number}", PATIENCE_S)
+        backfill.set_state(number, "SUBMISSION_FAILED" if number == 1 else "FAILED")
+    status = backfill.wait_for("Failed")
+    assert "Attempt 2 failed" in status["message"]
+    assert backfill.applications() == [f"{backfill.name}-1", f"{backfill.name}-2"]
+    wait_until(lambda: app.status().get("backfill") is None, "the application to be released", PATIENCE_S)
 
 
-def test_deleted_backfill_takes_its_spark_application_along(
-    api: Cluster, app: SuspendedApplication, tmp_path: Path
-) -> None:
+def test_deleted_backfill_takes_its_spark_application_along(app: SuspendedApplication) -> None:
     """The application is released, and nothing of the backfill is left."""
-    with running_operator(api, NAMESPACE, tmp_path / "operator.log"):
-        app.remember()
-        backfill = Backfill(app)
-        backfill.wait_for("Submitted")
-        backfill.delete()
-        wait_until(backfill.is_gone, "it to be gone", SECONDS)
-        assert backfill.applications() == []
-        wait_until(lambda: app.status().get("backfill") is None, "the application to be released", SECONDS)
+    backfill = Backfill(app)
+    backfill.wait_for("Submitted")
+    backfill.delete()
+    wait_until(backfill.is_gone, "it to be gone", PATIENCE_S)
+    assert backfill.applications() == []
+    wait_until(lambda: app.status().get("backfill") is None, "the application to be released", PATIENCE_S)
 
 
-def test_setting_that_the_spark_operator_refuses_ends_the_backfill(
-    api: Cluster, app: SuspendedApplication, tmp_path: Path
-) -> None:
+def test_setting_that_the_spark_operator_refuses_ends_the_backfill(app: SuspendedApplication) -> None:
     """What its webhook does not let in would never run: the backfill ends with its words, and the application is released."""
-    with running_operator(api, NAMESPACE, tmp_path / "operator.log"):
-        app.remember()
-        backfill = Backfill(app, sparkConf={"spark.kubernetes.driver.master": "https://elsewhere"})
-        status = backfill.wait_for("Refused")
-        assert "sparkConf key is not allowed: spark.kubernetes.driver.master" in status["message"]
-        wait_until(lambda: app.status().get("backfill") is None, "the application to be released", SECONDS)
-        assert backfill.applications() == []
+    backfill = Backfill(app, sparkConf={"spark.kubernetes.driver.master": "https://elsewhere"})
+    status = backfill.wait_for("Refused")
+    assert "sparkConf key is not allowed: spark.kubernetes.driver.master" in status["message"]
+    wait_until(lambda: app.status().get("backfill") is None, "the application to be released", PATIENCE_S)
+    assert backfill.applications() == []
 
 
-def test_one_operation_at_a_time(api: Cluster, app: SuspendedApplication, tmp_path: Path) -> None:
+def test_one_operation_at_a_time(app: SuspendedApplication) -> None:
     """A second backfill and a reset wait for the first, which they name."""
-    with running_operator(api, NAMESPACE, tmp_path / "operator.log"):
-        app.remember()
-        first = Backfill(app)
-        first.wait_for("Submitted")
-        second, reset = Backfill(app), app.reset(dryRun=False)
-        assert first.name in second.wait_for("Waiting")["message"]
-        wait_until(lambda: first.name in (reset().get("message") or ""), "the reset to wait", SECONDS)
-        assert app.existing_topics() == app.topics
-        first.set_state(1, "COMPLETED")
-        first.wait_for("Succeeded")
-        second.wait_for("Submitted")
-        second.delete()
-        wait_until(lambda: reset().get("phase") == "Succeeded", "the reset", SECONDS)
+    first = Backfill(app)
+    first.wait_for("Submitted")
+    second, reset = Backfill(app), app.reset(dryRun=False)
+    assert first.name in second.wait_for("Waiting")["message"]
+    wait_until(lambda: first.name in (reset().get("message") or ""), "the reset to wait", PATIENCE_S)
+    assert app.existing_topics() == app.topics
+    first.set_state(1, "COMPLETED")
+    first.wait_for("Succeeded")
+    second.wait_for("Submitted")
+    second.delete()
+    wait_until(lambda: reset().get("phase") == "Succeeded", "the reset", PATIENCE_S)
 
 
 @pytest.mark.thorough
-def test_crashing_operator_gets_there(api: Cluster, app: SuspendedApplication, tmp_path: Path) -> None:
-    """Killed after every action, the operator creates each SparkApplication once and ends the backfill.
-
-    If there were another backfill to delete, it might be killed each time after deleting the group of that one.
-    """
-    log = tmp_path / "operator.log"
-
-    def at_rest() -> bool:
-        backfills = app.find("streamsbackfill")
-        deleted = any("deletionTimestamp" in item["metadata"] for item in backfills)
-        return not deleted and app.status().get("lifecycleState") == "Suspended"
-
-    with running_operator(api, NAMESPACE, log):
+def test_crashing_operator_gets_there(api: Cluster, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Killed after every action, the operator creates each SparkApplication once and ends the backfill."""
+    log, space = tmp_path / "operator.log", f"crash-{secrets.token_hex(3)}"
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}})
+    app = SuspendedApplication(api, kafka, space)
+    app.create()
+    with running_operator(api, space, log):
         app.remember()
-        wait_until(at_rest, "the application to be at rest, and backfills of other tests to be gone", SECONDS)
+        wait_until(
+            lambda: app.status().get("lifecycleState") == "Suspended", "the application to be at rest", PATIENCE_S
+        )
     backfill, crashes = Backfill(app), 0
     for _ in range(20):
-        with running_operator(api, NAMESPACE, log, crashing=True) as process:
+        with running_operator(api, space, log, crashing=True) as process:
 
             def ended() -> bool:
                 return process.poll() is not None or backfill.phase in {"Submitted", "Succeeded"}
 
-            wait_until(ended, "the operator to crash or the phase to change", SECONDS)
+            wait_until(ended, "the operator to crash or the phase to change", PATIENCE_S)
             if backfill.phase == "Submitted":
                 backfill.set_state(1, "COMPLETED")
                 wait_until(
                     lambda: process.poll() is not None or backfill.phase == "Succeeded",
                     "the operator to crash or to end it",
-                    SECONDS,
+                    PATIENCE_S,
                 )
         crashes += process.returncode == 137
         if backfill.phase == "Succeeded":

@@ -8,15 +8,12 @@ import copy
 import json
 import secrets
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes import client, dynamic
 from tests.operator.children.apps import BOUND, FULL, SMALL, rendered, revision_of
-from tests.waiting import wait_until
 
 from e2e.cluster import Cluster, tools
 from millrace_operator.children import naming
@@ -158,35 +155,6 @@ SPECS: dict[str, dict[str, Any]] = {
     },
 }
 
-POD_MONITOR_CRD: dict[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
-    "spec": {
-        "group": "monitoring.coreos.com",
-        "scope": "Namespaced",
-        "names": {
-            "kind": "PodMonitor",
-            "listKind": "PodMonitorList",
-            "plural": "podmonitors",
-            "singular": "podmonitor",
-        },
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-                    }
-                },
-            }
-        ],
-    },
-}
-
 
 class Api:
     """The API server, as the operator uses it."""
@@ -209,15 +177,6 @@ class Api:
             **options,
         )
         return dict(kept.to_dict())
-
-    def knows(self, api_version: str, kind: str) -> bool:
-        """Return whether a kind is served."""
-        self._dynamic.resources.invalidate_cache()
-        try:
-            self._dynamic.resources.get(api_version=api_version, kind=kind)
-        except dynamic.exceptions.ResourceNotFoundError:
-            return False
-        return True
 
     def try_pod(self, namespace: str, spec: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
         """Have all admission plugins check a pod, without creating it, and return what would be stored."""
@@ -260,20 +219,9 @@ def settled(kept: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def control_plane() -> Iterator[Cluster]:
-    """Start an API server with its controllers; pods stay unscheduled."""
-    with (
-        tempfile.TemporaryDirectory(prefix="children-") as folder,
-        Cluster.start(Path(folder) / "c", with_node=False) as cluster,
-    ):
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def api(control_plane) -> Api:
-    """Return an API server with PodMonitors and with the priority class and runtime class used in the specs."""
-    served = Api(control_plane.client)
-    served.apply(POD_MONITOR_CRD)
+def api(api_server: Cluster) -> Api:
+    """Return an API server with the priority class and runtime class used in the specs; pods stay unscheduled."""
+    served = Api(api_server.client)
     served.apply(
         {
             "apiVersion": "scheduling.k8s.io/v1",
@@ -290,7 +238,6 @@ def api(control_plane) -> Api:
             "handler": "sandbox",
         }
     )
-    wait_until(lambda: served.knows("monitoring.coreos.com/v1", "PodMonitor"), "PodMonitors to be served", 120)
     return served
 
 

@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 from e2e.cluster import Cluster, ClusterError, cgroups
 from e2e.cluster.leftovers import remove_leftovers
 from e2e.cluster.machine import Machine, cable_index
+from e2e.support.application import KUBECTL_PATIENCE, PATIENCE_S
 
 _ROOT = Path(__file__).parents[1]
 _RESTRICTED = {
@@ -91,7 +92,7 @@ def pod(cluster, images, namespaces):
     for each in _set("pod", images.apps, ["python", "-c", _PROGRAM]):
         each["metadata"]["namespace"] = namespace
         cluster.apply(each)
-    cluster.kubectl("rollout", "status", "statefulset/pod", "-n", namespace, "--timeout=180s", timeout_s=200)
+    cluster.kubectl("rollout", "status", "statefulset/pod", "-n", namespace, KUBECTL_PATIENCE)
     return namespace
 
 
@@ -110,7 +111,7 @@ def _starts(cluster, namespace):
 @pytest.mark.thorough
 def test_pod_writes_to_its_volume_and_finds_its_own_name(cluster, pod):
     """A non-root pod under Restricted rules has a writable volume and a name behind its headless Service."""
-    address = wait_until(lambda: cluster.kubectl("logs", "pod-0", "-n", pod), "the pod's own address", 120)
+    address = wait_until(lambda: cluster.kubectl("logs", "pod-0", "-n", pod), "the pod's own address", PATIENCE_S)
     assert address.strip() == _pod(cluster, pod)["status"]["podIP"]
     assert _starts(cluster, pod) == "x"
 
@@ -118,29 +119,29 @@ def test_pod_writes_to_its_volume_and_finds_its_own_name(cluster, pod):
 @pytest.mark.thorough
 def test_volume_outlives_its_pod_and_grows_with_its_claim(cluster, pod):
     """A deleted pod comes back with its data, and a claim that asks for more space gets it."""
-    wait_until(lambda: _starts(cluster, pod) == "x", "the first start", 120)
+    wait_until(lambda: _starts(cluster, pod) == "x", "the first start", PATIENCE_S)
     cluster.kubectl("delete", "pod", "pod-0", "-n", pod)
-    wait_until(lambda: _starts(cluster, pod) == "xx", "the second start", 120)
+    wait_until(lambda: _starts(cluster, pod) == "xx", "the second start", PATIENCE_S)
 
     more = json.dumps({"spec": {"resources": {"requests": {"storage": "3Gi"}}}})
     cluster.kubectl("patch", "pvc", "data-pod-0", "-n", pod, "-p", more)
     query = ["get", "pvc", "data-pod-0", "-n", pod, "-o", "jsonpath={.status.capacity.storage}"]
-    wait_until(lambda: cluster.kubectl(*query) == "3Gi", "the volume to grow", 120)
+    wait_until(lambda: cluster.kubectl(*query) == "3Gi", "the volume to grow", PATIENCE_S)
 
 
 @pytest.mark.disturbs
 @pytest.mark.thorough
 def test_killed_container_restarts_only_while_a_kubelet_runs(cluster, pod):
     """With the kubelet dead nobody restarts a killed container; a new kubelet does."""
-    wait_until(lambda: _starts(cluster, pod) == "x", "the first start", 120)
+    wait_until(lambda: _starts(cluster, pod) == "x", "the first start", PATIENCE_S)
     cluster.node.kill_kubelet()
     try:
         assert not cluster.node.kubelet.running
         cluster.node.kill_container(_pod(cluster, pod)["status"]["containerStatuses"][0]["containerID"])
     finally:
         cluster.node.start_kubelet()
-    wait_until(lambda: _starts(cluster, pod) == "xx", "the second start", 120)
-    wait_until(lambda: _restarts(cluster, pod), "the restart to be told", 120)
+    wait_until(lambda: _starts(cluster, pod) == "xx", "the second start", PATIENCE_S)
+    wait_until(lambda: _restarts(cluster, pod), "the restart to be told", PATIENCE_S)
     assert _restarts(cluster, pod) == 1
 
 
@@ -148,15 +149,15 @@ def test_killed_container_restarts_only_while_a_kubelet_runs(cluster, pod):
 @pytest.mark.thorough
 def test_node_comes_back_from_a_reboot(cluster, pod):
     """After the kubelet, containerd and all containers are killed at once, pods run again with their data."""
-    wait_until(lambda: _starts(cluster, pod) == "x", "the first start", 120)
+    wait_until(lambda: _starts(cluster, pod) == "x", "the first start", PATIENCE_S)
     cluster.node.reboot()
-    wait_until(lambda: _starts(cluster, pod) == "xx", "the second start", 120)
+    wait_until(lambda: _starts(cluster, pod) == "xx", "the second start", PATIENCE_S)
 
 
 @pytest.mark.thorough
 def test_pod_can_be_cut_off_from_a_port_and_frozen(cluster, pod):
     """A blocked pod cannot reach a server on the host until it is unblocked; a frozen pod does nothing until it is resumed."""
-    wait_until(lambda: _starts(cluster, pod) == "x", "the first start", 120)
+    wait_until(lambda: _starts(cluster, pod) == "x", "the first start", PATIENCE_S)
     address = _pod(cluster, pod)["status"]["podIP"]
     container = _pod(cluster, pod)["status"]["containerStatuses"][0]["containerID"]
     with socket.create_server((cluster.host_address, 0)) as server:
@@ -182,12 +183,13 @@ def _failure(cluster, *arguments):
     return str(raised.value)
 
 
-def test_api_server_comes_back_with_its_data(api_server):
+@pytest.mark.thorough
+def test_api_server_comes_back_with_its_data(own_api_server):
     """A killed API server comes back with its data, and shares nothing with the cluster that has a node."""
-    api_server.kubectl("create", "configmap", "kept")
-    api_server.restart_api_server()
-    assert "kept" in api_server.kubectl("get", "configmaps")
-    assert not api_server.kubectl("get", "nodes")
+    own_api_server.kubectl("create", "configmap", "kept")
+    own_api_server.restart_api_server()
+    assert "kept" in own_api_server.kubectl("get", "configmaps")
+    assert not own_api_server.kubectl("get", "nodes")
 
 
 def test_stopping_an_ended_machine_again_is_harmless(tmp_path):
@@ -213,6 +215,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.thorough
 def test_cluster_ends_with_its_owner_process(api_server):
     """If the process that started a cluster is killed, nothing of the cluster remains once leftovers are removed."""
     with subprocess.Popen([sys.executable, "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE) as ended:
@@ -225,8 +228,8 @@ def test_cluster_ends_with_its_owner_process(api_server):
         cluster = Cluster.find(directory)
         cable = cable_index(name)
         os.kill(owner.pid, signal.SIGKILL)
-    wait_until(lambda: not cluster.machine.alive, "the machine to end", 120)
-    wait_until(lambda: cable_index(name) != cable, "its cable to go", 120)
+    wait_until(lambda: not cluster.machine.alive, "the machine to end", PATIENCE_S)
+    wait_until(lambda: cable_index(name) != cable, "its cable to go", PATIENCE_S)
     remove_leftovers()
     assert not directory.exists()
     assert cable_index(name) is not None or name not in cgroups.names("millrace"), (

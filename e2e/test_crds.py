@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -18,7 +17,6 @@ from kubernetes.client import ApiException, CustomObjectsApi
 from tests.manifest import wrong
 
 from e2e.cluster import Cluster
-from e2e.cluster.cluster import prepare
 from millrace.manifest import GROUP, KINDS, VERSION, check
 from millrace.manifest.crd import schema_of
 from millrace.manifest.model import VALIDATIONS
@@ -36,19 +34,6 @@ NEARLY_RIGHT: Final[list[Any]] = [
     *("timestamp:1969-12-31T23:59:59Z", "timestamp:2026-02-28T00:00:00.1234567Z", "timestamp:2026-02-28T00:00:00Z"),
 ]
 """Values that are valid somewhere, or nearly valid."""
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """Return a control plane with the CRDs installed."""
-    prepare()
-    with (
-        tempfile.TemporaryDirectory(prefix="crds-") as directory,
-        Cluster.start(Path(directory) / "c", with_node=False) as cluster,
-    ):
-        cluster.kubectl("apply", "--server-side", "--kustomize", str(CRDS))
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
-        yield cluster
 
 
 class Resources:
@@ -87,9 +72,9 @@ class Resources:
 
 
 @pytest.fixture(scope="module")
-def resources(cluster: Cluster) -> Resources:
+def resources(api_server: Cluster) -> Resources:
     """Return access to the resources."""
-    return Resources(cluster)
+    return Resources(api_server)
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +111,10 @@ def explanations(kind: str) -> set[str]:
     return set(inside(schema_of(KINDS[kind])))
 
 
-def test_crds_are_accepted(cluster: Cluster):
+def test_crds_are_accepted(api_server: Cluster):
     """The API server accepts the schemas: they are structural, and their rules are cheap enough."""
-    for crd in json.loads(cluster.kubectl("get", "crd", "--output=json"))["items"]:
+    names = [f"{kind.plural}.{GROUP}" for kind in KINDS.values()]
+    for crd in json.loads(api_server.kubectl("get", "crd", *names, "--output=json"))["items"]:
         conditions = {condition["type"]: condition["status"] for condition in crd["status"]["conditions"]}
         assert conditions.get("Established") == "True"
         assert conditions.get("NamesAccepted") == "True"
@@ -212,25 +198,25 @@ def test_changes(change: wrong.Change, stored: dict[str, Any], resources: Resour
     assert change.refused in refusal(caught.value)
 
 
-def test_kubectl_applies_twice_without_a_change(cluster: Cluster):
+def test_kubectl_applies_twice_without_a_change(api_server: Cluster):
     """Applying the same manifest again does not change the resource."""
     arguments = ("apply", "--filename", str(wrong.GOOD / "minimal.yaml"))
-    assert "created" in cluster.kubectl(*arguments)
-    again = cluster.kubectl(*arguments).splitlines()
+    assert "created" in api_server.kubectl(*arguments)
+    again = api_server.kubectl(*arguments).splitlines()
     assert len(again) == len(KINDS)
     assert all(line.endswith(" unchanged") for line in again)
 
 
-def test_kubectl_explains_scales_and_shows(cluster: Cluster, stored: dict[str, Any], resources: Resources):
+def test_kubectl_explains_scales_and_shows(api_server: Cluster, stored: dict[str, Any], resources: Resources):
     """`kubectl explain`, `scale` and `get` work with these kinds as with Kubernetes' own."""
     assert stored
     resources.write_status(wrong.good("everything")["StreamsApp"])
-    assert "its offsets, topics" not in cluster.kubectl("explain", "streamsapp.spec.kafka.auth.type")
-    assert "client certificate" in cluster.kubectl("explain", "streamsapp.spec.kafka.auth.type")
-    cluster.kubectl("scale", "streamsapp/orders", "--replicas=4")
-    header, row = cluster.kubectl("get", "sapp", "orders").splitlines()
+    assert "its offsets, topics" not in api_server.kubectl("explain", "streamsapp.spec.kafka.auth.type")
+    assert "client certificate" in api_server.kubectl("explain", "streamsapp.spec.kafka.auth.type")
+    api_server.kubectl("scale", "streamsapp/orders", "--replicas=4")
+    header, row = api_server.kubectl("get", "sapp", "orders").splitlines()
     shown = dict(zip(header.split(), row.split(), strict=True))
     assert (shown["READY"], shown["STATE"]) == ("2/3", "RollingOut")
     resources.write_status(wrong.good("everything")["StreamsReset"])
-    header, row = cluster.kubectl("get", "sreset", "orders-again").splitlines()
+    header, row = api_server.kubectl("get", "sreset", "orders-again").splitlines()
     assert dict(zip(header.split(), row.split(), strict=True))["PHASE"] == "Succeeded"

@@ -34,7 +34,7 @@ def test_killed_processes_and_pods_keep_their_state(word_count, words: Words, cl
         app.kubectl("delete", "pod", f"{app.name}-0", "--grace-period=0", "--force")
         app.wait("replaced", lambda: uids[f"{app.name}-0"] not in {pod["metadata"]["uid"] for pod in app.pods()})
         app.wait_ready()
-    words.wait_exact(240)
+    words.wait_exact()
     assert {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in app.objects("pvc")} == claims
     assert {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in app.pods()}[f"{app.name}-1"] == uids[
         f"{app.name}-1"
@@ -63,7 +63,7 @@ def test_long_broker_outage_is_survived(own_words, word_count) -> None:
     kafka.restart_broker()
     words.write(times=10)
     app.wait("told to be back", lambda: app.condition("BrokersReachable").get("status") == "True")
-    words.wait_exact(240)
+    words.wait_exact()
     app.wait_ready()
 
 
@@ -76,6 +76,7 @@ def _since(then: str) -> float:
     return (datetime.now(UTC) - datetime.fromisoformat(then)).total_seconds()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("policy", ["Retain", "Purge"])
 def test_application_that_never_ran_is_deleted_at_once(word_count, words: Words, policy: str) -> None:
     """A resource that was wrong from the start is deleted without waiting for anything, and leaves nothing."""

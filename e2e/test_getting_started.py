@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from e2e.cluster import Cluster
 from e2e.images.builder import build_image, save, sole_use
-from e2e.images.catalogue import Images
-from e2e.support.application import Application
+from e2e.images.catalogue import Images, build
+from e2e.support.application import KUBECTL_PATIENCE, Application
 from e2e.support.word_count import Words
 from millrace.dev.kafka import EmbeddedKafka
 
@@ -35,41 +35,40 @@ def image(cluster: Cluster, images: Images, tmp_path: Path) -> str:
     (tmp_path / "Dockerfile").write_text(re.sub(r"^FROM \S+", f"FROM {images.runtime}", dockerfile))
     name, archive = "localhost/getting-started:e2e", tmp_path / "image.tar"
     with sole_use():
+        build(images)
         build_image(name, tmp_path / "Dockerfile", context=tmp_path)
         save(name, archive)
     cluster.import_image(archive)
     return name
 
 
-def test_first_application_runs_as_documented(cluster, operator, namespaces, image) -> None:
+def test_first_application_runs_as_documented(cluster, operator, namespaces, image, kafka: EmbeddedKafka) -> None:
     """Written, described, built and applied, it counts; scaled, it still counts; deleted, it is gone and its volumes remain."""
     manifest: dict[str, Any] = yaml.safe_load(blocks("yaml")[0])
-    with EmbeddedKafka(host=cluster.host_address) as kafka:
-        manifest["spec"]["image"] = image
-        manifest["spec"]["kafka"]["bootstrapServers"] = [kafka.bootstrap_servers]
-        topics = [
-            NewTopic(name, int(parts))
-            for name, parts in re.findall(r"--topic (\S+) --partitions (\d+)", PAGE.read_text())
-        ]
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        for future in admin.create_topics(topics).values():
-            future.result(30)
-        app = Application(cluster, namespaces(), manifest["metadata"]["name"], manifest["spec"])
-        app.apply()
-        app.kubectl("wait", "--for=condition=Ready", f"streamsapp/{app.name}", "--timeout=5m", timeout_s=320)
-        words = Words.of(kafka.bootstrap_servers, "lines", "word-counts")
-        words.write(["to be or not to be"])
-        words.wait_exact()
-        app.wait_ready()
-        listed = app.kubectl("get", "streamsapps").splitlines()
-        (shown,) = re.findall(r"^(NAME +READY.*)\n(.*)$", PAGE.read_text(), re.MULTILINE)
-        assert listed[0].split() == shown[0].split()
-        assert listed[1].split()[:4] == shown[1].split()[:4]
-        app.kubectl("scale", "streamsapp", app.name, "--replicas=4")
-        app.spec["replicas"] = 4
-        app.wait_ready()
-        words.write(["to be or not to be"])
-        words.wait_exact()
-        app.delete()
-        app.wait("no pods", lambda: not app.objects("pods"))
-        assert len(app.objects("pvc")) == 4
+    manifest["spec"]["image"] = image
+    manifest["spec"]["kafka"]["bootstrapServers"] = [kafka.bootstrap_servers]
+    topics = [
+        NewTopic(name, int(parts)) for name, parts in re.findall(r"--topic (\S+) --partitions (\d+)", PAGE.read_text())
+    ]
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for future in admin.create_topics(topics).values():
+        future.result(30)
+    app = Application(cluster, namespaces(), manifest["metadata"]["name"], manifest["spec"])
+    app.apply()
+    app.kubectl("wait", "--for=condition=Ready", f"streamsapp/{app.name}", KUBECTL_PATIENCE)
+    words = Words.of(kafka.bootstrap_servers, "lines", "word-counts")
+    words.write(["to be or not to be"])
+    words.wait_exact()
+    app.wait_ready()
+    listed = app.kubectl("get", "streamsapps").splitlines()
+    (shown,) = re.findall(r"^(NAME +READY.*)\n(.*)$", PAGE.read_text(), re.MULTILINE)
+    assert listed[0].split() == shown[0].split()
+    assert listed[1].split()[:4] == shown[1].split()[:4]
+    app.kubectl("scale", "streamsapp", app.name, "--replicas=4")
+    app.spec["replicas"] = 4
+    app.wait_ready()
+    words.write(["to be or not to be"])
+    words.wait_exact()
+    app.delete()
+    app.wait("no pods", lambda: not app.objects("pods"))
+    assert len(app.objects("pvc")) == 4

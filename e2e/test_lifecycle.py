@@ -10,13 +10,31 @@ from e2e.support.application import Application
 from e2e.support.word_count import Words
 
 
-def test_applied_application_becomes_ready_and_counts_exactly(word_count, words: Words) -> None:
-    """A manifest is all it takes; applying it again causes no writes."""
+def test_an_application_lives(word_count, words: Words, kafka_topics) -> None:
+    """A manifest is all it takes. It is repaired, suspended, deleted and created again, scaled and purged, and counts exactly.
+
+    One application goes through all of it: each step finds what the one before has left.
+    """
     words.write(times=20)
-    app: Application = word_count(words, replicas=2)
+    app: Application = word_count(words, replicas=1)
     app.apply()
     app.wait_ready()
     words.wait_exact()
+    applied_again_it_is_not_written(app, words)
+    it_is_suspended_and_resumed(app, words)
+    it_is_deleted_and_created_again_with_its_volumes(app, words)
+    deleted_and_edited_children_are_restored(app)
+    with words.load():
+        scale(app, 3)
+        scale(app, 1)
+    words.wait_exact()
+    assert [pod["metadata"]["name"] for pod in app.pods()] == [f"{app.name}-0"]
+    app.wait("one member left", lambda: app.status()["group"]["members"] == 1)
+    purged_it_leaves_nothing(app, words, kafka_topics)
+
+
+def applied_again_it_is_not_written(app: Application, words: Words) -> None:
+    """The status tells of all tasks and topics, and applying the manifest again causes no writes."""
     app.wait("all tasks run", lambda: app.status()["tasks"]["active"] == 8)
     app.wait("stable", lambda: (state := app.status()).get("stableRevision") == state["currentRevision"])
     state = app.status()
@@ -30,6 +48,57 @@ def test_applied_application_becomes_ready_and_counts_exactly(word_count, words:
     words.write(times=20)
     words.wait_exact()
     assert versions(app) == before
+
+
+def deleted_and_edited_children_are_restored(app: Application) -> None:
+    """Children that somebody deletes or edits are restored."""
+    app.kubectl("delete", "service,networkpolicy,poddisruptionbudget,serviceaccount", app.name, "--ignore-not-found")
+    app.kubectl("patch", "statefulset", app.name, "--type=merge", "--patch", '{"spec":{"replicas":2}}')
+    app.wait("healed", lambda: app.object("service") and app.object("serviceaccount"))
+    app.wait("scaled back", lambda: app.object("statefulset")["spec"]["replicas"] == 1 and len(app.pods()) == 1)
+    app.wait_ready()
+
+
+def it_is_suspended_and_resumed(app: Application, words: Words) -> None:
+    """Suspending stops the pods and leaves the group; resuming continues with the state on the volumes."""
+    app.apply(state="suspended")
+    app.wait("suspended", lambda: app.status().get("lifecycleState") == "Suspended")
+    assert app.pods() == []
+    app.wait("the group left", lambda: app.status()["group"]["members"] == 0)
+    words.write(times=10)
+    app.apply(state="running")
+    app.wait_ready()
+    words.wait_exact()
+    assert sum(app.instance(pod["metadata"]["name"])["restoration"]["restored_records"] for pod in app.pods()) == 0
+
+
+def it_is_deleted_and_created_again_with_its_volumes(app: Application, words: Words) -> None:
+    """By default, an application that is deleted and applied again continues where it stopped."""
+    claims = {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in app.objects("pvc")}
+    assert list(claims) == [f"state-{app.name}-0"]
+    app.delete()
+    app.wait("no children", lambda: not app.objects("statefulset,pod,service,serviceaccount,job"))
+    marks = [item["metadata"]["labels"] for item in app.objects("configmap")]
+    assert [mark["streams.millrace.dev/retained"] for mark in marks] == ["true", "true"], "a plan, and ids of topics"
+    assert {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in app.objects("pvc")} == claims
+    words.write(times=10)
+    app.apply()
+    app.wait_ready()
+    words.wait_exact()
+    assert app.instance(f"{app.name}-0")["restoration"]["restored_records"] == 0
+
+
+def purged_it_leaves_nothing(app: Application, words: Words, kafka_topics) -> None:
+    """`deletionPolicy: Purge` also deletes internal topics, offsets and volumes, but never the user's topics."""
+    app.apply(deletionPolicy="Purge")
+    assert [name for name in kafka_topics() if name.startswith(app.spec["applicationId"])]
+    app.delete()
+    app.wait("no claims", lambda: not app.objects("pvc"))
+    app.wait(
+        "no internal topics",
+        lambda: not [name for name in kafka_topics() if name.startswith(f"{app.spec['applicationId']}-")],
+    )
+    assert {words.input, words.output} <= set(kafka_topics())
 
 
 def versions(app: Application) -> dict[str, str]:
@@ -49,27 +118,12 @@ def written(item: dict) -> str:
     return str(sorted(fields)) if fields else item["metadata"]["resourceVersion"]
 
 
-def test_scaling_out_and_in_under_load_counts_exactly(word_count, words: Words) -> None:
-    """1 → 3 → 1 replicas through the scale subresource: tasks move, leaving replicas are drained, and no word is lost."""
-    app: Application = word_count(words, replicas=1)
-    app.apply()
-    app.wait_ready()
-    with words.load():
-        scale(app, 3)
-        scale(app, 1)
-    words.wait_exact()
-    assert [pod["metadata"]["name"] for pod in app.pods()] == [f"{app.name}-0"]
-    app.wait("one member left", lambda: app.status()["group"]["members"] == 1)
-
-
 def scale(app: Application, replicas: int) -> None:
     """Scale as an autoscaler does, and wait until the tasks have settled."""
     app.kubectl("scale", "streamsapp", app.name, f"--replicas={replicas}")
     app.spec["replicas"] = replicas
-    app.wait(
-        f"{replicas} replicas", lambda: len(app.pods()) == replicas and app.status().get("replicas") == replicas, 240
-    )
-    app.wait_ready(240)
+    app.wait(f"{replicas} replicas", lambda: len(app.pods()) == replicas and app.status().get("replicas") == replicas)
+    app.wait_ready()
 
 
 @pytest.mark.thorough
@@ -106,62 +160,6 @@ print(connection.getresponse().status)
 """
 
 
-def test_suspended_application_stops_and_resumes(word_count, words: Words) -> None:
-    """Suspending stops the pods and leaves the group; resuming continues with the state on the volumes."""
-    app: Application = word_count(words, replicas=1)
-    app.apply()
-    app.wait_ready()
-    words.write(times=10)
-    words.wait_exact()
-    app.apply(state="suspended")
-    app.wait("suspended", lambda: app.status().get("lifecycleState") == "Suspended")
-    assert app.pods() == []
-    app.wait("the group left", lambda: app.status()["group"]["members"] == 0)
-    words.write(times=10)
-    app.apply(state="running")
-    app.wait_ready()
-    words.wait_exact()
-    assert sum(app.instance(pod["metadata"]["name"])["restoration"]["restored_records"] for pod in app.pods()) == 0
-
-
-def test_deleted_application_keeps_its_volumes_and_reuses_them(word_count, words: Words) -> None:
-    """By default, an application that is deleted and applied again continues where it stopped."""
-    app: Application = word_count(words, replicas=1)
-    app.apply()
-    app.wait_ready()
-    words.write(times=10)
-    words.wait_exact()
-    claims = {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in app.objects("pvc")}
-    assert list(claims) == [f"state-{app.name}-0"]
-    app.delete()
-    app.wait("no children", lambda: not app.objects("statefulset,pod,service,serviceaccount,job"))
-    marks = [item["metadata"]["labels"] for item in app.objects("configmap")]
-    assert [mark["streams.millrace.dev/retained"] for mark in marks] == ["true", "true"], "a plan, and ids of topics"
-    assert {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in app.objects("pvc")} == claims
-    words.write(times=10)
-    app.apply()
-    app.wait_ready()
-    words.wait_exact()
-    assert app.instance(f"{app.name}-0")["restoration"]["restored_records"] == 0
-
-
-def test_purged_application_leaves_nothing(word_count, words: Words, kafka_topics) -> None:
-    """`deletionPolicy: Purge` also deletes internal topics, offsets and volumes, but never the user's topics."""
-    app: Application = word_count(words, replicas=1, deletionPolicy="Purge")
-    app.apply()
-    app.wait_ready()
-    words.write()
-    words.wait_exact()
-    assert [name for name in kafka_topics() if name.startswith(app.spec["applicationId"])]
-    app.delete()
-    app.wait("no claims", lambda: not app.objects("pvc"))
-    app.wait(
-        "no internal topics",
-        lambda: not [name for name in kafka_topics() if name.startswith(f"{app.spec['applicationId']}-")],
-    )
-    assert {words.input, words.output} <= set(kafka_topics())
-
-
 @pytest.mark.parametrize("policy", [pytest.param("Retain", marks=pytest.mark.thorough), "Purge"])
 @pytest.mark.thorough
 def test_deletion_completes_while_kafka_is_down(word_count, own_words, policy: str) -> None:
@@ -171,7 +169,7 @@ def test_deletion_completes_while_kafka_is_down(word_count, own_words, policy: s
     app.apply()
     app.wait_ready()
     kafka.stop()
-    app.delete(300)
+    app.delete()
     app.wait("no pods", lambda: not app.objects("pods"))
 
 
@@ -217,20 +215,7 @@ def test_restart_nonce_restarts_pods(word_count, words: Words) -> None:
     app.wait_ready()
     before = {pod["metadata"]["uid"] for pod in app.pods()}
     app.apply(restartNonce=1)
-    app.wait(
-        "all replaced", lambda: len(app.pods()) == 2 and not before & {p["metadata"]["uid"] for p in app.pods()}, 300
-    )
+    app.wait("all replaced", lambda: len(app.pods()) == 2 and not before & {p["metadata"]["uid"] for p in app.pods()})
     app.wait_ready()
     words.write()
     words.wait_exact()
-
-
-def test_deleted_and_edited_children_are_restored(word_count, words: Words) -> None:
-    """Children that somebody deletes or edits are restored."""
-    app: Application = word_count(words, replicas=1)
-    app.apply()
-    app.wait_ready()
-    app.kubectl("delete", "service,networkpolicy,poddisruptionbudget,serviceaccount", app.name, "--ignore-not-found")
-    app.kubectl("patch", "statefulset", app.name, "--type=merge", "--patch", '{"spec":{"replicas":4}}')
-    app.wait("healed", lambda: app.object("service") and app.object("serviceaccount"))
-    app.wait("scaled back", lambda: app.object("statefulset")["spec"]["replicas"] == 1 and len(app.pods()) == 1, 300)

@@ -72,7 +72,7 @@ def started(word_count: Any, words: Words, **spec: Any) -> Application:
     app: Application = word_count(
         words,
         standby={"replicas": 1, "acceptableRecoveryLag": LAG},
-        membership={"sessionTimeout": "5m"},
+        membership={"sessionTimeout": "30m"},
         upgrade={"gate": {"minStable": "1s"}},
         **spec,
     )
@@ -111,11 +111,11 @@ def test_copies_are_on_other_racks_and_take_over_from_a_drained_node_and_in_an_u
 
         old = uids(app)
         app.apply(app={"entrypoint": "versions:compatible"})
-        app.wait("all pods replaced", lambda: not old & uids(app), 300)
+        app.wait("all pods replaced", lambda: not old & uids(app))
         settled(app)
         app.wait("copies after the upgrade", lambda: are_caught_up(app))
         assert {pod: count for pod, count in restored(app).items() if count >= FEW} == {}
-    words.wait_exact(240)
+    words.wait_exact()
 
 
 @pytest.mark.thorough
@@ -130,8 +130,8 @@ def test_standbys_take_over_from_a_node_that_is_out_of_service(
     with words.load():
         second.machine.stop()
         cluster.kubectl("taint", "node", second.name, "node.kubernetes.io/out-of-service=gone:NoExecute")
-        app.wait("all tasks on the other node", lambda: set_of_active(app, other) == TASKS, 120)
-    words.wait_exact(120)
+        app.wait("all tasks on the other node", lambda: set_of_active(app, other) == TASKS)
+    words.wait_exact()
     assert app.instance(other)["restoration"]["restored_records"] - before < FEW
 
 

@@ -5,7 +5,6 @@ that the chart gives it.
 """
 
 import secrets
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from e2e.cluster import Cluster
 from e2e.manifests import render
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import INPUT, Kubelet, manifest
+from e2e.support.application import KUBECTL_PATIENCE, PATIENCE_S
 from millrace.dev.kafka import EmbeddedKafka
 
 OPERATOR = "platform"
@@ -28,13 +28,23 @@ _RIGHTS = ("ServiceAccount", "Role", "ValidatingAdmissionPolicy", "ClusterRole")
 class World:
     """A control plane with a simulated node, and brokers."""
 
-    def __init__(self, cluster: Cluster, kafka: EmbeddedKafka, folder: Path) -> None:
-        self.cluster, self.kafka, self.folder = cluster, kafka, folder
+    def __init__(
+        self, cluster: Cluster, kubelet: Kubelet, kafka: EmbeddedKafka, folder: Path, *, namespaced: bool
+    ) -> None:
+        self.cluster, self.kubelet, self.kafka, self.folder = cluster, kubelet, kafka, folder
+        self.namespaced = namespaced
 
-    def operator(self, namespace: str, *, namespaced: bool) -> OperatorProcess:
+    def namespace(self) -> str:
+        """Create a namespace for one application."""
+        name = f"app-{secrets.token_hex(3)}"
+        self.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        self.kubelet.add(name)
+        return name
+
+    def operator(self, namespace: str) -> OperatorProcess:
         """Install an operator's permissions, and start it with them."""
         name = f"millrace-operator-{secrets.token_hex(3)}"
-        values = {"watchNamespaces": [namespace] if namespaced else [], "crds": {"install": False}}
+        values = {"watchNamespaces": [namespace] if self.namespaced else [], "crds": {"install": False}}
         rendered = [item for item in yaml.safe_load_all(render(values, release=name, namespace=OPERATOR)) if item]
         self.cluster.apply(*(item for item in rendered if item["kind"].startswith(_RIGHTS)))
         token = self.cluster.kubectl("create", "token", name, "-n", OPERATOR).strip()
@@ -42,7 +52,12 @@ class World:
         found["users"][0]["user"] = {"token": token}
         kubeconfig = self.folder / f"{name}.kubeconfig"
         kubeconfig.write_text(yaml.safe_dump(found))
-        settings = {"NAMESPACES": namespace if namespaced else "", "POD_NAMESPACE": OPERATOR, "LEASE_NAME": name}
+        settings = {
+            "NAMESPACES": namespace if self.namespaced else "",
+            "POD_NAMESPACE": OPERATOR,
+            "LEASE_NAME": name,
+            "RESYNC_SECONDS": 1,
+        }
         return OperatorProcess(kubeconfig, self.folder / f"{name}.log", **settings, SIMULATED_BROKERS="real")
 
     def is_gone(self, namespace: str) -> bool:
@@ -55,39 +70,37 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(api_server: Cluster) -> Iterator[World]:
-    """Return a control plane with the CRDs and a simulated node."""
-    api_server.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
-    api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
-    api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OPERATOR}})
-    kubelet = Kubelet(config.new_client_from_config(str(api_server.kubeconfig)))
-    with tempfile.TemporaryDirectory(prefix="going-") as folder, EmbeddedKafka() as kafka:
-        kafka.create_topics(INPUT, partitions=2)
-        yield World(api_server, kafka, Path(folder))
+def brokers(kafka: EmbeddedKafka) -> EmbeddedKafka:
+    """Return a Kafka with the input topic."""
+    kafka.create_topics(INPUT, partitions=2)
+    return kafka
+
+
+@pytest.fixture(scope="module", params=["namespaced", pytest.param("cluster-wide", marks=pytest.mark.thorough)])
+def world(
+    request: pytest.FixtureRequest, brokers: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    """Return a control plane with a simulated node, of which the operator serves one namespace or all."""
+    namespaced = request.param == "namespaced"
+    cluster: Cluster = request.getfixturevalue("api_server" if namespaced else "own_api_server")
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OPERATOR}})
+    kubelet = Kubelet(config.new_client_from_config(str(cluster.kubeconfig)))
+    yield World(cluster, kubelet, brokers, tmp_path_factory.mktemp("going"), namespaced=namespaced)
     kubelet.close()
 
 
-@pytest.mark.parametrize(
-    ("policy", "mode"),
-    [
-        ("Purge", "namespaced"),
-        pytest.param("Purge", "cluster-wide", marks=pytest.mark.thorough),
-        pytest.param("Retain", "namespaced", marks=pytest.mark.thorough),
-        pytest.param("Retain", "cluster-wide", marks=pytest.mark.thorough),
-    ],
-)
-def test_namespace_is_deleted_with_its_applications(world: World, policy: str, mode: str) -> None:
+@pytest.mark.parametrize("policy", ["Purge", pytest.param("Retain", marks=pytest.mark.thorough)])
+def test_namespace_is_deleted_with_its_applications(world: World, policy: str) -> None:
     """The namespace is deleted; internal topics are deleted with Purge and kept with Retain."""
-    name = f"app-{secrets.token_hex(3)}"
+    name = world.namespace()
     changelog = f"{name}-counts-changelog"
-    world.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     app = manifest(name, deletionPolicy=policy, kafka={"bootstrapServers": world.kafka.bootstrap_servers.split(",")})
-    with world.operator(name, namespaced=mode == "namespaced") as operator:
+    with world.operator(name) as operator:
         operator.wait_until_it_leads()
         world.cluster.apply({**app, "metadata": {**app["metadata"], "namespace": name}})
-        wait = ("wait", "--for=condition=Ready", f"streamsapp/{name}", "-n", name, "--timeout=180s")
-        world.cluster.kubectl(*wait, timeout_s=240)
+        wait = ("wait", "--for=condition=Ready", f"streamsapp/{name}", "-n", name, KUBECTL_PATIENCE)
+        world.cluster.kubectl(*wait)
         assert changelog in world.topics()
         world.cluster.kubectl("delete", "namespace", name, "--wait=false")
-        wait_until(lambda: world.is_gone(name), lambda: f"the namespace to go. {operator.log[-6000:]}", 480)
+        wait_until(lambda: world.is_gone(name), lambda: f"the namespace to go. {operator.log[-6000:]}", PATIENCE_S)
     assert (changelog in world.topics()) == (policy == "Retain")

@@ -16,9 +16,6 @@ from e2e.support.word_count import Words
 
 pytestmark = [pytest.mark.disturbs, pytest.mark.thorough]
 
-LOST_S = 300.0
-"""How long it may take until a silent node is known to be lost, and this has had an effect."""
-
 
 def evicted_after(seconds: int) -> list[dict[str, Any]]:
     """Return tolerations that evict a pod from a lost node after this time; Kubernetes' default is 5 minutes."""
@@ -59,20 +56,20 @@ def test_lost_node_loses_no_word(word_count, words: Words, cluster: Cluster, sec
     with words.load():
         words.write()
         second.machine.stop()
-        app.wait("the node to be given up", lambda: is_lost(app, second), LOST_S)
-        app.wait("the pod to be evicted", lambda: "deletionTimestamp" in app.object("pod", lost)["metadata"], LOST_S)
-    words.wait_exact(240)
+        app.wait("the node to be given up", lambda: is_lost(app, second))
+        app.wait("the pod to be evicted", lambda: "deletionTimestamp" in app.object("pod", lost)["metadata"])
+    words.wait_exact()
     app.wait("all partitions on one replica", lambda: app.status().get("readyReplicas") == 1)
     remedy = f"If node {second.name} is gone for good, delete the Node"
-    app.wait("told what the pod waits for", lambda: remedy in app.explain(), LOST_S)
+    app.wait("told what the pod waits for", lambda: remedy in app.explain())
 
     cluster.kubectl("delete", "node", second.name)
     remedy = "If that node is gone for good, delete the claim and the pod"
-    app.wait("told what its successor waits for", lambda: remedy in app.explain(), LOST_S)
+    app.wait("told what its successor waits for", lambda: remedy in app.explain())
     claim = next(item["metadata"]["name"] for item in app.objects("pvc") if item["metadata"]["name"].endswith(lost))
     app.kubectl("delete", "pvc", claim, "--wait=false")
     app.kubectl("delete", "pod", lost)
-    app.wait_ready(300)
+    app.wait_ready()
     assert {pod["spec"]["nodeName"] for pod in app.pods()} == {cluster.node.name}
     words.write(times=10)
     words.wait_exact()
@@ -88,20 +85,20 @@ def test_isolated_node_comes_back(word_count, words: Words, cluster: Cluster, se
     uids = {pod["metadata"]["uid"] for pod in app.pods()}
     with words.load():
         second.cut_off()
-        app.wait("the node to be given up", lambda: is_lost(app, second), LOST_S)
-    words.wait_exact(240)
+        app.wait("the node to be given up", lambda: is_lost(app, second))
+    words.wait_exact()
     second.rejoin()
-    app.wait_ready(LOST_S)
+    app.wait_ready()
     words.write(times=10)
     words.wait_exact()
     assert {pod["metadata"]["uid"] for pod in app.pods()} == uids
 
     second.cut_off()
-    app.wait("the node to be given up again", lambda: is_lost(app, second), LOST_S)
+    app.wait("the node to be given up again", lambda: is_lost(app, second))
     app.ask_to_delete()
-    app.wait("gone", lambda: app.object("streamsapp") is None, LOST_S)
+    app.wait("gone", lambda: app.object("streamsapp") is None)
     (event,) = (event for event in app.events() if event["reason"] == "PodsLeftBehind")
     assert away in event["message"]
     assert [pod["metadata"]["name"] for pod in app.objects("pod")] == [away]
     second.rejoin()
-    app.wait("the pod to end", lambda: not app.objects("pod"), LOST_S)
+    app.wait("the pod to end", lambda: not app.objects("pod"))

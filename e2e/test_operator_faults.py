@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 from e2e.cluster import Cluster
 from e2e.helm import Release
 from e2e.operator_process import OperatorProcess
-from e2e.support.application import Application
+from e2e.support.application import PATIENCE_S, Application
 from e2e.support.word_count import Words
 
 pytestmark = [pytest.mark.disturbs, pytest.mark.thorough]
@@ -188,7 +188,6 @@ def expected_children(app: Application, revision: str) -> set[str]:
     return own | {f"ConfigMap/{app.name}-{what}-{revision}" for what in ("rev", "plan")}
 
 
-@pytest.mark.timeout(1800)
 def test_operator_that_keeps_dying_converges(word_count, words: Words, stood_down, mortal, admin) -> None:
     """Create, upgrade, scale in, delete, recreate, purge: counts are exact, nothing is created twice, left over or lost."""
     settings = {"upgrade": QUICK, "membership": {"sessionTimeout": "5m"}, "networkPolicy": OPEN}
@@ -213,7 +212,7 @@ def test_operator_that_keeps_dying_converges(word_count, words: Words, stood_dow
     operator.rest()
     with operator.live() as healthy:
         healthy.wait_until_it_leads()
-        wait_until(lambda: _passes(healthy) > 3, "some passes", 180)
+        wait_until(lambda: _passes(healthy) > 3, "some passes", PATIENCE_S)
         assert not _WRITE.findall(healthy.log), "there was nothing left to be done"
 
     retained = {f"ConfigMap/{app.name}.retained", f"ConfigMap/{app.name}-plan-{app.status()['stableRevision']}"}

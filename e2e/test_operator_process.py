@@ -8,23 +8,26 @@ serves fifty applications, including broken ones.
 import json
 import re
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from kubernetes import config
 from tests.waiting import wait_until
 
 from e2e.cluster import Cluster, reading
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
+from e2e.support.application import PATIENCE_S
+from e2e.support.audit import strangers, writes_of
 
 _WRITES = {"APPLY", "CREATE", "DELETE", "DELETECOLLECTION", "PATCH", "POST", "PUT", "UPDATE"}
 _OURS = {
     "streamsapps", "streamsresets", "streamsbackfills", "statefulsets", "configmaps", "services", "serviceaccounts", "jobs",
     "poddisruptionbudgets", "networkpolicies",
 }  # fmt: skip
+_WELL = {"ok": True, "reasons": []}
 _WRITE_LINE = re.compile(r"DEBUG \S+requests: (apply|create|patch|delete|update) /(?!apis/coordination)")
 """What is logged before a write is sent."""
 
@@ -40,13 +43,33 @@ class World:
     def namespace(self, name: str) -> str:
         """Create a namespace."""
         self.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        self.kubelet.add(name)
         return name
 
-    def operator(self, name: str, namespace: str, **settings: str | int) -> OperatorProcess:
-        """Start an operator that serves one namespace."""
+    def operator(
+        self, name: str, namespace: str, kubeconfig: Path | None = None, **settings: str | int
+    ) -> OperatorProcess:
+        """Start an operator that serves one namespace, as administrator or with a kubeconfig."""
         log = self.folder / f"{name}.log"
         settings = {"NAMESPACES": namespace, "POD_NAMESPACE": namespace, **settings}
-        return OperatorProcess(self.cluster.kubeconfig, log, **settings)
+        return OperatorProcess(kubeconfig or self.cluster.kubeconfig, log, **settings)
+
+    def kubeconfig_of(self, pod: str, namespace: str) -> Path:
+        """Return the kubeconfig of an administrator's pod, so that the audit log names it."""
+        space, account = f"--namespace={namespace}", f"--serviceaccount={namespace}:default"
+        wait_until(lambda: self.get(namespace, "serviceaccount", "default"), "the account", PATIENCE_S)
+        spec = {"containers": [{"name": "c", "image": "registry.example/operator:1"}]}
+        self.cluster.apply(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod, "namespace": namespace}, "spec": spec}
+        )
+        self.cluster.kubectl("create", "clusterrolebinding", pod, "--clusterrole=cluster-admin", account)
+        bound = ("--bound-object-kind=Pod", f"--bound-object-name={pod}")
+        token = self.cluster.kubectl("create", "token", "default", space, *bound, "--duration=2h").strip()
+        content = yaml.safe_load(self.cluster.kubeconfig.read_text())
+        content["users"] = [{"name": user["name"], "user": {"token": token}} for user in content["users"]]
+        file = self.folder / f"{pod}.kubeconfig"
+        file.write_text(yaml.safe_dump(content))
+        return file
 
     def apply(self, namespace: str, *names: str, **spec: object) -> None:
         """Apply StreamsApps."""
@@ -73,9 +96,15 @@ class World:
             and app["status"]["readyReplicas"] == app["spec"]["replicas"]
         }
 
-    def wait_ready(self, namespace: str, *names: str, timeout_s: float = 240) -> None:
+    def wait_ready(self, namespace: str, *names: str) -> None:
         """Wait until exactly these apps are ready."""
-        wait_until(lambda: self.ready(namespace) == set(names), f"{len(names)} apps to be ready", timeout_s)
+        wait_until(lambda: self.ready(namespace) == set(names), f"{len(names)} apps to be ready", PATIENCE_S)
+
+    def images(self, namespace: str) -> list[str]:
+        """Return the images of the pods that run applications."""
+        runtime = {"labelSelector": "app.kubernetes.io/component=runtime"}
+        pods = reading.find(self.cluster.client, "pods", namespace, **runtime)
+        return [pod["spec"]["containers"][0]["image"] for pod in pods]
 
     def condition(self, namespace: str, name: str, kind: str) -> dict[str, str]:
         """Return a condition of an app; empty if it has none of that type."""
@@ -94,49 +123,63 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    """Start a control plane with the CRDs and a simulated node."""
-    with (
-        tempfile.TemporaryDirectory(prefix="process-") as folder,
-        Cluster.start(Path(folder) / "c", with_node=False) as cluster,
-    ):
-        cluster.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
-        cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
-        kubelet = Kubelet(config.new_client_from_config(str(cluster.kubeconfig)))
-        yield World(cluster, kubelet, Path(folder))
-        kubelet.close()
+def world(own_api_server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Return a control plane for these tests alone, which restart it and count its requests, and a simulated node."""
+    kubelet = Kubelet(config.new_client_from_config(str(own_api_server.kubeconfig)))
+    yield World(own_api_server, kubelet, tmp_path_factory.mktemp("process"))
+    kubelet.close()
 
 
 def test_apps_run_and_then_nothing_is_written(world):
-    """Applications start running; after that neither time, the same manifest again, nor a new operator causes a write."""
+    """Applications start running; after that neither time, the same manifest again, nor a new operator causes a write.
+
+    The new one waits for the Lease meanwhile, alive and ready. It gets it when the other one is told to end, and gives it up.
+    """
     space = world.namespace("rest")
-    with world.operator("rest", space, RESYNC_SECONDS=1, RELIST_SECONDS=10) as operator:
+    settings = {"RESYNC_SECONDS": 1, "RELIST_SECONDS": 10, "LEASE_SECONDS": 600}
+    with world.operator("rest", space, **settings) as operator:
         world.apply(space, "one", "two", replicas=2)
         world.wait_ready(space, "one", "two")
         passes = operator.metric("millrace_operator_reconcile_seconds_count")
-        settled = wait_until(lambda: _unchanged(world, operator), "the last writes", 180)
+        settled = wait_until(lambda: _unchanged(world, operator), "the last writes", PATIENCE_S)
         world.apply(space, "one", "two", replicas=2)
         wait_until(
             lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 20,
             "twenty more passes",
-            180,
+            PATIENCE_S,
         )
         assert not _differing(settled, world.requests(), but={"streamsapps": 2})
         told = len(_writes(operator))
         wait_until(
-            lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 25, "more passes", 180
+            lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 25,
+            "more passes",
+            PATIENCE_S,
         )
         assert len(_writes(operator)) == told
-    with world.operator("rest", space, RESYNC_SECONDS=1) as operator:
-        wait_until(lambda: operator.metric("millrace_operator_reconcile_seconds_count") > 6, "passes", 180)
-        assert not _differing(settled, world.requests(), but={"streamsapps": 2})
-        assert _writes(operator) == []
+        assert (json.loads(operator.get("/healthz")), json.loads(operator.get("/readyz"))["ok"]) == (_WELL, True)
+        with world.operator("waiter", space, RESYNC_SECONDS=1) as waiter:
+            wait_until(lambda: json.loads(waiter.get("/readyz"))["ok"], "readiness", PATIENCE_S)
+            assert json.loads(waiter.get("/healthz")) == _WELL
+            assert (operator.metric("millrace_operator_leader"), waiter.metric("millrace_operator_leader")) == (
+                1.0,
+                0.0,
+            )
+            looks = 'millrace_operator_api_requests_total{code="200",resource="leases",verb="get"}'
+            wait_until(lambda: waiter.metric(looks) >= 1, "its look at the Lease", PATIENCE_S)
+            operator.signal(signal.SIGTERM)
+            assert operator.end() == 0
+            [lease] = world.get(space, "lease", "millrace-operator")
+            assert lease["spec"].get("holderIdentity") != "rest", "a clean end gives the Lease up"
+            waiter.wait_until_it_leads()
+            wait_until(lambda: waiter.metric("millrace_operator_reconcile_seconds_count") > 6, "passes", PATIENCE_S)
+            assert not _differing(settled, world.requests(), but={"streamsapps": 2})
+            assert _writes(waiter) == []
 
 
 def _unchanged(world: World, operator: OperatorProcess) -> dict[str, float] | None:
     """Return the counts of writes once four more passes leave them unchanged."""
     before, passes = world.requests(), operator.metric("millrace_operator_reconcile_seconds_count")
-    wait_until(lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 4, "passes", 180)
+    wait_until(lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 4, "passes", PATIENCE_S)
     return before if world.requests() == before else None
 
 
@@ -153,13 +196,13 @@ def test_broken_resource_does_not_block_others(world):
     good = [f"good-{number}" for number in range(50)]
     with world.operator("poison", space, SIMULATED_BUG_IN="broken") as operator:
         world.apply(space, *good[:25], "broken", *good[25:])
-        world.wait_ready(space, *good, timeout_s=400)
-        wait_until(lambda: world.condition(space, "broken", "Stalled"), "the fault to be told", 120)
+        world.wait_ready(space, *good)
+        wait_until(lambda: world.condition(space, "broken", "Stalled"), "the fault to be told", PATIENCE_S)
         stalled = world.condition(space, "broken", "Stalled")
         assert (stalled["status"], stalled["reason"]) == ("True", "OperatorError")
         assert "ZeroDivisionError: simulated bug" in stalled["message"]
         world.apply(space, good[3], replicas=2)
-        world.wait_ready(space, *good, timeout_s=240)
+        world.wait_ready(space, *good)
         failures = operator.metric('millrace_operator_reconcile_seconds_count{result="stalled"}')
         assert 1 <= failures < 30, "it is tried again, ever more seldom"
         assert json.loads(operator.get("/healthz"))["ok"]
@@ -168,6 +211,50 @@ def test_broken_resource_does_not_block_others(world):
 def _writes(operator: OperatorProcess) -> list[str]:
     """Return the writes that an operator has sent, except for its Lease."""
     return _WRITE_LINE.findall(operator.log)
+
+
+def test_only_the_holder_of_the_lease_writes(world):
+    """One that is killed, and one that stands still during an upgrade, are replaced by another, and write nothing more.
+
+    The audit log proves it: every write came from the last pod that had written the Lease, and was answered before another pod
+    wrote the Lease.
+    """
+    space, names = world.namespace("pair"), ("first", "second", "third")
+    credentials = {name: world.kubeconfig_of(name, space) for name in names}
+
+    def operator(name: str) -> OperatorProcess:
+        return world.operator(name, space, credentials[name], RESYNC_SECONDS=1, LEASE_SECONDS=15)
+
+    def writers() -> set[str]:
+        return {write.pod for write in writes_of(world.cluster, space, "default") if not write.of_lease}
+
+    def upgrade(version: int) -> None:
+        world.apply(space, "one", replicas=2, image=f"registry.example/app:{version}")
+
+    def wait_upgraded(version: int) -> None:
+        wait_until(lambda: world.images(space) == [f"registry.example/app:{version}"] * 2, "the upgrade", PATIENCE_S)
+        world.wait_ready(space, "one")
+
+    with operator("first") as first:
+        first.wait_until_it_leads()
+        with operator("second") as second:
+            upgrade(1)
+            wait_upgraded(1)
+            upgrade(2)
+            first.signal(signal.SIGKILL)
+            second.wait_until_it_leads()
+            wait_upgraded(2)
+            with operator("third") as third:
+                second.signal(signal.SIGSTOP)
+                upgrade(3)
+                third.wait_until_it_leads()
+                wait_until(lambda: "third" in writers(), "its first write", PATIENCE_S)
+                second.signal(signal.SIGCONT)
+                assert second.end() == 1
+                assert "the lease is lost" in second.log
+                wait_upgraded(3)
+    assert writers() == set(names)
+    assert strangers(writes_of(world.cluster, space, "default")) == []
 
 
 def test_watches_continue_after_an_api_server_restart(world):
@@ -183,23 +270,8 @@ def test_watches_continue_after_an_api_server_restart(world):
             world.cluster.restart_api_server()
         operator.signal(signal.SIGCONT)
         world.wait_ready(space, "one")
-        wait_until(lambda: world.get(space, "service", "one"), lambda: f"the Service. {operator.log[-3000:]}", 120)
+        wait_until(
+            lambda: world.get(space, "service", "one"), lambda: f"the Service. {operator.log[-3000:]}", PATIENCE_S
+        )
         world.apply(space, "one", "two", replicas=2)
         world.wait_ready(space, "one", "two")
-
-
-def test_probes_and_metrics_are_served(world):
-    """An operator that waits for the Lease is alive and ready; the metrics show that it is not the leader."""
-    space = world.namespace("probes")
-    with world.operator("holder", space, LEASE_SECONDS=60) as holder:
-        holder.wait_until_it_leads()
-        with world.operator("waiter", space) as waiter:
-            wait_until(lambda: json.loads(waiter.get("/readyz"))["ok"], "readiness", 180)
-            assert json.loads(waiter.get("/healthz")) == {"ok": True, "reasons": []}
-            assert (holder.metric("millrace_operator_leader"), waiter.metric("millrace_operator_leader")) == (1.0, 0.0)
-            looks = 'millrace_operator_api_requests_total{code="200",resource="leases",verb="get"}'
-            wait_until(lambda: waiter.metric(looks) >= 1, "its look at the Lease", 60)
-        holder.signal(signal.SIGTERM)
-        assert holder.end() == 0
-        lease = world.get(space, "lease", "millrace-operator")[0]
-        assert not lease["spec"].get("holderIdentity"), "a clean end gives the Lease up"

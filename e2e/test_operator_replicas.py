@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 
 from e2e.cluster import Cluster, reading
 from e2e.helm import Release
-from e2e.support.application import PATIENCE_S, Application
+from e2e.support.application import KUBECTL_PATIENCE, PATIENCE_S, Application
 from e2e.support.audit import strangers, writes_of
 from e2e.support.word_count import Words
 
@@ -59,7 +59,7 @@ class Replicas:
 
     def wait_ready(self) -> None:
         """Wait until all of them are ready."""
-        self.kubectl("rollout", "status", f"deployment/{self._release.name}", "--timeout=110s")
+        self.kubectl("rollout", "status", f"deployment/{self._release.name}", KUBECTL_PATIENCE)
 
     def get(self, pod: str, path: str) -> str:
         """Return a pod's response."""
@@ -111,7 +111,7 @@ def pair(cluster: Cluster, operator_values) -> Iterator[Callable[[str], Replicas
         release.uninstall()
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.thorough
 def test_only_one_of_two_replicas_writes(cluster, word_count, words: Words, stood_down, pair) -> None:
     """A leader that is killed, or frozen, during an upgrade is replaced by the other, and writes nothing more.
 
@@ -157,7 +157,6 @@ def test_only_one_of_two_replicas_writes(cluster, word_count, words: Words, stoo
             write.ended for write in writes if write.of_lease and write.pod == successor and write.begun > since
         )
         print(f"{successor} took over after {taken - since:.1f} s")  # noqa: T201 - shown by `-s`
-        assert taken - since < 60
 
 
 def begin_roll(app: Application, entrypoint: str) -> None:
@@ -179,7 +178,6 @@ def ended(pod: dict[str, Any]) -> int | None:
     return last["exitCode"] if last else None
 
 
-@pytest.mark.timeout(1800)
 @pytest.mark.thorough
 def test_operator_survives_an_api_server_outage(cluster, operator, word_count, words: Words) -> None:
     """Down for longer than the Lease, during an upgrade: the operator stays alive, does not write, and continues afterwards."""
@@ -199,7 +197,7 @@ def test_operator_survives_an_api_server_outage(cluster, operator, word_count, w
         )
         assert json.loads(fetched(address, "/healthz"))["ok"]
         cluster.restart_api_server()
-        app.wait_ready(300)
+        app.wait_ready()
     words.wait_exact()
     app.kubectl("delete", "service", app.name)
     app.wait("what a watch tells", lambda: app.object("service"))

@@ -18,7 +18,8 @@ from e2e.cluster.control_plane import WATCHED_NAMESPACE
 from e2e.manifests import render
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
-from e2e.test_children import POD_MONITOR_CRD
+from e2e.support.application import KUBECTL_PATIENCE, PATIENCE_S
+from e2e.test_install import application, assert_may_do_nothing_elsewhere, may, patch_is_refused
 from e2e.test_ownership import FOREIGN, SPEC
 from millrace_operator.cluster.kinds import CHILDREN, CLAIMS, CONFIG_MAPS, POD_MONITORS, PODS, ResourceKind
 from millrace_operator.cluster.requests import ApiError, Requests
@@ -53,16 +54,22 @@ NOT_SIMULATED: set[Right] = {
 
 
 @pytest.fixture(scope="module")
-def guarded(api_server: Cluster) -> Cluster:
-    """Return a control plane with the chart's objects, but no operator."""
+def guarded(own_api_server: Cluster) -> Cluster:
+    """Return a control plane of our own, since this operator serves all namespaces, with the chart's objects, but no operator."""
     for name in (WATCHED_NAMESPACE, SPACE):
-        api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    documents = yaml.safe_load_all(render({"replicas": 0}, namespace=WATCHED_NAMESPACE))
-    objects = [item for item in documents if item and "helm.sh/hook" not in item["metadata"].get("annotations", {})]
-    api_server.apply(POD_MONITOR_CRD, *objects)
-    api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
-    wait_until(lambda: is_refused(api_server, "create", config_map("probe")), "the policy to be enforced", 120)
-    return api_server
+        own_api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    own_api_server.apply(*rendered({"replicas": 0}, WATCHED_NAMESPACE))
+    own_api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", KUBECTL_PATIENCE)
+    wait_until(
+        lambda: is_refused(own_api_server, "create", config_map("probe")), "the policy to be enforced", PATIENCE_S
+    )
+    return own_api_server
+
+
+def rendered(values: dict[str, Any], namespace: str) -> list[dict[str, Any]]:
+    """Return the objects of a release in a namespace, without the pod of `helm test`."""
+    documents = yaml.safe_load_all(render(values, namespace=namespace))
+    return [item for item in documents if item and "helm.sh/hook" not in item["metadata"].get("annotations", {})]
 
 
 def config_map(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
@@ -130,7 +137,9 @@ def test_only_the_drain_annotation_of_a_pod_can_be_changed(guarded: Cluster) -> 
         metadata = {"name": name, "namespace": SPACE, "labels": labels, "annotations": {"a": "b"}}
         spec = {"automountServiceAccountToken": False, "containers": [{"name": "c", "image": "registry.example/a:1"}]}
         wait_until(
-            lambda: guarded.kubectl("get", "serviceaccount", "default", "-n", SPACE), "the namespace's account", 60
+            lambda: guarded.kubectl("get", "serviceaccount", "default", "-n", SPACE),
+            "the namespace's account",
+            PATIENCE_S,
         )
         guarded.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     pod = json.loads(guarded.kubectl("get", "pod", "ours", "-n", SPACE, "-o", "json"))
@@ -153,17 +162,64 @@ def test_only_the_drain_annotation_of_a_pod_can_be_changed(guarded: Cluster) -> 
     guarded.kubectl("delete", "pod", "theirs", "ours", "-n", SPACE, "--grace-period=0", "--force")
 
 
+def test_operator_for_one_namespace_may_change_nothing_elsewhere(guarded: Cluster) -> None:
+    """It has rights in that namespace; elsewhere it may read a StreamsApp by name, but a policy keeps it from changing one.
+
+    The permission to finish deletions in a namespace cannot be limited to some.
+    """
+    for name in ("team", "orders", "payments"):
+        guarded.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    guarded.apply(*rendered({"replicas": 0, "watchNamespaces": ["orders"], "crds": {"install": False}}, "team"))
+    guarded.apply(application("served", "orders"), application("foreign", "payments"))
+    account = "team:millrace-operator"
+    assert may(guarded, account, "patch", "statefulsets.apps", "-n", "orders")
+    assert may(guarded, account, "get", "secrets", "-n", "orders")
+    assert_may_do_nothing_elsewhere(guarded, account)
+    wait_until(
+        lambda: patch_is_refused(guarded, account, "foreign", "payments"), "the policy to be enforced", PATIENCE_S
+    )
+    assert not patch_is_refused(guarded, account, "served", "orders")
+    guarded.kubectl("delete", "streamsapp", "served", "-n", "orders")
+    guarded.kubectl("delete", "streamsapp", "foreign", "-n", "payments")
+
+
+def test_users_rights_come_with_the_clusters_roles(guarded: Cluster) -> None:
+    """Those who may view or edit a namespace may view or edit its StreamsApps, but not their status."""
+    for role in ("view", "edit"):
+        guarded.kubectl("create", "serviceaccount", role, "-n", SPACE)
+        bound = (f"--clusterrole={role}", f"--serviceaccount={SPACE}:{role}")
+        guarded.kubectl("create", "rolebinding", role, "-n", SPACE, *bound)
+    resource = "streamsapps.streams.millrace.dev"
+    for account, *what in (
+        ("view", "list", resource),
+        ("edit", "create", resource),
+        ("edit", "patch", resource, "--subresource=scale"),
+    ):
+        wait_until(
+            lambda account=account, what=what: may(guarded, f"{SPACE}:{account}", *what, "-n", SPACE),
+            f"the roles to be aggregated: {account} {what}",
+            PATIENCE_S,
+        )
+    assert not may(guarded, f"{SPACE}:view", "create", resource, "-n", SPACE)
+    assert not may(guarded, f"{SPACE}:edit", "patch", resource, "--subresource=status", "-n", SPACE)
+
+
 @pytest.fixture
 def kubelet(guarded: Cluster) -> Iterator[Kubelet]:
     """Return a simulated node."""
-    kubelet = Kubelet(config.new_client_from_config(str(guarded.kubeconfig)))
+    kubelet = Kubelet(config.new_client_from_config(str(guarded.kubeconfig)), SPACE)
     yield kubelet
     kubelet.close()
 
 
 def test_operator_has_exactly_the_permissions_it_uses(guarded: Cluster, kubelet: Kubelet, tmp_path: Path) -> None:
     """In an application's whole life nothing is refused to the operator, and each of its permissions is used."""
-    settings = {"POD_NAMESPACE": WATCHED_NAMESPACE, "LEASE_NAME": "millrace-operator", "RELIST_SECONDS": 10}
+    settings = {
+        "POD_NAMESPACE": WATCHED_NAMESPACE,
+        "LEASE_NAME": "millrace-operator",
+        "RESYNC_SECONDS": 1,
+        "RELIST_SECONDS": 10,
+    }
     with OperatorProcess(own_kubeconfig(guarded, tmp_path), tmp_path / "operator.log", **settings) as operator:
         operator.wait_until_it_leads()
         live_through(guarded, kubelet)
@@ -196,7 +252,7 @@ def live_through(cluster: Cluster, kubelet: Kubelet) -> None:
     def apply(**spec: Any) -> None:
         app = manifest(name, deletionPolicy="Purge", **spec)
         cluster.apply({**app, "metadata": {"name": name, "namespace": SPACE}})
-        wait_until(lambda: is_settled(cluster, name, spec["replicas"]), f"{name} with {spec}", 240)
+        wait_until(lambda: is_settled(cluster, name, spec["replicas"]), f"{name} with {spec}", PATIENCE_S)
 
     apply(replicas=2, observability=monitored("30s"))
     apply(replicas=1, observability=monitored("10s"), networkPolicy={"ingressFrom": []})
@@ -208,10 +264,12 @@ def live_through(cluster: Cluster, kubelet: Kubelet) -> None:
     }
     for kind, change in tampered.items():
         cluster.kubectl("patch", kind, name, "-n", SPACE, "--type=merge", f"--patch={json.dumps(change)}")
-        wait_until(lambda of=kind, change=change: not has(cluster, of, name, change), f"{kind} to be put right", 120)
+        wait_until(
+            lambda of=kind, change=change: not has(cluster, of, name, change), f"{kind} to be put right", PATIENCE_S
+        )
     off = {"enabled": False}
     apply(replicas=1, image="registry.example/app:2", networkPolicy=off, podDisruptionBudget=off)
-    cluster.kubectl("delete", "streamsapp", name, "-n", SPACE, "--timeout=200s", timeout_s=220)
+    cluster.kubectl("delete", "streamsapp", name, "-n", SPACE, KUBECTL_PATIENCE)
     orphan(cluster, kubelet, "two")
     meet_objects_of_others(cluster)
 
@@ -222,8 +280,10 @@ def orphan(cluster: Cluster, kubelet: Kubelet, name: str) -> None:
     selector = f"--selector=streams.millrace.dev/app={name}"
     with kubelet.silent():
         cluster.apply({**app, "metadata": {"name": name, "namespace": SPACE}})
-        wait_until(lambda: cluster.kubectl("get", "jobs", "-n", SPACE, selector, "-o", "name"), "its plan Job", 120)
-        cluster.kubectl("delete", "streamsapp", name, "-n", SPACE, "--timeout=200s", timeout_s=220)
+        wait_until(
+            lambda: cluster.kubectl("get", "jobs", "-n", SPACE, selector, "-o", "name"), "its plan Job", PATIENCE_S
+        )
+        cluster.kubectl("delete", "streamsapp", name, "-n", SPACE, KUBECTL_PATIENCE)
         kinds = "jobs,configmaps,services,serviceaccounts,poddisruptionbudgets,networkpolicies,podmonitors"
         assert "job.batch" in cluster.kubectl("get", kinds, "-n", SPACE, selector, "-o", "name")
         cluster.kubectl("delete", kinds, "-n", SPACE, selector)
@@ -239,8 +299,8 @@ def meet_objects_of_others(cluster: Cluster) -> None:
     cluster.apply(*theirs)
     for app in FOREIGN:
         cluster.apply({**manifest(app, **SPEC), "metadata": {"name": app, "namespace": SPACE}})
-    wait_until(lambda: rights_used(audited(cluster)) >= GET_CHILDREN, "all kinds to be read", 240)
-    cluster.kubectl("delete", "streamsapp", *FOREIGN, "-n", SPACE, "--timeout=200s", timeout_s=220)
+    wait_until(lambda: rights_used(audited(cluster)) >= GET_CHILDREN, "all kinds to be read", PATIENCE_S)
+    cluster.kubectl("delete", "streamsapp", *FOREIGN, "-n", SPACE, KUBECTL_PATIENCE)
     for obj in theirs:
         cluster.kubectl("delete", obj["kind"], obj["metadata"]["name"], "-n", SPACE)
 

@@ -18,7 +18,7 @@ from e2e.support.application import Application
 from e2e.support.audit import writes_of
 from e2e.support.word_count import Words
 
-pytestmark = [pytest.mark.disturbs, pytest.mark.thorough, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.disturbs, pytest.mark.thorough]
 
 BEFORE = "f3af01e"
 """The version to upgrade from: the last one whose pods do not say which template they were built from."""
@@ -113,7 +113,7 @@ def test_upgraded_operator_rolls_pods_once_and_then_rests(
         kafka={"config": {"producer.transaction.timeout.ms": 120_000}},
     )
     app.apply()
-    app.wait_ready(400)
+    app.wait_ready()
     app.wait("stable", lambda: (state := app.status()).get("stableRevision") == state["currentRevision"])
     words.write(times=20)
     words.wait_exact()

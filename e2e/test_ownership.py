@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 from e2e.cluster import Cluster
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
-from e2e.test_children import POD_MONITOR_CRD
+from e2e.support.application import KUBECTL_PATIENCE, PATIENCE_S
 from e2e.test_operator_process import World
 from millrace.manifest import StreamsAppSpec
 from millrace_operator.children import naming
@@ -28,8 +28,6 @@ from millrace_operator.cluster.kinds import APPS, CHILDREN, CONFIG_MAPS, POD_MON
 from millrace_operator.cluster.requests import Requests
 from millrace_operator.model import Apply, Key
 from millrace_operator.reconcile.revisions import revision_of
-
-pytestmark = pytest.mark.timeout(1200)
 
 SPEC: dict[str, Any] = {
     "replicas": 2,
@@ -122,16 +120,11 @@ def _count(*_: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory) -> Iterator[Place]:
-    """Start a control plane with the CRDs, including PodMonitor's, and a simulated node."""
-    folder = tmp_path_factory.mktemp("ownership")
-    with Cluster.start(folder / "c", with_node=False) as cluster:
-        cluster.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
-        cluster.apply(POD_MONITOR_CRD)
-        cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
-        kubelet = Kubelet(config.new_client_from_config(str(cluster.kubeconfig)))
-        yield Place(cluster, kubelet, folder)
-        kubelet.close()
+def world(api_server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Return a control plane with a simulated node."""
+    kubelet = Kubelet(config.new_client_from_config(str(api_server.kubeconfig)))
+    yield Place(api_server, kubelet, tmp_path_factory.mktemp("ownership"))
+    kubelet.close()
 
 
 def get(world: Place, space: str, kind: str, name: str) -> dict[str, Any] | None:
@@ -157,7 +150,7 @@ def is_settled(obj: dict[str, Any] | None) -> bool:
 
 def gone(world: Place, space: str, kind: str, *objects: str) -> None:
     """Wait until objects are gone: all of the kind if none is named."""
-    wait_until(lambda: not world.get(space, kind, *objects), f"{kind} {objects} to be gone", 180)
+    wait_until(lambda: not world.get(space, kind, *objects), f"{kind} {objects} to be gone", PATIENCE_S)
 
 
 @pytest.mark.thorough
@@ -173,7 +166,7 @@ def test_foreign_objects_are_left_alone(world):
         return get(world, space, theirs[app][1], theirs[app][2])
 
     for app in theirs:
-        wait_until(lambda app=app: is_settled(seen(app)), f"the controllers of {app}", 120)
+        wait_until(lambda app=app: is_settled(seen(app)), f"the controllers of {app}", PATIENCE_S)
     before = {app: seen(app) for app in theirs}
     with world.operator("foreign", space, RESYNC_SECONDS=1) as operator:
         tail = lambda: operator.log[-3000:]  # noqa: E731 - read when the wait fails
@@ -182,23 +175,25 @@ def test_foreign_objects_are_left_alone(world):
             told = wait_until(
                 lambda app=app: (c := stalled(world, space, app)).get("status") == "True" and c,
                 lambda app=app: f"{app} to be told. {tail()}",
-                180,
+                PATIENCE_S,
             )
             assert told["reason"] == "NameTaken", app
             assert f"{kind} {name} exists and does not belong to this StreamsApp" in told["message"], app
-        wait_until(lambda: world.ready(space) == SUPPORTING, lambda: f"apps that run without it. {tail()}", 180)
+        wait_until(lambda: world.ready(space) == SUPPORTING, lambda: f"apps that run without it. {tail()}", PATIENCE_S)
         assert {app: seen(app) for app in theirs} == before
         world.cluster.kubectl("delete", "streamsapps", "--all", "-n", space, "--wait=false")
         gone(world, space, "streamsapps")
         assert {app: seen(app) for app in theirs} == before
         world.apply(space, *theirs, **SPEC)
         for app in theirs:
-            wait_until(lambda app=app: stalled(world, space, app).get("status") == "True", f"{app} to be told", 180)
+            wait_until(
+                lambda app=app: stalled(world, space, app).get("status") == "True", f"{app} to be told", PATIENCE_S
+            )
         for _, kind, name, _ in theirs.values():
             world.cluster.kubectl("delete", kind, name, "-n", space)
         world.wait_ready(space, *theirs)
         for app in theirs:
-            wait_until(lambda app=app: stalled(world, space, app)["status"] == "False", f"{app} to go on", 120)
+            wait_until(lambda app=app: stalled(world, space, app)["status"] == "False", f"{app} to go on", PATIENCE_S)
 
 
 class _Hands:
@@ -300,10 +295,10 @@ def test_children_of_an_older_operator_are_marked_and_nothing_rolls(world, runni
         uids = {item["metadata"]["labels"].get(APP_UID_LABEL) for item in world.children(space)}
         return uids == {orders["metadata"]["uid"]} and owners(world, space) == ["StreamsApp"]
 
-    wait_until(marked, "the marks", 120)
+    wait_until(marked, "the marks", PATIENCE_S)
     for policy, kept in (("Orphan", []), ("Retain", ["StreamsApp"])):
         world.apply(space, "orders", **SPEC, deletionPolicy=policy)
-        wait_until(lambda kept=kept: owners(world, space) == kept, f"the reference under {policy}", 120)
+        wait_until(lambda kept=kept: owners(world, space) == kept, f"the reference under {policy}", PATIENCE_S)
     world.wait_ready(space, "orders")
     assert pods(world, space) == before
     assert _generation(world, space) == generation
@@ -320,9 +315,9 @@ def _generation(world: Place, space: str) -> int:
 def test_retain_ends_pods_and_keeps_state_however_the_app_is_deleted(world, running, cascade):
     """Kubectl's cascade concerns garbage collection; the deletion policy is carried out in any case."""
     space, _ = running
-    world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, f"--cascade={cascade}", "--timeout=110s")
+    world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, f"--cascade={cascade}", KUBECTL_PATIENCE)
     gone(world, space, "statefulsets")
-    wait_until(lambda: not pods(world, space), "the pods to be gone", 120)
+    wait_until(lambda: not pods(world, space), "the pods to be gone", PATIENCE_S)
     assert len(world.get(space, "persistentvolumeclaims")) == 2
     retained = {naming.plan_config_map("orders", revision("orders")), naming.retained_config_map("orders")}
     assert {item["metadata"]["name"] for item in world.children(space)} == retained
@@ -336,8 +331,8 @@ def test_orphan_leaves_pods_running_however_the_app_is_deleted(world, running, c
     space, _ = running
     before = pods(world, space)
     world.apply(space, "orders", **SPEC, deletionPolicy="Orphan")
-    wait_until(lambda: owners(world, space) == [], "the reference to be gone", 120)
-    world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, f"--cascade={cascade}", "--timeout=110s")
+    wait_until(lambda: owners(world, space) == [], "the reference to be gone", PATIENCE_S)
+    world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, f"--cascade={cascade}", KUBECTL_PATIENCE)
     world.apply(space, "orders", **SPEC)
     world.wait_ready(space, "orders")
     assert pods(world, space) == before
@@ -350,12 +345,12 @@ def test_ids_of_adopted_pods_are_retained(world, running):
     space, _ = running
     uids = [world.get(space, "streamsapps", "orders")[0]["metadata"]["uid"]]
     world.apply(space, "orders", **SPEC, deletionPolicy="Orphan")
-    wait_until(lambda: owners(world, space) == [], "the reference to be gone", 120)
-    world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, "--timeout=110s")
+    wait_until(lambda: owners(world, space) == [], "the reference to be gone", PATIENCE_S)
+    world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, KUBECTL_PATIENCE)
     world.apply(space, "orders", **SPEC)
     world.wait_ready(space, "orders")
     uids += [world.get(space, "streamsapps", "orders")[0]["metadata"]["uid"]]
-    world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, "--timeout=110s")
+    world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, KUBECTL_PATIENCE)
     (record,) = world.get(space, "configmaps", naming.retained_config_map("orders"))
     assert json.loads(record["data"][RETAINED_KEY])["memberUids"] == [uid.partition("-")[0] for uid in uids]
 
@@ -370,13 +365,13 @@ def test_removing_the_finalizer_by_force_ends_pods_and_leaves_the_rest(world, ru
     nobody = '{"metadata":{"finalizers":null}}'
     world.cluster.kubectl("patch", "streamsapp", "orders", "-n", space, "--type=merge", "-p", nobody)
     gone(world, space, "statefulsets")
-    wait_until(lambda: not pods(world, space), "the pods to be gone", 120)
+    wait_until(lambda: not pods(world, space), "the pods to be gone", PATIENCE_S)
     assert len(world.get(space, "persistentvolumeclaims")) == 2
     assert world.get(space, "service", "orders")
     with world.operator(f"{space}-2", space, RESYNC_SECONDS=1):
         world.apply(space, "orders", **SPEC)
         told = lambda: stalled(world, space, "orders")  # noqa: E731 - read twice
-        wait_until(lambda: told().get("reason") == "NameTaken", "what is in the way", 180)
+        wait_until(lambda: told().get("reason") == "NameTaken", "what is in the way", PATIENCE_S)
 
         def as_told() -> bool:
             commands = {line.partition("hand over all of them: ")[2] for line in told()["message"].splitlines()}
@@ -384,5 +379,5 @@ def test_removing_the_finalizer_by_force_ends_pods_and_leaves_the_rest(world, ru
                 world.cluster.kubectl(*command.split()[1:], "-n", space)
             return told()["status"] == "False"
 
-        wait_until(as_told, "it to go on", 180)
+        wait_until(as_told, "it to go on", PATIENCE_S)
         world.wait_ready(space, "orders")

@@ -12,7 +12,7 @@ from tests.waiting import wait_until
 from e2e.cluster import Cluster
 from e2e.helm import Release
 from e2e.images.catalogue import Images
-from e2e.support.application import Application
+from e2e.support.application import KUBECTL_PATIENCE, PATIENCE_S, Application
 from e2e.support.word_count import Words
 
 PORT = 8080
@@ -60,7 +60,7 @@ class Pod:
     def wait(self, address: str, port: int = PORT, *, reached: bool) -> None:
         """Wait until it can, or can no longer, connect: a policy takes effect soon after it is created."""
         what = f"{self.name} {'' if reached else 'not '}to reach {address}:{port}"
-        wait_until(lambda: self.reaches(address, port) is reached, what, 120)
+        wait_until(lambda: self.reaches(address, port) is reached, what, PATIENCE_S)
 
 
 @pytest.fixture
@@ -87,13 +87,14 @@ def visitor(cluster: Cluster, images: Images) -> Callable[..., Pod]:
                 },
             }
         )
-        wait = ("wait", f"pod/{name}", "-n", namespace, "--for=condition=Ready", "--timeout=180s")
+        wait = ("wait", f"pod/{name}", "-n", namespace, "--for=condition=Ready", KUBECTL_PATIENCE)
         cluster.kubectl(*wait, timeout_s=200)
         return Pod(cluster, namespace, name)
 
     return start
 
 
+@pytest.mark.thorough
 def test_only_allowed_peers_reach_the_pods(
     word_count, words: Words, operator: Release, cluster: Cluster, visitor, namespaces
 ) -> None:

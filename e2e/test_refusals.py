@@ -6,8 +6,7 @@ only what depends on the refused object.
 
 import json
 import subprocess
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.waiting import wait_until
 from e2e.cluster import Cluster, ClusterError, tools
 from e2e.operator_process import OperatorProcess
 from e2e.simulation import Kubelet, manifest
+from e2e.support.application import PATIENCE_S
 from millrace_operator.children.naming import DRAIN_ANNOTATION
 
 BUDGET: dict[str, Any] = {
@@ -39,20 +39,20 @@ _BINDING = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "Validating
 class World:
     """A control plane with a simulated node, and one application."""
 
-    def __init__(self, cluster: Cluster, folder: Path, namespace: str) -> None:
+    def __init__(self, cluster: Cluster, kubelet: Kubelet, folder: Path, namespace: str) -> None:
         self.cluster = cluster
         self.folder = folder
         self.namespace = namespace
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        kubelet.add(namespace)
 
     def operator(self) -> OperatorProcess:
         """Start an operator that serves the namespace."""
-        settings = {"NAMESPACES": self.namespace, "POD_NAMESPACE": self.namespace, "RESYNC_SECONDS": 2}
-        return OperatorProcess(self.cluster.kubeconfig, self.folder / f"{self.namespace}.log", **settings)
+        return operator_for(self.cluster, self.folder, self.namespace)
 
     def apply(self, **spec: Any) -> None:
         """Apply the application."""
-        app = manifest("orders", **spec)
+        app = manifest("orders", applicationId=self.namespace, **spec)
         self.cluster.apply({**app, "metadata": {**app["metadata"], "namespace": self.namespace}})
 
     def objects(self, kind: str, *names: str) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ class World:
 
     def wait(self, what: str, holds: Any, operator: OperatorProcess) -> None:
         """Wait until a condition holds; if it never does, show the application and the operator's log."""
-        wait_until(holds, lambda: f"{what}. {json.dumps(self.app())}\n{operator.log[-3000:]}", 300)
+        wait_until(holds, lambda: f"{what}. {json.dumps(self.app())}\n{operator.log[-3000:]}", PATIENCE_S)
 
     def forbid(self, group: str, resource: str, tried: dict[str, Any] | None, *, allowed: str = "false") -> str:
         """Let an admission policy refuse writes of a kind in the namespace, and return its name once it is effective.
@@ -97,7 +97,7 @@ class World:
         bound = {"policyName": name, "validationActions": ["Deny"], "matchResources": here}
         self.cluster.apply({**_BINDING, "metadata": {"name": name}, "spec": bound})
         if tried is not None:
-            wait_until(lambda: self._is_refused(tried), "the policy to be in force", 180)
+            wait_until(lambda: self._is_refused(tried), "the policy to be in force", PATIENCE_S)
         return name
 
     def allow(self, policy: str) -> None:
@@ -115,17 +115,30 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[tuple[Cluster, Path]]:
-    """Start a control plane with the CRDs and a simulated node."""
-    with (
-        tempfile.TemporaryDirectory(prefix="refusals-") as folder,
-        Cluster.start(Path(folder) / "c", with_node=False) as cluster,
-    ):
-        cluster.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
-        cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
-        kubelet = Kubelet(config.new_client_from_config(str(cluster.kubeconfig)))
-        yield cluster, Path(folder)
-        kubelet.close()
+def world_in(api_server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], World]]:
+    """Create worlds in namespaces of a control plane with a simulated node: `world_in("budget")`."""
+    kubelet = Kubelet(config.new_client_from_config(str(api_server.kubeconfig)))
+    folder = tmp_path_factory.mktemp("refusals")
+    yield lambda namespace: World(api_server, kubelet, folder, namespace)
+    kubelet.close()
+
+
+Served = tuple[OperatorProcess, Mapping[str, World]]
+
+
+def operator_for(cluster: Cluster, folder: Path, *namespaces: str) -> OperatorProcess:
+    """Start an operator that serves some namespaces, and has its Lease in the first of them."""
+    settings = {"NAMESPACES": ",".join(namespaces), "POD_NAMESPACE": namespaces[0], "RESYNC_SECONDS": 2}
+    return OperatorProcess(cluster.kubeconfig, folder / f"{namespaces[0]}.log", **settings)
+
+
+@pytest.fixture(scope="module")
+def served(world_in: Callable[[str], World]) -> Iterator[Served]:
+    """Return an operator and the worlds that it serves, one for each test."""
+    worlds = {name: world_in(name) for name in ("budget", "undrained", "quota")}
+    first = worlds["budget"]
+    with operator_for(first.cluster, first.folder, *worlds) as operator:
+        yield operator, worlds
 
 
 def flux_says(resource: dict[str, Any]) -> str:
@@ -135,88 +148,86 @@ def flux_says(resource: dict[str, Any]) -> str:
     return str(json.loads(answer.stdout)[0]["status"])
 
 
-def test_unseen_resource_is_in_progress(cluster):
+def test_unseen_resource_is_in_progress(world_in: Callable[[str], World]) -> None:
     """Without an operator a new StreamsApp is in progress, not current, so tools keep waiting."""
-    world = World(*cluster, "unseen")
+    world = world_in("unseen")
     world.apply()
     assert world.app()["status"] == {"observedGeneration": -1}
     assert flux_says(world.app()) == "InProgress"
 
 
 @pytest.mark.thorough
-def test_refused_budget_blocks_neither_rolls_nor_scaling(cluster):
+def test_refused_budget_blocks_neither_rolls_nor_scaling(served: Served) -> None:
     """An admission policy that refuses PodDisruptionBudgets is named; pods start, roll and scale without a budget."""
-    world = World(*cluster, "budget")
+    operator, world = served[0], served[1]["budget"]
     policy = world.forbid("policy", "poddisruptionbudgets", BUDGET)
     told = {"Ready": "True", "Reconciling": "False", "Stalled": "True"}
-    with world.operator() as operator:
-        world.apply(replicas=2)
-        world.wait("two pods", lambda: world.conditions() == told, operator)
-        assert "PodDisruptionBudget" in world.message()
-        assert "poddisruptionbudgets are not for you" in world.message()
-        world.apply(replicas=3, image="registry.example/app:2")
+    world.apply(replicas=2)
+    world.wait("two pods", lambda: world.conditions() == told, operator)
+    assert "PodDisruptionBudget" in world.message()
+    assert "poddisruptionbudgets are not for you" in world.message()
+    world.apply(replicas=3, image="registry.example/app:2")
 
-        def is_rolled() -> bool:
-            pods = world.objects("pods", "-lapp.kubernetes.io/component=runtime")
-            images = [pod["spec"]["containers"][0]["image"] for pod in pods]
-            return images == ["registry.example/app:2"] * 3 and world.conditions() == told
+    def is_rolled() -> bool:
+        pods = world.objects("pods", "-lapp.kubernetes.io/component=runtime")
+        images = [pod["spec"]["containers"][0]["image"] for pod in pods]
+        return images == ["registry.example/app:2"] * 3 and world.conditions() == told
 
-        world.wait("three pods of the new image", is_rolled, operator)
-        app = world.app()
-        assert app["status"]["observedGeneration"] == app["metadata"]["generation"]
-        assert flux_says(app) == "Failed"
-        world.allow(policy)
-        world.wait("all to be well", lambda: world.app()["status"]["lifecycleState"] == "Running", operator)
-        assert len(world.objects("poddisruptionbudgets")) == 1
-        world.wait("Flux to see it", lambda: flux_says(world.app()) == "Current", operator)
+    world.wait("three pods of the new image", is_rolled, operator)
+    app = world.app()
+    assert app["status"]["observedGeneration"] == app["metadata"]["generation"]
+    assert flux_says(app) == "Failed"
+    world.allow(policy)
+    world.wait("all to be well", lambda: world.app()["status"]["lifecycleState"] == "Running", operator)
+    assert len(world.objects("poddisruptionbudgets")) == 1
+    world.wait("Flux to see it", lambda: flux_says(world.app()) == "Current", operator)
 
 
-def test_refused_drain_annotation_does_not_stop_scale_in(cluster):
+def test_refused_drain_annotation_does_not_stop_scale_in(served: Served) -> None:
     """Pods that cannot be annotated are removed after their grace period without draining, and the status says why."""
-    world = World(*cluster, "undrained")
+    operator, world = served[0], served[1]["undrained"]
     allowed = f"!has(object.metadata.annotations) || !('{DRAIN_ANNOTATION}' in object.metadata.annotations)"
     world.forbid("", "pods", POD_THAT_DRAINS, allowed=allowed)
-    with world.operator() as operator:
-        world.apply(replicas=2, drain={"terminationGracePeriodSeconds": 5})
-        world.wait("two pods", lambda: world.conditions().get("Ready") == "True", operator)
-        world.apply(replicas=1, drain={"terminationGracePeriodSeconds": 5})
-        world.wait("one pod", lambda: world.app()["status"].get("replicas") == 1, operator)
-        told = [item for item in world.objects("events") if item["reason"] == "RefusedByApiServer"]
-        assert "Annotate Pod orders-1 so that it drains" in told[0]["message"]
-        assert "pods are not for you" in told[0]["message"]
-        world.wait("all to be well", lambda: world.app()["status"]["lifecycleState"] == "Running", operator)
-        assert world.conditions() == {"Ready": "True", "Reconciling": "False", "Stalled": "False"}
+    world.apply(replicas=2, drain={"terminationGracePeriodSeconds": 5})
+    world.wait("two pods", lambda: world.conditions().get("Ready") == "True", operator)
+    world.apply(replicas=1, drain={"terminationGracePeriodSeconds": 5})
+    world.wait("one pod", lambda: world.app()["status"].get("replicas") == 1, operator)
+    told = [item for item in world.objects("events") if item["reason"] == "RefusedByApiServer"]
+    assert "Annotate Pod orders-1 so that it drains" in told[0]["message"]
+    assert "pods are not for you" in told[0]["message"]
+    world.wait("all to be well", lambda: world.app()["status"]["lifecycleState"] == "Running", operator)
+    assert world.conditions() == {"Ready": "True", "Reconciling": "False", "Stalled": "False"}
 
 
-def test_exceeded_quota_is_reported_as_failure(cluster):
+def test_exceeded_quota_is_reported_as_failure(served: Served) -> None:
     """A quota forbids the StatefulSet: this generation's status says so, tools see a failure, metrics name the app."""
-    world = World(*cluster, "quota")
+    operator, world = served[0], served[1]["quota"]
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none", "namespace": world.namespace}}
     world.cluster.apply({**quota, "spec": {"hard": {"count/statefulsets.apps": "0"}}})
-    wait_until(lambda: world.objects("resourcequota", "none")[0].get("status", {}).get("hard"), "the quota", 180)
-    with world.operator() as operator:
-        world.apply()
-        world.wait("the refusal to be told", lambda: "exceeded quota" in world.message(), operator)
-        app = world.app()
-        assert app["status"]["observedGeneration"] == app["metadata"]["generation"]
-        assert app["status"]["lifecycleState"] == "Blocked"
-        assert world.conditions() == {"Ready": "False", "Reconciling": "False", "Stalled": "True"}
-        assert flux_says(app) == "Failed"
-        assert "StatefulSet" in world.message()
-        sample = (
-            'millrace_app_condition{name="orders",namespace="quota",reason="RefusedByApiServer",status="True",'
-            'type="Stalled"}'
-        )
-        assert operator.metric(sample) == 1
-        world.cluster.kubectl("delete", "resourcequota", "none", "-n", world.namespace)
-        world.apply(replicas=2)
-        world.wait("two pods", lambda: world.conditions().get("Ready") == "True", operator)
-        assert operator.metric(sample) == 0
+    wait_until(lambda: world.objects("resourcequota", "none")[0].get("status", {}).get("hard"), "the quota", PATIENCE_S)
+    world.apply()
+    world.wait("the refusal to be told", lambda: "exceeded quota" in world.message(), operator)
+    app = world.app()
+    assert app["status"]["observedGeneration"] == app["metadata"]["generation"]
+    assert app["status"]["lifecycleState"] == "Blocked"
+    assert world.conditions() == {"Ready": "False", "Reconciling": "False", "Stalled": "True"}
+    assert flux_says(app) == "Failed"
+    assert "StatefulSet" in world.message()
+    sample = (
+        'millrace_app_condition{name="orders",namespace="quota",reason="RefusedByApiServer",status="True",'
+        'type="Stalled"}'
+    )
+    assert operator.metric(sample) == 1
+    world.cluster.kubectl("delete", "resourcequota", "none", "-n", world.namespace)
+    world.apply(replicas=2)
+    world.wait("two pods", lambda: world.conditions().get("Ready") == "True", operator)
+    assert operator.metric(sample) == 0
 
 
-def test_refused_status_is_logged_and_counted(cluster):
+@pytest.mark.thorough
+def test_refused_status_is_logged_and_counted(world_in: Callable[[str], World]) -> None:
     """If a status cannot be written, it cannot report that itself."""
-    world = World(*cluster, "unwritten")
+    world = world_in("unwritten")
     world.forbid("streams.millrace.dev", "streamsapps/status", None)
     world.apply()
     app = world.app()
@@ -240,7 +251,7 @@ def test_refused_status_is_logged_and_counted(cluster):
             return "not for you" in str(error)
         return False
 
-    wait_until(is_refused, "the policy to be in force", 180)
+    wait_until(is_refused, "the policy to be in force", PATIENCE_S)
     with world.operator() as operator:
         world.wait("the log", lambda: "the status could not be written" in operator.log, operator)
         assert "streamsapps/status are not for you" in operator.log

@@ -20,8 +20,6 @@ from e2e.support.secured_kafka import SESSION_S, SecuredKafka, secured_kafka
 from e2e.support.word_count import Words
 
 LOGIN = "login"
-HEALING_S = 240.0
-"""How long it may take until the operator has checked a Secret and the brokers again, and pods have started."""
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +175,7 @@ def page(cluster: Cluster, namespace: str, pod: str, path: str) -> str:
     return cluster.kubectl("get", "--raw", f"/api/v1/namespaces/{namespace}/pods/{pod}:8080/proxy{path}")
 
 
+@pytest.mark.thorough
 def test_problem_with_a_secret_is_reported_until_fixed(word_count, secured, words, user) -> None:
     """If it is missing, incomplete or has a wrong password, the condition says which Secret and what; fixed, it recovers."""
     name, password = user
@@ -190,7 +189,7 @@ def test_problem_with_a_secret_is_reported_until_fixed(word_count, secured, word
     give(app, LOGIN, username=name, password="canary-wrong")
     told_of(app, "AuthenticationFailed", LOGIN)
     give(app, LOGIN, username=name, password=password)
-    app.wait_ready(HEALING_S)
+    app.wait_ready()
     words.write()
     words.wait_exact()
     events = " ".join(event["message"] for event in app.events())
@@ -205,7 +204,7 @@ def told_of(app: Application, reason: str, *words: str) -> None:
         condition = app.condition("BrokersReachable")
         return condition.get("reason") == reason and all(word in condition["message"] for word in words)
 
-    app.wait(f"BrokersReachable {reason} with {words}", holds, HEALING_S)
+    app.wait(f"BrokersReachable {reason} with {words}", holds)
 
 
 @pytest.mark.thorough
@@ -225,7 +224,7 @@ def test_brokers_and_application_authenticate_with_certificates(word_count, secu
     told_of(app, "AuthenticationFailed", "certificate is not trusted")
     assert app.pods() == []
     give(app, "trusted", ca_crt=secured.authority)
-    app.wait_ready(HEALING_S)
+    app.wait_ready()
     words.write()
     words.wait_exact()
     before = {pod["metadata"]["uid"] for pod in app.pods()}
@@ -234,9 +233,8 @@ def test_brokers_and_application_authenticate_with_certificates(word_count, secu
     app.wait(
         "the pod to be restarted",
         lambda: app.pods() and not before & {pod["metadata"]["uid"] for pod in app.pods()},
-        HEALING_S,
     )
-    app.wait_ready(HEALING_S)
+    app.wait_ready()
     words.write()
     words.wait_exact()
     assert "RollingOut" in {event["reason"] for event in app.events()}

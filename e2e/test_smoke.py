@@ -9,6 +9,8 @@ import yaml
 from confluent_kafka import Consumer, Producer
 from tests.waiting import wait_until
 
+from e2e.support.application import KUBECTL_PATIENCE, PATIENCE_S
+
 _LINES = ["to be or not to be", "that is the question", "to sleep to dream"]
 _COUNTS = {"to": 4, "be": 2, "or": 1, "not": 1, "that": 1, "is": 1, "the": 1, "question": 1, "sleep": 1, "dream": 1}
 
@@ -106,7 +108,7 @@ def _final_counts(kafka, topic):
         return counts == _COUNTS
 
     try:
-        wait_until(look, lambda: f"the counts. {json.dumps(counts)}", 120, poll_s=0)
+        wait_until(look, lambda: f"the counts. {json.dumps(counts)}", PATIENCE_S, poll_s=0)
     finally:
         consumer.close()
 
@@ -117,16 +119,16 @@ def test_word_count_runs_in_a_pod(cluster, images, kafka, namespaces, topics):
     cluster.apply(*_objects("wordcount", _manifest("wordcount", namespace, images.apps, kafka, topics)))
     _produce(kafka, topics["input"])
 
-    cluster.kubectl("rollout", "status", "statefulset/wordcount", "-n", namespace, "--timeout=240s", timeout_s=270)
+    cluster.kubectl("rollout", "status", "statefulset/wordcount", "-n", namespace, KUBECTL_PATIENCE)
     _final_counts(kafka, topics["output"])
 
     cluster.kubectl("scale", "statefulset/wordcount", "-n", namespace, "--replicas=0")
     log = cluster.kubectl("logs", "wordcount-0", "-n", namespace, "--follow", check=False)
     assert "Traceback" not in log
-    cluster.kubectl("wait", "--for=delete", "pod/wordcount-0", "-n", namespace, "--timeout=110s")
+    cluster.kubectl("wait", "--for=delete", "pod/wordcount-0", "-n", namespace, KUBECTL_PATIENCE)
 
 
 def test_operator_installs_from_its_chart(cluster, operator):
     """Helm installs the operator from the image built here, its pod becomes ready, and `helm test` passes."""
     assert "streamsapps" in cluster.kubectl("get", "crd", "-o", "name")
-    operator.helm("test", operator.name, "--timeout=120s")
+    operator.helm("test", operator.name, KUBECTL_PATIENCE)

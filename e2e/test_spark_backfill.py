@@ -29,6 +29,7 @@ from e2e.support.backfill import Backfill, example_attempt, stored
 from e2e.support.word_count import TEXT, Words
 from millrace_operator.backfills.spark_application import spark_application
 
+pytestmark = pytest.mark.thorough
 Maker = Callable[..., Application]
 
 GHOST = b"ghost"
@@ -183,7 +184,6 @@ class Watch:
         assert self._backfill.pods("driver") == self._backfill.pods("executor") == []
 
 
-@pytest.mark.thorough
 def test_killed_drivers_are_replaced(spark: Maker, spark_image: str, words: Words) -> None:
     """Killed while it computes or publishes, or deleted with its log, each is followed by one that finds nothing in its way."""
     app, backfill = begun(spark, words, spark_image, attempts=8)
@@ -202,7 +202,6 @@ def test_killed_drivers_are_replaced(spark: Maker, spark_image: str, words: Word
     assert states == ["FAILED"] * (len(states) - 1) + ["COMPLETED"]
 
 
-@pytest.mark.thorough
 def test_killed_executors_are_replaced(spark: Maker, spark_image: str, words: Words) -> None:
     """Killed while it computes and while the driver publishes, Spark itself replaces it."""
     app, backfill = begun(spark, words, spark_image)
@@ -215,7 +214,6 @@ def test_killed_executors_are_replaced(spark: Maker, spark_image: str, words: Wo
     watch.until_it_succeeds()
 
 
-@pytest.mark.thorough
 @pytest.mark.disturbs
 def test_killed_operator_goes_on(spark: Maker, spark_image: str, words: Words, operator: Release) -> None:
     """Killed in every phase, it starts one SparkApplication, and lets the application go on at the end."""
@@ -241,7 +239,6 @@ def kill_operator(cluster: Cluster, operator: Release) -> None:
     cluster.node.kill_container(container["containerID"])
 
 
-@pytest.mark.thorough
 def test_killed_broker_is_waited_for(spark: Maker, spark_image: str, own_words: Any) -> None:
     """Killed in every phase and started again, the only broker has either the old state or the new one."""
     kafka, words = own_words
@@ -262,7 +259,6 @@ def test_killed_broker_is_waited_for(spark: Maker, spark_image: str, own_words: 
     watch.until_it_succeeds()
 
 
-@pytest.mark.thorough
 def test_deleted_backfill_leaves_the_old_state_or_the_new_one(spark: Maker, spark_image: str, words: Words) -> None:
     """Deleted while it computes, nothing has happened; deleted while it publishes, it is finished first. Both let go."""
     app, backfill = begun(spark, words, spark_image)
@@ -286,7 +282,6 @@ def test_deleted_backfill_leaves_the_old_state_or_the_new_one(spark: Maker, spar
     words.wait_exact(since=mark)
 
 
-@pytest.mark.thorough
 def test_account_without_rights_is_reported(spark: Maker, spark_image: str, words: Words) -> None:
     """A driver that does not get its account fails with Kubernetes' reason; the application goes on as it was."""
     app = spark(words)

@@ -35,7 +35,7 @@ def test_a_standby_takes_over_from_a_killed_process(word_count, words: Words, cl
                 lambda old=container["containerID"]: status_of_container(app, killed).get("containerID") != old,
             )
         app.wait_ready()
-    words.wait_exact(240)
+    words.wait_exact()
     after = app.instance(other)
     assert after["pod_uid"] == before["pod_uid"]
     assert after["restoration"]["restored_records"] == before["restoration"]["restored_records"]
@@ -70,6 +70,6 @@ def test_pods_that_join_and_leave_under_load_restore_nothing_while_records_wait(
         app.apply(replicas=1)
         app.wait("one pod", lambda: len(app.pods()) == 1)
         app.wait_ready()
-    words.wait_exact(240)
+    words.wait_exact()
     restored.append(app.instance(pods[0])["restoration"]["restored_records"])
     assert max(restored) < 500, "a task has moved to a pod that had to restore all of its state"

@@ -42,7 +42,7 @@ def test_brokers_assign_the_tasks(word_count, words: Words, cluster, admin: Admi
         app.apply(replicas=1, standby={"replicas": 0})
         app.wait("one pod", lambda: len(app.pods()) == 1)
         app.wait_ready()
-    words.wait_exact(240)
+    words.wait_exact()
     assert group_settings(admin, app.spec["applicationId"])["streams.num.standby.replicas"].value == "0"
 
 

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from tests.waiting import wait_until
 
-from e2e.support.application import Application
+from e2e.support.application import PATIENCE_S, Application
 from e2e.support.word_count import Words
 
 
@@ -23,7 +23,7 @@ def create(admin: AdminClient, name: str, partitions: int, **config: str) -> Non
 def delete(admin: AdminClient, name: str) -> None:
     """Delete a topic behind the application's back."""
     admin.delete_topics([name])[name].result(30)
-    wait_until(lambda: name not in admin.list_topics(timeout=30).topics, "the topic to go", 60)
+    wait_until(lambda: name not in admin.list_topics(timeout=30).topics, "the topic to go", PATIENCE_S)
 
 
 def told(app: Application, reason: str) -> str:
@@ -62,6 +62,7 @@ def test_replication_factor_below_the_in_sync_minimum_is_reported(word_count, wo
     app.wait_ready()
 
 
+@pytest.mark.thorough
 def test_missing_input_topics_are_named(word_count, words: Words, admin) -> None:
     """Input topics belong to the user: without them nothing starts, the condition names them, and later ones are found."""
     app: Application = word_count(words, replicas=1)

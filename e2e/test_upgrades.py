@@ -11,7 +11,6 @@ from tests.waiting import wait_until
 from e2e.support.application import PATIENCE_S, Application
 from e2e.support.word_count import Words
 
-pytestmark = pytest.mark.timeout(1800)
 QUICK = {"gate": {"minStable": "1s", "readyTimeout": "5m"}}
 
 
@@ -80,7 +79,7 @@ def test_roll_moves_no_task_and_restores_no_record(word_count, words: Words) -> 
         wait_until(
             lambda: not old & uids(app) and app.condition("Ready").get("status") == "True",
             app.story,
-            480,
+            PATIENCE_S,
             meanwhile=count_running,
             poll_s=0.2,
         )
@@ -100,7 +99,7 @@ def test_growing_topology_is_rolled_out_without_a_crash(word_count, words: Words
     restarts: dict[str, int] = {}
     with words.load():
         app.apply(app={"entrypoint": "versions:extended"})
-        app.wait("all pods are new", lambda: restarts.update(restarts_of(app)) or len(set(restarts)) == 4, 240)
+        app.wait("all pods are new", lambda: restarts.update(restarts_of(app)) or len(set(restarts)) == 4)
         settled(app)
     restarts.update(restarts_of(app))
     words.wait_exact()
@@ -181,6 +180,7 @@ def test_failed_plan_leaves_running_pods_alone(word_count, words: Words) -> None
     assert uids(app) == pods
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("version", "reason", "timeout"),
     [
@@ -196,7 +196,7 @@ def test_revision_whose_pods_fail_is_rolled_back(
     stable = started(app)
     with words.load(40):
         app.apply(app={"entrypoint": f"versions:{version}"}, upgrade={"gate": {"readyTimeout": timeout}})
-        app.wait_for("RolledBack", reason=reason, timeout_s=300)
+        app.wait_for("RolledBack", reason=reason)
         assert "restartNonce" in app.condition("RolledBack")["message"]
         app.wait("the stable revision runs", lambda: revisions(app) == [stable] * 2)
         app.wait_for("Ready")
@@ -215,7 +215,7 @@ def test_failure_with_an_external_cause_can_be_retried(word_count, words: Words)
     mount = {"name": "dictionary", "mountPath": "/dictionary", "readOnly": True}
     impatient, patient = ({"gate": {"readyTimeout": time}} for time in ("40s", "5m"))
     app.apply(podTemplate={"volumes": [dictionary], "volumeMounts": [mount]}, upgrade=impatient)
-    app.wait_for("RolledBack", reason="ReadyTimeout", timeout_s=300)
+    app.wait_for("RolledBack", reason="ReadyTimeout")
     app.wait("the stable revision runs", lambda: revisions(app) == [stable])
     app.kubectl("create", "secret", "generic", "dictionary", "--from-literal=words=all")
     app.apply(restartNonce=1, upgrade=patient)
@@ -234,6 +234,7 @@ def assert_refused(app: Application, reason: str) -> None:
     assert f"repartition topic {prefix}-counts-repartition was renamed to {prefix}-tallies-repartition" in message
 
 
+@pytest.mark.thorough
 def test_incompatible_topology_is_refused_before_a_pod_is_touched(word_count, words: Words, kafka_topics) -> None:
     """Nothing changes until the change is reverted; with policy Warn it is reported, allowed, and everything is recounted."""
     app: Application = word_count(words, replicas=2, upgrade=QUICK)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from tests.waiting import PATIENCE_S
+
 from millrace.config import StreamsConfig
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.kafka.client_settings import ClientSettings
@@ -11,7 +13,7 @@ from millrace.kafka.group_admin import GroupAdmin
 from millrace.records import TopicPartition
 
 
-def group_admin(kafka: EmbeddedKafka, group_id: str, timeout_s: float = 30.0) -> GroupAdmin:
+def group_admin(kafka: EmbeddedKafka, group_id: str, timeout_s: float = PATIENCE_S) -> GroupAdmin:
     """Return an administrator of a group; to be closed."""
     config = StreamsConfig.of({"application.id": group_id, "bootstrap.servers": kafka.bootstrap_servers})
     return GroupAdmin(ClientSettings(config, "test"), timeout_s)

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests import quarantine
+from tests import brokers, quarantine
 from tests.budget.order import in_order, measured
 from tests.budget.recording import Recording, TestCosts
 from tests.running import RunningTests
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
-from millrace.dev.java import find_java
+from millrace.dev.java import ClassArchive, find_java
+from millrace.dev.kafka import EmbeddedKafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,32 +55,75 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run files in the order in which the workers end together, without the tests that fail by chance."""
     quarantine.keep_apart(config, items)
-    path = {item: item.nodeid.partition("::")[0] for item in items}
-    order = {file: number for number, file in enumerate(in_order(set(path.values()), measured()))}
-    items.sort(key=lambda item: order[path[item]])
+    scope = {item: _scope(item.nodeid) for item in items}
+    order = {name: number for number, name in enumerate(in_order(set(scope.values()), measured(_scope)))}
+    items.sort(key=lambda item: order[scope[item]])
+
+
+SPARK_FILES = {
+    "what Spark computes": (
+        "tests/backfill/test_ends.py",
+        "tests/backfill/test_failures.py",
+        "tests/backfill/test_files.py",
+        "tests/backfill/test_golden.py",
+        "tests/backfill/test_job.py",
+        "tests/backfill/test_order.py",
+        "tests/backfill/test_outputs.py",
+        "tests/cli/test_backfill.py",
+    ),
+    "what backfills publish": (
+        "tests/backfill/test_aborted.py",
+        "tests/backfill/test_fencing.py",
+        "tests/backfill/test_split_outputs.py",
+        "tests/backfill/test_stale_tasks.py",
+        "tests/backfill/test_unknown_outcome.py",
+        "tests/interop/test_backfill.py",
+    ),
+}
+"""Files that go to the same worker as each other: a Spark session, with its first job, takes half a minute of CPU."""
+_SCOPES = {file: name for name, files in SPARK_FILES.items() for file in files}
+
+
+def _scope(nodeid: str) -> str:
+    """Return what goes to one worker as a whole: a test's file, or several of them."""
+    file = nodeid.partition("::")[0]
+    return _SCOPES.get(file, file)
+
+
+class SparkFilesTogether(LoadFileScheduling):
+    """`--dist loadfile`, which takes some files as one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkFilesTogether | None:
+    """Give each worker whole files, and those that use Spark to two workers."""
+    return SparkFilesTogether(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
 def kafka_options() -> Mapping[str, Any]:
-    """Options of the shared broker.
+    """Options of the shared broker, and of the one that tests may break."""
+    return brokers.OPTIONS
 
-    Nobody stops it, so it may pause for long without being considered dead: that would cost markers. Streams groups rebalance as
-    quickly as classic ones do here, by short heartbeat intervals and without delays. It has a rack, for rack-aware assignment.
+
+@pytest.fixture(scope="session")
+def broker_to_break(kafka_options: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
+    """Run one more broker for this process; for `breakable_kafka`."""
+    with EmbeddedKafka(**kafka_options) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def breakable_kafka(broker_to_break: EmbeddedKafka) -> EmbeddedKafka:
+    """Return a broker that a test may pause, stop, kill and restart.
+
+    Others have used it before, so topics, groups and applications need names of their own.
     """
-    return {
-        "config": {
-            "broker.session.timeout.ms": "60000",
-            "broker.rack": "rack-1",
-            # A transaction that takes too long is ended when its time is over, not up to ten seconds later.
-            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
-            "group.streams.min.heartbeat.interval.ms": "200",
-            "group.streams.heartbeat.interval.ms": "200",
-            "group.streams.min.session.timeout.ms": "2000",
-            "group.streams.min.assignment.interval.ms": "0",
-            "group.streams.assignment.interval.ms": "0",
-            "group.streams.initial.rebalance.delay.ms": "0",
-        }
-    }
+    brokers.heal(broker_to_break)
+    return broker_to_break
 
 
 @pytest.fixture(autouse=True)
@@ -92,12 +138,18 @@ def log_levels() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark with two cores, set up for many small jobs; a process can have but one, so all its tests share it."""
+    """A local Spark with two cores, set up for many small jobs; a process can have but one, so all its tests share it.
+
+    Its start and its first job load thousands of classes, so these are archived when the first session on a machine ends.
+    """
+    import pyspark
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     before = dict(os.environ)
     java = find_java()
+    archive = ClassArchive(java, sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar")), may_record=True)
+    options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:disable", *archive.options()]
     os.environ.update(
         JAVA_HOME=str(java.executable.resolve().parent.parent),
         PYSPARK_PYTHON=sys.executable,
@@ -107,9 +159,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     spark_settings = {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
-        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.defaultJavaOptions": " ".join(options),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        "spark.default.parallelism": "1",  # of rows that the driver gives: each part is a task
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
@@ -130,7 +183,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()  # which ends Java
-        gateway.proc.wait(60)
+        archive.close(complete=gateway.proc.wait(300) == 0)  # it may write the archive
         SparkContext._gateway = SparkContext._jvm = None
     os.environ.clear()
     os.environ.update(before)

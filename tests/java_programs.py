@@ -1,14 +1,22 @@
-"""Compiles and runs small Java programs, for tests that compare with Java's Kafka Streams."""
+"""Compiles and runs small Java programs, for tests that compare with Java's Kafka Streams.
+
+Compiling takes seconds of CPU and gives the same classes every time, so they are kept in the user's cache directory, under a
+hash of all that they depend on.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from millrace.dev.jars import Bundle, resolve
+from millrace.dev.jars import Bundle, cache_directory, resolve
 from millrace.dev.java import MINIMUM_VERSION, find_java, join_class_path
 
+QUIET = "-Dorg.apache.logging.log4j.level=OFF"
+"""The JVM's option for a program whose output is read: Kafka logs nothing."""
 _ECJ_MAIN = "org.eclipse.jdt.internal.compiler.batch.Main"
 
 
@@ -71,12 +79,38 @@ def compile_java(
     return output
 
 
-def streams_class_path(*sources: Path, output: Path) -> str:
-    """Compile programs that use Kafka Streams, and return the class path to run them with.
+def compiled_java(sources: Sequence[Path], class_path: Sequence[Path]) -> Path:
+    """Return the directory of a program's classes, which is shared: they are compiled if nobody has done so before.
 
     Args:
         sources: The `.java` files.
-        output: Where the classes go; created when missing.
+        class_path: What the sources use.
+
+    Raises:
+        JavaCompileError: A source does not compile.
+        JavaNotFoundError: There is no Java.
+    """
+    identity = repr(
+        [MINIMUM_VERSION, [str(jar) for jar in class_path], [(file.name, file.read_text()) for file in sources]]
+    )
+    classes = cache_directory() / "java-classes" / hashlib.sha256(identity.encode()).hexdigest()[:16]
+    if not classes.exists():
+        classes.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="part-", dir=classes.parent) as part:
+            compiled = compile_java(sources, class_path, Path(part) / "classes")
+            try:
+                compiled.rename(classes)
+            except OSError:
+                if not classes.exists():  # else another process was faster
+                    raise
+    return classes
+
+
+def streams_class_path(*sources: Path) -> str:
+    """Compile programs that use Kafka Streams if necessary, and return the class path to run them with.
+
+    Args:
+        sources: The `.java` files.
     """
     jars = resolve(Bundle.KAFKA_STREAMS)
-    return join_class_path([compile_java(sources, jars, output), *jars])
+    return join_class_path([compiled_java(sources, jars), *jars])

@@ -10,11 +10,17 @@ from millrace.deadline import Deadline
 
 Found = TypeVar("Found")
 
+PATIENCE_S = 120.0
+"""How long a test waits for anything that is to happen: at least ten times what it takes on an idle machine.
+
+It ends a test that hangs and proves nothing, so one value does for all. pytest's own `timeout` is longer.
+"""
+
 
 def wait_until(
     condition: Callable[[], Found],
     what: str | Callable[[], str],
-    timeout_s: float = 60.0,
+    timeout_s: float = PATIENCE_S,
     *,
     meanwhile: Callable[[], object] = lambda: None,
     poll_s: float = 0.02,

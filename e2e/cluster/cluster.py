@@ -133,7 +133,7 @@ class Cluster:
         flags = [f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.directory / 'kubectl-cache'}"]
         return [*tools.kubernetes("kubectl"), *flags]
 
-    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True, timeout_s: float = 120.0) -> str:
+    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True, timeout_s: float = 660.0) -> str:
         """Run kubectl as administrator and return its standard output.
 
         Raises:

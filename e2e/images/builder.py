@@ -24,6 +24,7 @@ from e2e.cluster.progress import say
 
 ROOT = Path(__file__).parents[2]
 BASE = "localhost/millrace-base:bookworm"
+_RECIPE = Path(__file__).with_name("base.Containerfile")
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 _MOST_IMAGES = 500  # a run adds about 30, and the build after a removal does everything again
 _INDEX_OPTIONS = {
@@ -79,11 +80,14 @@ def build_image(
         _buildah(*command, f"--tag={name}", str(context))
 
 
+def name_of_base() -> str:
+    """Return the name of the image that replaces `python:slim`; it tells what is in it."""
+    return f"{BASE}-{hashlib.sha256(_RECIPE.read_bytes() + ' '.join(_DEBIAN).encode()).hexdigest()[:16]}"
+
+
 def provide_base() -> str:
     """Create the image that replaces `python:slim`, Debian with Python, unless it exists, and return its name."""
-    recipe = Path(__file__).with_name("base.Containerfile")
-    key = hashlib.sha256(recipe.read_bytes() + " ".join(_DEBIAN).encode()).hexdigest()[:16]
-    name = f"{BASE}-{key}"
+    name = name_of_base()
     if _exists(name):
         return name
     say("Making the base image of Debian's packages (a minute, once)")
@@ -92,7 +96,7 @@ def provide_base() -> str:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
             raise ClusterError(f"`{' '.join(command)}` failed: {result.stderr[-2000:]}")
-        build_image(name, recipe, context=Path(directory))
+        build_image(name, _RECIPE, context=Path(directory))
     return name
 
 
@@ -102,11 +106,30 @@ def save(name: str, archive: Path) -> None:
     _buildah("push", "--quiet", name, f"docker-archive:{archive}:{name}")
 
 
-def size_bytes(name: str) -> int:
-    """Return an image's size, including its base."""
-    shown = _buildah("images", "--format={{.Size}}", name).split("\n")[0]
-    number, unit = re.fullmatch(r"([\d.]+) ?([KMG]?)B", shown, re.IGNORECASE).groups()  # type: ignore[union-attr]
-    return int(float(number) * 1000 ** " KMG".index(unit.upper() or " "))
+def archive_of(name: str, key: str) -> Path:
+    """Return where the Docker archive of an image is kept, built from what has a key."""
+    return e2e_cache() / "archives" / f"{_file_name(name)}-{key}.tar"
+
+
+def keep(name: str, key: str) -> None:
+    """Write an image to its archive, and remove older ones except the last: another run may be reading that."""
+    archive = archive_of(name, key)
+    archive.parent.mkdir(exist_ok=True)
+    part = archive.with_suffix(".part")
+    save(name, part)
+    part.replace(archive)
+    earlier = sorted(archive.parent.glob(f"{_file_name(name)}-*.tar"), key=lambda path: path.stat().st_mtime)
+    for path in earlier[:-2]:
+        path.unlink()
+
+
+def built_from(name: str) -> Path:
+    """Return the file with the key of what the image of this name, and those built with it, were last built from."""
+    return _store() / f"{_file_name(name)}.key"
+
+
+def _file_name(image: str) -> str:
+    return re.sub(r"[^\w.-]", "-", image)
 
 
 @contextmanager

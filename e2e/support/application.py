@@ -16,8 +16,10 @@ from e2e.cluster import Cluster, ClusterError, reading
 
 Manifest = dict[str, Any]
 
-PATIENCE_S = 180.0
-"""How long anything may take on a busy machine with two cores."""
+PATIENCE_S = 600.0
+"""How long anything may take: ten times as long as the longest wait, a roll of three pods, takes on an idle machine."""
+KUBECTL_PATIENCE = f"--timeout={PATIENCE_S:.0f}s"
+"""The same, for commands that wait."""
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +51,7 @@ class Application:
         self.name = name
         self.spec = copy.deepcopy(dict(spec))
 
-    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True, timeout_s: float = 120.0) -> str:
+    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True, timeout_s: float = 660.0) -> str:
         """Run kubectl in the app's namespace."""
         command = ("--namespace", self.namespace, *arguments)
         return self.cluster.kubectl(*command, stdin=stdin, check=check, timeout_s=timeout_s)

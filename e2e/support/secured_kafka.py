@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 from tests.waiting import wait_until
 
 from e2e.cluster.pki import Authority
+from e2e.support.application import PATIENCE_S
 from millrace.dev._ports import free_ports
 from millrace.dev.kafka import EmbeddedKafka
 
@@ -62,7 +63,7 @@ class SecuredKafka:
                 return False
             return [item.iterations for item in found.scram_credential_infos] == [info.iterations]
 
-        wait_until(known, "the broker to know the password", 60)
+        wait_until(known, "the broker to know the password", PATIENCE_S)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from tests.operator.kafka.support import count_plan
 from tests.waiting import wait_until
 
 from e2e.cluster import Cluster, ClusterError, reading
+from e2e.support.application import PATIENCE_S
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.kafka.admin import all_topic_partitions
 from millrace.kafka.client_settings import ClientSettings
@@ -46,8 +47,8 @@ def running_operator(
         "MILLRACE_OPERATOR_METRICS_PORT": "0",
         "MILLRACE_OPERATOR_NAMESPACES": namespace,
         "MILLRACE_OPERATOR_POD_NAMESPACE": namespace,
-        "MILLRACE_OPERATOR_LEASE_SECONDS": "3",
-        "MILLRACE_OPERATOR_POD_NAME": f"operator-{secrets.token_hex(4)}",
+        "MILLRACE_OPERATOR_LEASE_SECONDS": "60",
+        "MILLRACE_OPERATOR_POD_NAME": "operator",  # always the same: after a crash it has the Lease already
     }
     module = "e2e.crashing_operator" if crashing else "millrace_operator"
     if crashing:
@@ -59,7 +60,7 @@ def running_operator(
         finally:
             process.terminate()
             try:
-                process.wait(90)
+                process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -149,7 +150,7 @@ class SuspendedApplication:
 
     def remember(self) -> None:
         """Wait until the operator has seen the topics, and make it believe that the application has run well."""
-        wait_until(lambda: len(self.remembered()) == 2, f"status of {self.name}", 180)
+        wait_until(lambda: len(self.remembered()) == 2, f"status of {self.name}", PATIENCE_S)
         status = {"status": {"stableRevision": revision_of(self.model().spec)}}
         self.cluster.kubectl(
             "patch",

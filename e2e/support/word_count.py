@@ -14,6 +14,7 @@ from typing import Self
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from e2e.support.application import PATIENCE_S
 from millrace.serdes import Serdes
 
 TEXT = (
@@ -96,7 +97,7 @@ class Words:
             yield
         finally:
             stop.set()
-            thread.join(90)
+            thread.join(PATIENCE_S)
         assert not thread.is_alive()
         if problems:
             raise problems[0]
@@ -117,7 +118,7 @@ class Words:
         finally:
             consumer.close()
 
-    def read(self, topic: str, records: int, timeout_s: float = 60.0) -> list[Message]:
+    def read(self, topic: str, records: int, timeout_s: float = PATIENCE_S) -> list[Message]:
         """Return the first committed records of a topic."""
         consumer = self._consumer()
         try:
@@ -152,7 +153,7 @@ class Words:
             consumer.close()
         return counts
 
-    def wait_exact(self, timeout_s: float = 120.0, since: Mapping[int, int] | None = None) -> None:
+    def wait_exact(self, timeout_s: float = PATIENCE_S, since: Mapping[int, int] | None = None) -> None:
         """Wait until every word that was written is counted, and check that none is counted twice.
 
         Args:

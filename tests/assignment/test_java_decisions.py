@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.assignment.recorded import differences
-from tests.java_programs import compile_java
+from tests.java_programs import QUIET, compiled_java
 
 from millrace.dev.jars import Bundle, resolve
 from millrace.dev.java import find_java, join_class_path
@@ -65,16 +65,13 @@ def test_recorded_cases_cover_the_features(recorded):
 
 @pytest.mark.java
 @pytest.mark.slow
-def test_fresh_decisions_are_equal(tmp_path):
+def test_fresh_decisions_are_equal():
     """Java decides random groups that nobody has seen before, and Millrace decides the same."""
     jars = resolve(Bundle.KAFKA_STREAMS)
-    classes = compile_java(sorted((HERE / "java").glob("*.java")), jars, tmp_path)
-    (classes / "log4j2.xml").write_text(
-        '<Configuration status="off"><Loggers><Root level="off"/></Loggers></Configuration>'
-    )
+    classes = compiled_java(sorted((HERE / "java").glob("*.java")), jars)
     seed = random.randrange(SEEDS)
     program = "org.apache.kafka.streams.processor.internals.AssignmentRecorder"
-    options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", QUIET]
     command = [find_java().executable, *options, "-cp", join_class_path([classes, *jars]), program]
     result = subprocess.run([*command, str(seed), str(FRESH_CASES)], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -67,6 +67,18 @@ class ReadWithUnavailableSerde:
 
 
 @dataclass
+class ReadNumbers:
+    """Reads a topic whose values are numbers."""
+
+    source: str
+
+    def __call__(self):
+        builder = StreamsBuilder()
+        builder.stream(self.source, Consumed.with_(Serdes.string(), Serdes.long())).group_by_key().count()
+        return builder.build()
+
+
+@dataclass
 class CountPerKey:
     """Counts records per key, with or without a shuffle before."""
 

@@ -21,7 +21,6 @@ from millrace.backfill.collector import Outputs
 from millrace.backfill.kafka_history import backfill_clients, check_unchanged, freeze
 from millrace.backfill.partition_write import Changes, ExecutorTombstones, OldRecords
 from millrace.backfill.preconditions import NOTHING_WRITTEN
-from millrace.backfill.publish import Publisher
 from millrace.backfill.rows import Row, to_arrow
 from millrace.backfill.run import BackfillSpec, Phase, run_backfill
 from millrace.backfill.transport import ordered
@@ -36,7 +35,6 @@ from millrace.errors import (
     MissingSourceTopicError,
     ProductionError,
     StreamsError,
-    TaskMigratedError,
 )
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.states import State
@@ -50,13 +48,13 @@ from millrace_operator.backfills.progress import parse_progress
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-KEYS = [f"k{number % 7}" for number in range(100)]
+KEYS = [f"k{number % 7}" for number in range(20)]
 DEADLINE_S = 120.0
 
 
 @pytest.fixture
 def app(kafka):
-    """An application with a hundred records."""
+    """An application with some records."""
     app = App(kafka)
     app.produce(KEYS)
     return app
@@ -108,7 +106,7 @@ def test_the_application_goes_on_where_the_history_ends(spark, app, tmp_path):
 def test_where_the_application_is_may_be_known_only_when_its_last_transaction_has_ended(spark, app):
     """It was killed during its first one, which brokers end some time later. Until then its group has no offsets."""
     source = TopicPartition(app.source, 0)
-    settings = {**app.settings, "producer.transaction.timeout.ms": "10000"}
+    settings = {**app.settings, "producer.transaction.timeout.ms": "2000"}
     killed = Writer(backfill_clients(StreamsConfig.of(settings)), f"{app.id}-1")
 
     def check_that_it_has_ended(phase, _ends):
@@ -122,46 +120,36 @@ def test_where_the_application_is_may_be_known_only_when_its_last_transaction_ha
     killed.close()
 
 
+def produce_ghosts(app, keys):
+    """Write keys to the changelog that the history does not have."""
+    producer = Producer({"bootstrap.servers": app.kafka.bootstrap_servers})
+    for number, key in enumerate(keys):
+        producer.produce(app.changelog, (9).to_bytes(8, "big"), key, partition=number % app.partitions)
+    assert producer.flush(60) == 0
+
+
 def test_a_second_backfill_replaces_the_first(spark, app):
-    """A key that the changelog holds and the history does not is deleted; nothing is counted twice."""
+    """A key that the changelog holds and the history does not is deleted; nothing is counted twice.
+
+    Only the keys of a changelog count as records of a transaction, not what it has held before: an application that has run for
+    long has sent many records, but may have few keys. Tombstones do: a small result that replaces a large one is written in
+    several transactions.
+    """
     run_backfill(spark, spec(app))
-    producer = Producer({"bootstrap.servers": app.kafka.bootstrap_servers})
-    producer.produce(app.changelog, (9).to_bytes(8, "big"), "ghost", partition=1)
-    assert producer.flush(60) == 0
+    produce_ghosts(app, [f"ghost{number % 4}" for number in range(200)])
     app.produce(["k1", "k2"])
-    result = run_backfill(spark, spec(app, transaction_records=1))
-    assert app.table(app.changelog) == dict(app.counts)
-    assert result.stores["counts"].tombstones == 1
-    assert result.transactions == 2 + app.partitions
-
-
-def test_tombstones_count_as_records_of_a_transaction(spark, app):
-    """A small result that replaces a large one is written in several transactions."""
-    run_backfill(spark, spec(app))
-    producer = Producer({"bootstrap.servers": app.kafka.bootstrap_servers})
-    for number in range(1_000):
-        producer.produce(app.changelog, (9).to_bytes(8, "big"), f"ghost{number}", partition=number % app.partitions)
-    assert producer.flush(60) == 0
-    result = run_backfill(spark, spec(app, transaction_records=100))
-    assert result.transactions == 2 + app.partitions
-    assert result.stores["counts"].tombstones == 1_000
-    assert app.table(app.changelog) == dict(app.counts)
-
-
-def test_only_the_keys_of_a_changelog_count_as_records_of_a_transaction(spark, app):
-    """Not what it has held before: an application that has run for long has sent many records, but may have few keys."""
-    run_backfill(spark, spec(app))
-    producer = Producer({"bootstrap.servers": app.kafka.bootstrap_servers})
-    for number in range(1_000):
-        producer.produce(app.changelog, (9).to_bytes(8, "big"), f"ghost{number % 4}", partition=number % app.partitions)
-    assert producer.flush(60) == 0
     result = run_backfill(spark, spec(app, outputs=Outputs.LAST, transaction_records=100))
     assert result.transactions == 1
     assert (result.stores["counts"].records, result.stores["counts"].tombstones) == (len(app.counts), 4)
     assert app.table(app.changelog) == app.table(app.sink) == dict(app.counts)
-    assert {record.key() for record in app.read(app.changelog) if record.value() is None} == {
-        b"ghost%d" % n for n in range(4)
-    }
+    tombstones = {record.key() for record in app.read(app.changelog) if record.value() is None}
+    assert tombstones == {b"ghost%d" % number for number in range(4)}
+
+    produce_ghosts(app, [f"many{number}" for number in range(200)])
+    result = run_backfill(spark, spec(app, transaction_records=100))
+    assert result.transactions == 2 + app.partitions
+    assert result.stores["counts"].tombstones == 200
+    assert app.table(app.changelog) == dict(app.counts)
 
 
 def test_versions_of_the_first_millisecond_are_found_again(app):
@@ -234,29 +222,32 @@ def test_tombstones_have_the_same_place_whenever_they_are_looked_for(app):
     assert places() == {key: place for key, place in before.items() if key not in {b"k0", b"k1", b"k2"}}
 
 
-@pytest.mark.parametrize("option", [{"dry_run": True}, {"tables": True}])
-def test_neither_a_dry_run_nor_tables_touch_kafka(spark, app, tmp_path, option):
-    """Both report the stores, and leave no topic and no offset behind."""
-    if "tables" in option:
-        option = {"tables": str(tmp_path / "tables")}
-    result = run_backfill(spark, spec(app, **option))
-    assert result.stores["counts"].records == len(app.counts)
+def check_untouched(app):
+    """Check that a backfill has left no topic and no offset behind."""
     assert app.changelog not in app.kafka.admin().list_topics(timeout=60).topics
     assert app.committed() == {}
-    if "tables" in option:
-        rows = spark.read.parquet(f"{option['tables']}/counts").collect()
-        assert {row["key"]: row["value"] for row in rows} == dict(app.counts)
+
+
+def test_tables_do_not_touch_kafka(spark, app, tmp_path):
+    """The stores are reported, and in files."""
+    result = run_backfill(spark, spec(app, tables=str(tmp_path / "tables")))
+    assert result.stores["counts"].records == len(app.counts)
+    check_untouched(app)
+    rows = spark.read.parquet(str(tmp_path / "tables" / "counts")).collect()
+    assert {row["key"]: row["value"] for row in rows} == dict(app.counts)
 
 
 def test_deleted_history_is_refused_unless_allowed(spark, app):
-    """The error names the partitions with their first offsets; nothing is written."""
+    """The error names the partitions with their first offsets; nothing is written. A dry run does not touch Kafka either."""
     admin = open_admin(app.clients.admin())
     delete_records(admin, {TopicPartition(app.source, 0): 5})
     with pytest.raises(MissingHistoryError, match=rf"{app.source}-0 begins at offset 5"):
         run_backfill(spark, spec(app))
-    assert app.committed() == {}
+    check_untouched(app)
     result = run_backfill(spark, spec(app, dry_run=True, allow_missing_history=True))
+    check_untouched(app)
     assert result.processed == len(KEYS) - 5
+    assert result.stores["counts"].records == len(set(KEYS))  # of each some are left
     assert any(f"{app.source}-0 had before offset 5" in note for note in result.notes)
 
 
@@ -297,7 +288,7 @@ def test_another_plan_is_refused(spark, app):
 def test_what_is_refused_before_anything_is_written_is_not_being_published(spark, app):
     """So that nobody takes it for half a result."""
     phases = []
-    with pytest.raises(ConfigError, match=r"There are 100 output records, .* at most 10\."):
+    with pytest.raises(ConfigError, match=rf"There are {len(KEYS)} output records, .* at most 10\."):
         run_backfill(
             spark, spec(app, outputs=Outputs.ALL, transaction_records=10), lambda phase, _ends: phases.append(phase)
         )
@@ -320,22 +311,6 @@ def test_a_record_that_brokers_refuse(spark, app, capsys):
     last = parse_progress(capsys.readouterr().out)
     assert (last.state, last.has_published, last.in_one_transaction) == ("Failed", True, True)
     assert (app.table(app.changelog), app.committed()) == ({}, {})
-
-
-def test_of_two_backfills_the_later_one_ends(spark, app):
-    """The earlier one is fenced when it writes, and leaves nothing."""
-    later = []
-
-    def start_another(phase, ends):
-        if phase is Phase.PUBLISHING:
-            plan = CountPerKey(app.source, app.sink)().build(app.clients.config).plan()
-            later.append(Publisher(app.settings, plan))
-
-    with pytest.raises(TaskMigratedError, match="Another backfill"):
-        run_backfill(spark, spec(app), start_another)
-    later[0].__exit__(None, None, None)
-    assert app.table(app.changelog) == {}
-    assert app.committed() == {}
 
 
 def test_an_executor_that_runs_out_of_memory(spark, app):

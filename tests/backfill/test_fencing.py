@@ -63,14 +63,14 @@ def before_writing(monkeypatch):
 
 @pytest.fixture
 def app(kafka):
-    """An application with a hundred records."""
+    """An application with some records."""
     app = App(kafka)
     app.produce(KEYS)
     return app
 
 
-def test_a_fenced_backfill_lets_the_later_one_end(spark, app):
-    """The earlier one gives up without taking the producer's id back."""
+def test_of_two_backfills_the_later_one_ends(spark, app):
+    """The earlier one is fenced when it writes, leaves nothing, and gives up without taking the producer's id back."""
     computed, fenced = threading.Event(), threading.Event()
 
     def wait_for_the_end_of_the_earlier(phase, _ends):
@@ -88,6 +88,7 @@ def test_a_fenced_backfill_lets_the_later_one_end(spark, app):
 
         with pytest.raises(TaskMigratedError, match="Another backfill"):
             run_backfill(spark, spec(app), start_another)
+        assert (app.table(app.changelog), app.committed()) == ({}, {})
         fenced.set()
         assert later[0].result(DEADLINE_S).transactions == 1
     assert app.table(app.changelog) == dict(app.counts)
@@ -159,21 +160,19 @@ def test_an_application_that_is_started_while_results_are_written(
         streams.close(60, leave_group=True)
 
 
-@in_one_transaction_and_in_several
-def test_an_application_that_has_run_and_was_stopped_meanwhile(
-    spark, app, tmp_path, before_writing, transaction_records
-):
+def test_an_application_that_has_run_and_was_stopped_meanwhile(spark, app, tmp_path, before_writing):
     """Its state and its offsets stay as it has left them, and the next backfill takes what it has read into account."""
 
     def run():
         app.produce(["k1", "new"])
         go_on(app, tmp_path)
 
-    before_writing(run)
-    with pytest.raises(StreamsError, match=r"ran during the backfill.*start the backfill again; nothing has been"):
-        run_backfill(spark, spec(app, transaction_records=transaction_records))
-    assert app.table(app.changelog) == dict(app.counts)
-    assert run_backfill(spark, spec(app)).processed == len(KEYS) + 2
+    for transaction_records in (DEFAULT_TRANSACTION_RECORDS, 1):
+        before_writing(run)
+        with pytest.raises(StreamsError, match=r"ran during the backfill.*start the backfill again; nothing has been"):
+            run_backfill(spark, spec(app, transaction_records=transaction_records))
+        assert app.table(app.changelog) == dict(app.counts)
+    assert run_backfill(spark, spec(app)).processed == len(KEYS) + 4
 
 
 def test_an_application_that_is_reset_after_its_changelogs_were_written(spark, app, before_writing):

@@ -58,6 +58,14 @@ def table(spark):
     return spark.createDataFrame(rows, "at timestamp, word string, text string, n int, head map<string,binary>")
 
 
+@pytest.fixture(scope="module")
+def written(table, tmp_path_factory):
+    """The table as Parquet."""
+    path = str(tmp_path_factory.mktemp("files") / "table")
+    table.write.parquet(path)
+    return path
+
+
 def records(spark, *sources):
     """Return the rows of files in the order in which tasks would get them."""
     with spark_failures(spark):
@@ -82,11 +90,9 @@ def test_rows_become_records(spark, table, tmp_path, form):
         assert [row["timestamp"] for row in own] == sorted(row["timestamp"] for row in own)
 
 
-def test_the_order_column_decides(spark, table, tmp_path):
+def test_the_order_column_decides(spark, written):
     """Records that are out of order in time stay so; `reached` is the largest time so far. Headers come along."""
-    path = str(tmp_path / "table")
-    table.write.parquet(path)
-    found = records(spark, FileSource("lines", path, {**COLUMNS, "order": "n", "headers": "head"}))
+    found = records(spark, FileSource("lines", written, {**COLUMNS, "order": "n", "headers": "head"}))
     for number in range(PARTITIONS):
         own = [row for row in found if row["partition"] == number]
         places = [int(row["headers"][0]["value"]) for row in own]
@@ -118,19 +124,15 @@ def test_columns_named_after_their_roles_need_no_mapping(spark, table, tmp_path)
         ({**COLUMNS, "headers": "n"}, "Column n of .* has type int: headers are a map"),
     ],
 )
-def test_columns_that_do_not_fit(spark, table, tmp_path, columns, message):
+def test_columns_that_do_not_fit(spark, written, columns, message):
     """The error says which column of which file is wrong, and what would be right."""
-    path = str(tmp_path / "table")
-    table.write.parquet(path)
     with pytest.raises(StreamsError, match=message):
-        records(spark, FileSource("lines", path, columns))
+        records(spark, FileSource("lines", written, columns))
 
 
-def test_a_registry_that_is_down_is_not_the_fault_of_the_data(spark, table, tmp_path):
+def test_a_registry_that_is_down_is_not_the_fault_of_the_data(spark, written):
     """Another attempt may succeed, which a SerializationError rules out."""
-    path = str(tmp_path / "table")
-    table.write.parquet(path)
-    source = FileSource("lines", path, COLUMNS)
+    source = FileSource("lines", written, COLUMNS)
     with pytest.raises(UnavailableSerdeError, match="No schema for 'v"), spark_failures(spark):
         history(source, program=ReadWithUnavailableSerde("lines")).rows(spark).collect()
 
@@ -252,7 +254,7 @@ def test_a_table_that_goes_on_in_kafka_while_others_arrive(spark, kafka, tmp_pat
     kafka.create_topics(table, partitions=app.partitions, config={"retention.ms": "-1"})
     updates = [(FIRST_TIMESTAMP + n * 1_000, "k", f"v{n}") for n in range(60)]
     asked = [
-        (FIRST_TIMESTAMP + n * 2 + 1, "any", "k") for n in range(30_000)
+        (FIRST_TIMESTAMP + n * 5 + 1, "any", "k") for n in range(12_000)
     ]  # so many that they arrive in several batches
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "murmur2_random"})
     for topic, records in ((table, updates), (app.source, asked)):

@@ -103,7 +103,7 @@ def test_late_records_are_processed_as_the_engine_does():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("records", [24_000, pytest.param(300_000, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("records", [6_000, pytest.param(300_000, marks=pytest.mark.thorough)])
 def test_late_records_in_spark_give_what_the_engine_gives(spark, records):
     """Three topics with four partitions each, a tenth of the records late: all tasks and their changelogs are the same."""
     backfill = backfill_of(records // (len(TOPICS) * PARTITIONS))

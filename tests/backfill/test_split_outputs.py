@@ -7,18 +7,10 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-)
 from tests.backfill.broker_app import App
 from tests.backfill.programs import CopiedTwice
 from tests.backfill.test_ends import DEADLINE_S, KEYS, command, go_on, spec, wait_for_publishing
 from tests.instance.test_producer import set_largest_batch
-from tests.kafka.support import create_acl
 from tests.waiting import wait_until
 
 from millrace.backfill import publish, split_outputs
@@ -31,12 +23,9 @@ from millrace.backfill.split_outputs import (
     SplitOutputs,
     begun_outputs,
     check_fitting,
-    check_readable,
     figures,
 )
 from millrace.backfill.writer import Writer
-from millrace.config import StreamsConfig
-from millrace.dev.kafka import EmbeddedKafka
 from millrace.errors import ConfigError, ProductionError, StreamsTimeoutError
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.states import State
@@ -53,7 +42,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 @pytest.fixture
 def app(kafka):
-    """An application with a hundred records."""
+    """An application with some records."""
     app = App(kafka)
     app.produce(KEYS)
     return app
@@ -107,22 +96,34 @@ def test_all_outputs_are_there_in_their_order(spark, app, tmp_path):
 
 def test_only_a_backfill_with_a_name_may_do_so(spark, app):
     """Another attempt would not know what is written."""
-    with pytest.raises(ConfigError, match=r"There are 100 output records.*--attempt-of NAME.*nothing has been written"):
+    with pytest.raises(
+        ConfigError, match=rf"There are {len(KEYS)} output records.*--attempt-of NAME.*nothing has been written"
+    ):
         run_backfill(spark, split(app, name=None))
     assert app.read(app.changelog) == app.read(app.sink) == []
 
 
 def test_a_later_attempt_writes_no_partition_again(spark, app, tmp_path, dies_before_the_offsets):
-    """It computes up to where the first one did, so stores and outputs fit each other, although there are more records now."""
+    """It computes up to where the first one did, so stores and outputs fit each other, although there are more records now.
+
+    Where the application was in a topic that it no longer reads says nothing about the history. Another result under the same
+    name is refused, as what is left would not fit what is written.
+    """
+    with GroupAdmin(app.clients) as group:
+        group.commit({TopicPartition(app.sink, 0): 500})
     dies_before_the_offsets(spark, split(app))
     assert outputs_of(app) == counted(KEYS)
     app.produce(["k1", "new"])
+    with pytest.raises(ConfigError, match="has begun to write outputs of another topology, or with other options"):
+        run_backfill(spark, split(app, outputs=Outputs.LAST))
     result = run_backfill(spark, split(app))
     assert result.processed == len(KEYS)
     assert outputs_of(app) == counted(KEYS)
     wait_until(lambda: sum(app.committed().values()) == len(KEYS), "the offsets", DEADLINE_S)
     go_on(app, tmp_path)
     assert outputs_of(app) == counted([*KEYS, "k1", "new"])
+    run_backfill(spark, split(app, name="again", outputs=Outputs.LAST))
+    assert app.table(app.changelog) == dict(app.counts)
 
 
 def test_a_later_attempt_writes_the_partitions_that_are_left(spark, kafka, tmp_path):
@@ -154,15 +155,6 @@ def test_a_later_attempt_with_other_limits(spark, app, dies_before_the_offsets, 
     assert app.table(app.changelog) == Counter(KEYS)
 
 
-def test_another_result_under_the_same_name(spark, app, dies_before_the_offsets):
-    """What is left would not fit what is written."""
-    dies_before_the_offsets(spark, split(app))
-    with pytest.raises(ConfigError, match="has begun to write outputs of another topology, or with other options"):
-        run_backfill(spark, split(app, outputs=Outputs.LAST))
-    run_backfill(spark, split(app, name="again", outputs=Outputs.LAST))
-    assert app.table(app.changelog) == dict(app.counts)
-
-
 def test_an_application_that_has_gone_on_since(spark, app, tmp_path, dies_before_the_offsets):
     """It was reset, so it could: the rest of the outputs would come from a state that is older than its own."""
     dies_before_the_offsets(spark, split(app))
@@ -177,19 +169,14 @@ def test_an_application_that_has_gone_on_since(spark, app, tmp_path, dies_before
         run_backfill(spark, split(app))
 
 
-def test_a_source_topic_that_has_changed_since(spark, app, dies_before_the_offsets):
-    """Nobody can compute up to the same ends."""
-    dies_before_the_offsets(spark, split(app))
-    app.add_partition(app.source)
-    with pytest.raises(ConfigError, match=rf"{app.source}-{app.partitions} has changed since"):
-        run_backfill(spark, split(app))
-
-
-def test_a_topic_of_outputs_that_has_changed_since(spark, app, dies_before_the_offsets):
-    """Keys have moved: some would be written twice, and others never."""
+def test_topics_that_have_changed_since(spark, app, dies_before_the_offsets):
+    """Keys of outputs have moved: some would be written twice, and others never. Of a source topic, the ends are others."""
     dies_before_the_offsets(spark, split(app))
     app.add_partition(app.sink)
     with pytest.raises(ConfigError, match=r"something else: .*a topic of outputs has got partitions. Start another"):
+        run_backfill(spark, split(app))
+    app.add_partition(app.source)
+    with pytest.raises(ConfigError, match=rf"{app.source}-{app.partitions} has changed since"):
         run_backfill(spark, split(app))
     assert outputs_of(app) == counted(KEYS)
 
@@ -201,15 +188,6 @@ def test_records_that_are_deleted_since(spark, app, dies_before_the_offsets):
     with pytest.raises(ConfigError, match=r"something else: records of the history were deleted"):
         run_backfill(spark, split(app, allow_missing_history=True))
     assert app.table(app.changelog) == dict(app.counts)
-
-
-def test_an_application_that_has_once_read_what_it_writes(spark, app, dies_before_the_offsets):
-    """Where it was in a topic that it no longer reads says nothing about the history."""
-    with GroupAdmin(app.clients) as group:
-        group.commit({TopicPartition(app.sink, 0): 500})
-    dies_before_the_offsets(spark, split(app))
-    run_backfill(spark, split(app))
-    assert outputs_of(app) == counted(KEYS)
 
 
 def test_what_is_committed_but_not_there_yet_is_waited_for(app):
@@ -231,30 +209,6 @@ def test_what_is_committed_but_not_there_yet_is_waited_for(app):
         begun = begun_outputs(group, "history", "result", [])
         assert {at: known.offset for at, known in begun.items()} == {target: 0, TopicPartition(app.source, 0): 9}
     writer.close()
-
-
-def test_what_an_application_may_not_do():
-    """Brokers take offsets only of those who may read, which one that writes need not; and all write in transactions."""
-    config = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-    }
-    topic = ResourceType.TOPIC, "out", ResourcePatternType.LITERAL
-    with EmbeddedKafka(config=config) as kafka:
-        kafka.create_topics("out", "free")
-        admin = kafka.admin()
-        create_acl(admin, AclBinding(*topic, "User:ANONYMOUS", "*", AclOperation.WRITE, AclPermissionType.ALLOW))
-        with pytest.raises(ConfigError, match=r"may not read out, but.*grant READ"):
-            check_readable(admin, ["free", "out"])
-        create_acl(admin, AclBinding(*topic, "User:ANONYMOUS", "*", AclOperation.READ, AclPermissionType.ALLOW))
-        check_readable(admin, ["free", "out"])
-        pattern = ResourceType.TRANSACTIONAL_ID, "app", ResourcePatternType.PREFIXED
-        create_acl(admin, AclBinding(*pattern, "User:other", "*", AclOperation.WRITE, AclPermissionType.ALLOW))
-        config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": kafka.bootstrap_servers})
-        with pytest.raises(
-            ConfigError, match=r"id app-backfill\..*DESCRIBE and WRITE on transactional ids with the prefix app"
-        ):
-            Writer(backfill_clients(config), "app-backfill")
 
 
 def test_records_between_two_stages_that_are_deleted(spark, app, dies_before_the_offsets):

@@ -7,18 +7,25 @@ end together; with both kinds mixed, the processors always have work and never t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 MEASURED = Path(__file__).with_name("files.json")
 _COMPUTES = 0.5
 
 
-@cache
-def measured() -> Mapping[str, Mapping[str, float]]:
-    """Return duration ("s") and processor time ("cpu_s") of each file, in seconds, as last measured."""
-    return json.loads(MEASURED.read_text())["files"]
+def measured(scope: Callable[[str], str]) -> Mapping[str, Mapping[str, float]]:
+    """Return duration ("s") and processor time ("cpu_s"), in seconds, as last measured.
+
+    Args:
+        scope: what a file runs as a part of; several files may run together.
+    """
+    costs: dict[str, dict[str, float]] = defaultdict(lambda: {"s": 0.0, "cpu_s": 0.0})
+    for file, cost in json.loads(MEASURED.read_text())["files"].items():
+        for kind, total in costs[scope(file)].items():
+            costs[scope(file)][kind] = total + cost[kind]
+    return costs
 
 
 def in_order(files: Iterable[str], costs: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -10,16 +10,18 @@ from xml.etree import ElementTree as ET
 import pytest
 from confluent_kafka import Producer
 from tests.backfill.broker_app import App
+from tests.backfill.programs import ReadNumbers
 from tests.instance.test_producer import set_largest_batch
 from tests.waiting import wait_until
 from typer.testing import CliRunner
 
-from millrace.backfill.run import Phase
+from millrace.backfill.run import BackfillSpec, Phase, run_backfill
 from millrace.cli import backfill_report
 from millrace.cli.app import app
+from millrace.cli.backfill import _unusable_history
 from millrace.cli.backfill_report import Reporter
-from millrace.cli.errors import report
-from millrace.errors import ConfigError, StreamsError
+from millrace.cli.errors import WRONG_INPUT, exit_code, report
+from millrace.errors import ConfigError, StreamsError, UnusableHistoryError
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -198,7 +200,9 @@ def test_a_refusal_as_json(shop, tmp_path):
 @pytest.mark.parametrize(
     ("serde", "function", "code", "state", "says"),
     [
-        ("Serdes.long()", "str", 2, "Refused", "cannot read the value at offset 0 of "),
+        pytest.param(
+            "Serdes.long()", "str", 2, "Refused", "cannot read the value at offset 0 of ", marks=pytest.mark.thorough
+        ),
         pytest.param("Serdes.string()", "int", 1, "Failed", "ValueError", marks=pytest.mark.thorough),
         pytest.param(
             "AvroSerde(NOWHERE, '\"string\"')",
@@ -223,6 +227,19 @@ def test_only_a_record_that_no_attempt_could_read_is_refused(kafka, tmp_path, se
     last = last_report(done)
     assert last["state"] == state
     assert says in last["message"]
+
+
+def test_a_record_that_no_attempt_could_read_is_refused(kafka, spark, capsys):
+    """Spark brings the error to the driver as what it is, and report and exit code say so."""
+    app = App(kafka)
+    app.produce(["poison"])
+    reporter = Reporter(as_json=True, bar=False)
+    with pytest.raises(UnusableHistoryError) as failure, _unusable_history():
+        run_backfill(spark, BackfillSpec(ReadNumbers(app.source), app.settings, dry_run=True))
+    reporter.failed(failure.value)
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])["backfill"]
+    assert (last["state"], exit_code(failure.value)) == ("Refused", WRONG_INPUT)
+    assert "cannot read the value at offset 0 of " in last["message"]
 
 
 @pytest.mark.thorough

@@ -13,9 +13,9 @@ import sys
 import pytest
 from confluent_kafka import Producer
 from kafka import KafkaProducer
-from tests.waiting import wait_until
-
-from millrace.dev.kafka import EmbeddedKafka, SaslPlain
+from tests import forked
+from tests.brokers import PASSWORDS, login, new_topic
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -27,7 +27,7 @@ from millrace.serdes import Serdes
 def topology(builder, config):
     """Count the numbers of each key."""
     numbers = builder.stream("{source}", Consumed.with_(Serdes.string(), Serdes.integer()))
-    numbers.group_by_key().count().to_stream().to("out")
+    numbers.group_by_key().count().to_stream().to("{sink}")
 
 
 def broken():
@@ -35,42 +35,35 @@ def broken():
     return {{}}["missing"]
 '''
 NUMBER = (7).to_bytes(4, "big")
-JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="{}" password="{}";'
-LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
-
-
-@pytest.fixture(scope="module")
-def secured():
-    """Yield a Kafka with an open listener and one that asks for a password."""
-    with EmbeddedKafka(security=SaslPlain({"alice": "secret"})) as kafka:
-        kafka.create_topics("out")
-        yield kafka
+LOGIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
 
 
 class Instance:
     """The program in its folder, with its own input topic."""
 
+    start = ("-m", "millrace.cli")
+    """How Python starts the command."""
+
     def __init__(self, kafka, folder):
         self.kafka, self.folder = kafka, folder
         self.source, self.id = f"numbers-{secrets.token_hex(4)}", f"app-{secrets.token_hex(4)}"
-        (folder / "shop.py").write_text(PROGRAM.format(source=self.source))
+        (folder / "shop.py").write_text(PROGRAM.format(source=self.source, sink=new_topic(kafka, "out")))
 
     def command(self, entrypoint="shop.py", *, servers=None, state_dir="state", **settings):
         """Return the command line; underscores in settings stand for dots."""
         options = ["--application-id", self.id, "--bootstrap", servers or self.kafka.bootstrap_servers]
         options += ["--state-dir", str(state_dir)]
         options += [part for key, value in settings.items() for part in ("-c", f"{key.replace('_', '.')}={value}")]
-        return [sys.executable, "-m", "millrace.cli", "run", entrypoint, *options]
+        return [sys.executable, *self.start, "run", entrypoint, *options]
 
     def fails(self, code, *args, prefix=(), **settings):
         """Run the program, which must end with this exit code; return the line that says why."""
-        result = subprocess.run(
+        result = forked.run(
             [*prefix, *self.command(*args, **settings)],
             capture_output=True,
             text=True,
             cwd=self.folder,
             timeout=120,
-            check=False,
         )
         assert result.returncode == code, result.stderr
         assert "Traceback" not in result.stderr, result.stderr
@@ -80,23 +73,33 @@ class Instance:
 
 
 @pytest.fixture
-def app(secured, tmp_path):
+def app(kafka, tmp_path):
     """Return the program, whose topic does not exist yet."""
-    return Instance(secured, tmp_path)
+    return Instance(kafka, tmp_path)
 
 
 def produce(app, value, partition=0):
     """Write a record to the program's topic."""
     producer = Producer({"bootstrap.servers": app.kafka.bootstrap_servers})
     producer.produce(app.source, value, b"key", partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
-@pytest.mark.slow
+IMPATIENT = """
+import sys
+from millrace.cli import main
+from millrace.kafka.connection_check import check_connection
+
+check_connection.__defaults__ = (1.0,)
+main()
+"""
+
+
 def test_brokers_that_do_not_answer(app):
-    """The error has the addresses, what was tried, and what may be in between."""
+    """The error has the addresses, what was tried and for how long, and what may be in between."""
+    app.start = ["-c", IMPATIENT]
     assert app.fails(1, servers="127.0.0.1:1") == (
-        "No broker of bootstrap.servers=127.0.0.1:1 answered within 15 s (127.0.0.1:1: [Errno 111] Connection refused). "
+        "No broker of bootstrap.servers=127.0.0.1:1 answered within 1 s (127.0.0.1:1: [Errno 111] Connection refused). "
         "Check that the brokers are running, that host and port are right, and that no firewall, network policy or DNS problem "
         "is in the way"
     )
@@ -115,15 +118,14 @@ def test_entrypoint_that_raises(app):
     assert app.fails(2, "shop.py:broken") == (f"shop.py:broken raised KeyError: 'missing' at {app.folder}/shop.py:13")
 
 
-@pytest.mark.parametrize(("user", "password"), [("alice", "not-the-secret"), ("bob", "secret")])
+@pytest.mark.parametrize(("user", "password"), [("alice", "not-the-secret"), ("bob", PASSWORDS["alice"])])
 def test_wrong_user_or_password(app, user, password):
     """Only the broker knows which of the two is wrong; the password is not shown."""
     line = app.fails(
         1,
         servers=app.kafka.sasl_bootstrap_servers,
-        security_protocol=LOGIN["security.protocol"],
-        sasl_mechanism=LOGIN["sasl.mechanism"],
-        sasl_jaas_config=JAAS.format(user, password),
+        **LOGIN,
+        sasl_jaas_config=login(user, password)["sasl.jaas.config"],
     )
     assert line == (
         f"The broker at {app.kafka.sasl_bootstrap_servers} refused the credentials: the user name or password is wrong for "
@@ -133,7 +135,7 @@ def test_wrong_user_or_password(app, user, password):
 
 def test_missing_password(app):
     """Missing credentials are a configuration error."""
-    line = app.fails(2, security_protocol=LOGIN["security.protocol"], sasl_mechanism=LOGIN["sasl.mechanism"])
+    line = app.fails(2, **LOGIN)
     assert line == (
         "sasl.mechanism=PLAIN needs credentials: give sasl.jaas.config with username and password, or sasl.username and "
         "sasl.password"
@@ -196,7 +198,7 @@ def test_state_directory_of_another_process(app):
     app.kafka.create_topics(app.source)
     status = app.folder / "status.json"
     command = [*app.command(), "--status-file", str(status)]
-    with subprocess.Popen(command, cwd=app.folder, stderr=subprocess.DEVNULL) as holder:
+    with forked.Popen(command, cwd=app.folder, stderr=subprocess.DEVNULL) as holder:
         try:
             wait_until(
                 lambda: holder.poll() is not None or (status.exists() and '"RUNNING"' in status.read_text()), "running"
@@ -251,7 +253,7 @@ def test_state_directory_that_fills_up(app):
     producer = Producer({"bootstrap.servers": app.kafka.bootstrap_servers, "queue.buffering.max.messages": 0})
     for _ in range(20_000):  # 80 MB of random text: RocksDB writes its first files at 16 MB
         producer.produce(app.source, NUMBER, secrets.token_bytes(2_000).hex().encode())
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     line = app.fails(1, state_dir="volume", prefix=prefix, commit_interval_ms=100)
     assert re.search(r"No space left on device|volume is full", line), line
     assert str(app.folder / "volume") in line

@@ -8,6 +8,7 @@ import sys
 from xml.etree import ElementTree as ET
 
 import pytest
+from tests import forked
 
 MANIFEST = """\
 apiVersion: streams.millrace.dev/v1alpha1
@@ -41,16 +42,10 @@ def folder(tmp_path):
     return tmp_path
 
 
-def millrace(*arguments: str, folder=None) -> subprocess.CompletedProcess[str]:
+def millrace(*arguments: str, folder=None, cold: str = "") -> subprocess.CompletedProcess[str]:
     """Run a command as a user would, in a process."""
-    return subprocess.run(
-        [sys.executable, "-m", "millrace.cli", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        timeout=120,
-        check=False,
-    )
+    command = [sys.executable, "-m", "millrace.cli", *arguments]
+    return forked.run(command, cold=cold, capture_output=True, text=True, cwd=folder, timeout=120)
 
 
 def test_help_lists_the_commands():
@@ -64,8 +59,8 @@ def test_help_imports_no_engine():
     """Help is fast because the commands are defined without importing the engine."""
     slow = ["confluent_kafka", "rocksdict", "pydantic", "yaml", "kubernetes", "kopf"]
     code = f"import sys, millrace.cli.app; print([name for name in {slow} if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+    result = forked.run([sys.executable, "-c", code], cold="it asks what is imported", capture_output=True, text=True)
+    assert result.stdout.strip() == "[]", result.stderr
 
 
 @pytest.mark.parametrize(
@@ -267,13 +262,13 @@ def test_interrupt_while_the_command_is_loaded_shows_no_traceback():
         "from millrace.cli import main\n"
         "main()\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    ran = forked.run([sys.executable, "-c", program], cold="signal while it imports", capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (130, "")
 
 
 def test_version():
     """`--version` prints the version."""
-    result = millrace("--version")
+    result = millrace("--version", cold="all others are forked")
     assert result.returncode == 0
     assert result.stdout.startswith("millrace 0.")
 
@@ -282,7 +277,7 @@ def test_version():
 def test_dev_kafka_serves_until_sigterm():
     """`dev kafka` prints its address, and ends cleanly on SIGTERM."""
     command = [sys.executable, "-m", "millrace.cli", "dev", "kafka", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         line = process.stdout.readline()
         process.terminate()

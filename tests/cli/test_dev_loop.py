@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests import waiting
+from tests import forked, waiting
+from tests.waiting import PATIENCE_S
 
 from millrace.dev._ports import free_ports
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
-PATIENCE_S = 180.0
-wait_until = partial(waiting.wait_until, timeout_s=PATIENCE_S, poll_s=0.5)  # most looks start a process
+wait_until = partial(waiting.wait_until, poll_s=0.5)  # most looks start a process
 
 
 class App:
@@ -36,13 +36,12 @@ class App:
     def millrace(self, *arguments, code=0, **options):
         """Run a command, which must end with a code, and return its output, or its errors if it must fail."""
         place = ["--dir", "data"] if arguments[0] == "dev" else []
-        ran = subprocess.run(
+        ran = forked.run(
             [sys.executable, "-m", "millrace.cli", *arguments, *place],
             capture_output=True,
             text=True,
             cwd=self.folder,
             timeout=290,
-            check=False,
             **{"stdin": subprocess.DEVNULL, **options},
         )
         assert ran.returncode == code, ran.stderr + ran.stdout
@@ -52,14 +51,8 @@ class App:
 
     def status(self):
         """Return what `dev status` says of the application."""
-        ran = subprocess.run(
-            [sys.executable, "-m", "millrace.cli", "dev", "status", "--json", "--dir", "data"],
-            capture_output=True,
-            text=True,
-            cwd=self.folder,
-            timeout=60,
-            check=False,
-        )
+        command = [sys.executable, "-m", "millrace.cli", "dev", "status", "--json", "--dir", "data"]
+        ran = forked.run(command, capture_output=True, text=True, cwd=self.folder, timeout=60)
         return json.loads(ran.stdout)
 
     def counts(self):
@@ -234,7 +227,7 @@ def test_logs_are_followed_until_the_host_ends(app):
     """`dev logs -f` prints what is there and what comes, and ends with `dev up`."""
     app.millrace("dev", "up", "--detach")
     command = [sys.executable, "-m", "millrace.cli", "dev", "logs", "-f", "--dir", "data"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=app.folder) as process:
+    with forked.Popen(command, stdout=subprocess.PIPE, text=True, cwd=app.folder) as process:
         assert process.stdout
         assert process.stdout.readline()
         app.millrace("dev", "down")
@@ -253,14 +246,14 @@ def test_interrupt_ends_what_reads_or_writes_while_brokers_are_gone(app):
     app.millrace("dev", "produce", "lines", '{"value": "one"}')
     command = [sys.executable, "-m", "millrace.cli", "dev", "consume", "lines", "--follow", "--from-beginning"]
     followers = [
-        subprocess.Popen(
+        forked.Popen(
             [*command, "--dir", "data"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=app.folder
         )
         for _ in range(3)
     ]
     assert all(follower.stdout.readline() for follower in followers)
     command[command.index("consume") :] = ["produce", "lines"]
-    writer = subprocess.Popen(
+    writer = forked.Popen(
         [*command, "--dir", "data"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         cwd=app.folder,
     )  # fmt: skip

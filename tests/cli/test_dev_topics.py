@@ -13,7 +13,9 @@ import time
 import pytest
 from confluent_kafka import Producer
 from kafka.partitioner import murmur2
+from tests import forked
 from tests.malformed_headers import write_records
+from tests.waiting import PATIENCE_S
 
 from millrace.config import StreamsConfig
 from millrace.kafka.client_settings import ClientSettings
@@ -59,14 +61,8 @@ class Shop:
 
     def millrace(self, *arguments, code=0, stdin=""):
         """Run a command and return its output, or its errors if it must fail."""
-        ran = subprocess.run(
-            self.command(*arguments),
-            capture_output=True,
-            text=True,
-            cwd=self.folder,
-            timeout=120,
-            check=False,
-            input=stdin,
+        ran = forked.run(
+            self.command(*arguments), capture_output=True, text=True, cwd=self.folder, timeout=120, input=stdin
         )
         assert ran.returncode == code, ran.stderr
         assert "Traceback" not in ran.stderr
@@ -110,7 +106,7 @@ def test_output_of_consume_can_be_produced_again(shop, topic_factory):
     """A topic is copied by a pipe, also where the serde cannot read what is in it."""
     raw = Producer({"bootstrap.servers": shop.kafka.bootstrap_servers})
     raw.produce(shop.source, b"\xff\x00", b"key", partition=0)
-    assert raw.flush(60) == 0
+    assert raw.flush(PATIENCE_S) == 0
     serdes = ("--key-serde", "bytes", "--value-serde", "bytes")
     copy = topic_factory("copy", partitions=2)
     shop.millrace("produce", copy, *serdes, stdin=shop.millrace("consume", shop.source, *serdes))
@@ -151,18 +147,18 @@ def test_only_committed_records_are_shown(shop):
     ):
         producer.begin_transaction()
         producer.produce(shop.source, text, partition=0)
-        assert producer.flush(60) == 0
+        assert producer.flush(PATIENCE_S) == 0
         if end is not None:
             end(60)
     assert [record["value"] for record in shop.consumed(shop.source, "--value-serde", "string")] == ["committed"]
-    producer.abort_transaction(60)
+    producer.abort_transaction(PATIENCE_S)
 
 
 def test_follow_prints_what_comes(shop):
     """It starts with new records, or with all of them, and ends after as many as were asked for."""
     shop.millrace("produce", shop.source, '{"value": 1}')
     both = ("consume", shop.source, "--follow", "--from-beginning", "--max", "2")
-    with subprocess.Popen(shop.command(*both), stdout=subprocess.PIPE, text=True, cwd=shop.folder) as process:
+    with forked.Popen(shop.command(*both), stdout=subprocess.PIPE, text=True, cwd=shop.folder) as process:
         assert process.stdout
         assert json.loads(process.stdout.readline())["value"] == 1
         shop.millrace("produce", shop.source, '{"value": 2}')
@@ -195,12 +191,12 @@ def test_wrong_record_ends_produce_with_its_number(shop):
 def test_record_that_cannot_be_written_is_named(shop, record, told):
     """What was given before it has been written."""
     lines = f'{{"value": 1}}\n{record}\n'.encode(errors="surrogateescape")
-    ran = subprocess.run(
+    ran = forked.run(
         shop.command("produce", shop.source),
+        cold="its variables act at the start",
         capture_output=True,
         cwd=shop.folder,
         timeout=120,
-        check=False,
         input=lines,
         env=os.environ | {"LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8:strict"},
     )
@@ -216,9 +212,7 @@ def test_no_standard_input(shop):
     """A process without one writes what its arguments say, or nothing."""
     for arguments, written in ((('{"value": 1}',), "1 record written"), ((), "0 records written")):
         line = shlex.join(shop.command("produce", shop.source, *arguments))
-        ran = subprocess.run(
-            ["sh", "-c", f"exec {line} <&-"], capture_output=True, text=True, cwd=shop.folder, timeout=120, check=False
-        )
+        ran = forked.run(["sh", "-c", f"exec {line} <&-"], capture_output=True, text=True, cwd=shop.folder, timeout=120)
         assert written in ran.stdout, ran.stderr
 
 
@@ -260,6 +254,6 @@ def test_application_that_is_not_running(shop):
     """Without named brokers the commands need a running `dev up`, and say how to get one."""
     for command in (["topics"], ["produce", "x", "{}"], ["consume", "x"]):
         line = [sys.executable, "-m", "millrace.cli", "dev", *command, "--dir", "data"]
-        ran = subprocess.run(line, capture_output=True, text=True, cwd=shop.folder, timeout=60, check=False)
+        ran = forked.run(line, capture_output=True, text=True, cwd=shop.folder, timeout=60)
         assert ran.returncode == 1
         assert "Error: shop is not running: start it with `millrace dev up`, or name brokers" in ran.stderr

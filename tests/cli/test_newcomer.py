@@ -16,7 +16,6 @@ import pytest
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 180.0
 NEWEST_MINOR = 14
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -104,7 +103,7 @@ class Newcomer:
             assert all(values == sorted(set(values)) for values in found.values()), found
             return {word: values[-1] for word, values in found.items()} == counts
 
-        wait_until(reached, lambda: f"{self.counts()} reaches {counts}", PATIENCE_S, poll_s=0.5)
+        wait_until(reached, lambda: f"{self.counts()} reaches {counts}", poll_s=0.5)
 
 
 @pytest.fixture(
@@ -140,9 +139,7 @@ def test_from_an_empty_environment_to_a_changed_topology(newcomer):
     assert len(before) == 2
     os.kill(before[0], signal.SIGKILL)
     newcomer.dev("produce", "lines", *['{"value": "be be"}'] * 10)
-    wait_until(
-        lambda: None not in newcomer.replicas() and before[0] not in newcomer.replicas(), "another process", PATIENCE_S
-    )
+    wait_until(lambda: None not in newcomer.replicas() and before[0] not in newcomer.replicas(), "another process")
     newcomer.wait_for(to=3, be=22, do=1, **{"or": 1, "not": 1})
 
     newcomer.dev("down")

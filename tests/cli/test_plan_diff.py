@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
+from tests import forked
 
 PROGRAM = """\
 def topology(builder, config):
@@ -28,7 +28,7 @@ spec:
 def millrace(folder, *arguments):
     """Run a command as a user would, in a process."""
     command = [sys.executable, "-m", "millrace.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=60, check=False)
+    return forked.run(command, capture_output=True, text=True, cwd=folder, timeout=60)
 
 
 @pytest.fixture

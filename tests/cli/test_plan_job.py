@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
+from tests import forked
 from typer.testing import CliRunner
 
 from millrace.cli.app import app
@@ -79,20 +78,28 @@ class Job:
         }
         (self.folder / "streamsapp.yaml").write_text(yaml.safe_dump(document))
 
-    def run(self, *options, **environment):
-        """Run it with a minimal environment as a user without write access; standard output is not a terminal."""
+    def command(self):
+        """Return the command line."""
+        return [sys.executable, "-m", "millrace.cli", "plan", "-f", str(self.folder / "streamsapp.yaml"), "--json"]
+
+    def run(self):
+        """Run it; standard output is not a terminal."""
+        return forked.run(self.command(), capture_output=True, text=True, cwd="/", timeout=120)
+
+    def run_restricted(self):
+        """Run it with a minimal environment as a user without write access."""
         hooks = self.folder / "hooks"
-        hooks.mkdir(exist_ok=True)
+        hooks.mkdir()
         (hooks / "sitecustomize.py").write_text(READ_ONLY)
         search = os.pathsep.join([str(hooks), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return subprocess.run(
-            [sys.executable, "-m", "millrace.cli", "plan", "-f", str(self.folder / "streamsapp.yaml"), *options],
+        return forked.run(
+            self.command(),
+            cold="it is refused to write from the start",
             capture_output=True,
             text=True,
             cwd="/",
             timeout=120,
-            check=False,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": search, **environment},
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": search},
         )
 
     def plan(self):
@@ -109,7 +116,7 @@ def job(tmp_path):
 def test_plan_needs_no_kafka_secret_home_or_disk(job):
     """With brokers that do not exist, secrets that are not mounted and nowhere to write, only the plan is printed."""
     job.manifest(kafka=SECURED)
-    ran = job.run("--json")
+    ran = job.run_restricted()
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("\n") == 1
     assert ran.stdout.startswith('{"version"'), "by which the plan is found in a log"
@@ -121,7 +128,7 @@ def test_plan_needs_no_kafka_secret_home_or_disk(job):
 def test_what_the_program_prints_goes_to_standard_error(job):
     """However the program prints, standard output contains only the plan."""
     job.manifest()
-    ran = job.run("--json")
+    ran = job.run()
     assert TopologyPlan.from_json(ran.stdout).application_id == "shop-v1"
     for line in ("imported", "built", "written", "of the system", "of a child"):
         assert line in ran.stderr
@@ -178,7 +185,7 @@ def test_error_of_the_program_ends_with_its_reason(job, program, reason, says):
     """Standard error says what went wrong, where, and what kind of error it is."""
     (job.folder / "shop.py").write_text(program)
     job.manifest()
-    ran = job.run("--json")
+    ran = job.run()
     assert (ran.returncode, ran.stdout) == (2, "")
     assert says in ran.stderr
     assert "Traceback" not in ran.stderr
@@ -196,14 +203,19 @@ def test_wrong_manifest_ends_with_its_reason(job):
 def test_run_refuses_the_same_settings(job):
     """An instance with such settings ends at once with the same message."""
     job.manifest(kafka={"config": {"producer.compression.type": "zip"}})
-    ran = subprocess.run(
-        [sys.executable, "-m", "millrace.cli", "run", "-f", str(job.folder / "streamsapp.yaml"), "--replica", "0"],
-        capture_output=True,
-        text=True,
-        cwd=job.folder,
-        timeout=120,
-        check=False,
-    )
+    command = [
+        sys.executable,
+        "-m",
+        "millrace.cli",
+        "run",
+        "-f",
+        "streamsapp.yaml",
+        "--replica",
+        "0",
+        "--state-dir",
+        "state",
+    ]
+    ran = forked.run(command, capture_output=True, text=True, cwd=job.folder, timeout=120)
     assert ran.returncode == 2, ran.stderr
     assert "spec.kafka.config[producer.compression.type]" in ran.stderr
-    assert not Path("/tmp/kafka-streams/shop-v1").exists()
+    assert not (job.folder / "state").exists()

@@ -14,15 +14,16 @@ import urllib.request
 import pytest
 import yaml
 from confluent_kafka.admin import AdminClient
-from tests.waiting import wait_until
+from tests import forked
+from tests.brokers import PASSWORDS
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.dev._ports import free_ports
-from millrace.dev.kafka import EmbeddedKafka, SaslPlain
 from millrace.manifest.pods import parse_last_message
 
 pytestmark = pytest.mark.broker
 
-PASSWORD = "canary-8d1f"
+PASSWORD = PASSWORDS["alice"]
 PROGRAM = '''\
 from millrace.dsl import Consumed
 from millrace.serdes import Serdes
@@ -30,17 +31,15 @@ from millrace.serdes import Serdes
 
 def topology(builder):
     """Count the numbers of each key."""
-    numbers = builder.stream("numbers", Consumed.with_(Serdes.string(), Serdes.integer()))
-    numbers.group_by_key().count().to_stream().to("counts")
+    numbers = builder.stream("{source}", Consumed.with_(Serdes.string(), Serdes.integer()))
+    numbers.group_by_key().count().to_stream().to("{sink}")
 '''
 
 
-@pytest.fixture(scope="module")
-def kafka():
-    """Yield a Kafka with a listener that asks for a password."""
-    with EmbeddedKafka(security=SaslPlain({"alice": PASSWORD})) as kafka:
-        kafka.create_topics("numbers", "counts")
-        yield kafka
+@pytest.fixture
+def program(topic_factory):
+    """Return the text of a program with topics of its own."""
+    return PROGRAM.format(source=topic_factory("numbers"), sink=topic_factory("counts"))
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def wait_for(condition, process, log):
     assert process.poll() is None, log.read_text()
 
 
-def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
+def test_pod_runs_drains_and_ends(kafka, program, tmp_path, port):
     """It joins with the mounted credentials, drains when its annotation says so, ends on SIGTERM, and shows no secret."""
     app = f"app-{secrets.token_hex(4)}"
     document = {
@@ -91,7 +90,7 @@ def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
             },
         },
     }
-    (tmp_path / "shop.py").write_text(PROGRAM)
+    (tmp_path / "shop.py").write_text(program)
     (tmp_path / "streamsapp.yaml").write_text(yaml.safe_dump(document))
     (tmp_path / "secrets" / "auth").mkdir(parents=True)
     (tmp_path / "secrets" / "auth" / "username").write_text("alice")
@@ -104,7 +103,7 @@ def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
     last_message = tmp_path / "termination-log"
     last_message.touch()
     with log.open("w") as output:
-        process = subprocess.Popen(
+        process = forked.Popen(
             [sys.executable, "-m", "millrace.cli", *arguments],
             cwd=tmp_path,
             env={
@@ -122,7 +121,7 @@ def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
         assert status["ready"]
         wait_for(lambda: parse_last_message(last_message.read_text())[0], process, log)
         assert parse_last_message(last_message.read_text()) == ({status["threads"][0]["member_id"]}, "")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as page:
             metrics = page.read().decode()
         assert 'client_id="shop-0"' in metrics
         assert status["state"] == "RUNNING"  # the file is empty as long as the pod has no annotation
@@ -130,7 +129,7 @@ def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
         wait_for(lambda: answer(port, "/status")[1].get("state") == "DRAINED", process, log)
         assert answer(port, "/livez")[0] == 200
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert last_message.read_text() == ""
     finally:
         process.kill()
@@ -144,16 +143,16 @@ def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
 
 
 @pytest.mark.parametrize(("variables", "left"), [({}, {"shop-0-1"}), ({"MILLRACE_LEAVE_ON_STOP": "true"}, set())])
-def test_pod_with_standbys_leaves_the_group_when_it_is_stopped(kafka, tmp_path, port, variables, left):
+def test_pod_with_standbys_leaves_the_group_when_it_is_stopped(kafka, program, tmp_path, port, variables, left):
     """A static member keeps its place on SIGTERM; with the variable that pods with standbys have, its tasks are free at once."""
     app = f"app-{secrets.token_hex(4)}"
-    (tmp_path / "shop.py").write_text(PROGRAM)
+    (tmp_path / "shop.py").write_text(program)
     log = tmp_path / "log"
     settings = ("group.instance.id=shop-0", f"state.dir={tmp_path / 'state'}")
     arguments = ["run", "shop:topology", "--application-id", app, "--bootstrap", kafka.bootstrap_servers]
     arguments += ["--http", f"127.0.0.1:{port}", *(part for item in settings for part in ("-c", item))]
     with log.open("w") as output:
-        process = subprocess.Popen(
+        process = forked.Popen(
             [sys.executable, "-m", "millrace.cli", *arguments],
             cwd=tmp_path,
             env={**os.environ, **variables},
@@ -163,10 +162,10 @@ def test_pod_with_standbys_leaves_the_group_when_it_is_stopped(kafka, tmp_path, 
     try:
         wait_for(lambda: answer(port, "/readyz")[0] == 200, process, log)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, log.read_text()
+        assert process.wait(PATIENCE_S) == 0, log.read_text()
     finally:
         process.kill()
         process.wait()
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    members = admin.describe_consumer_groups([app])[app].result(60).members
+    members = admin.describe_consumer_groups([app])[app].result(PATIENCE_S).members
     assert {member.group_instance_id for member in members} == left

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from tests import forked
 from tests.kafka.support import Group
 
 from millrace.config import StreamsConfig
@@ -37,7 +38,7 @@ def millrace(folder, *arguments, **options):
     """Run a command as a user would, in a process without a terminal."""
     command = [sys.executable, "-m", "millrace.cli", *arguments]
     options = {"stdin": subprocess.DEVNULL, **options}
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=90, check=False, **options)
+    return forked.run(command, capture_output=True, text=True, cwd=folder, timeout=90, **options)
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
 import sys
 import uuid
 
 import pytest
+from tests import forked
 
 from millrace.dev._readiness import quiet_admin
 from millrace.dev.local_directory import LocalDirectory, ReplicaView
@@ -76,7 +76,7 @@ def test_file_of_a_killed_host_is_ignored(tmp_path):
         "import os, sys, pathlib; from millrace.dev.local_directory import LocalDirectory\n"
         "with LocalDirectory(pathlib.Path(sys.argv[1])).host(pathlib.Path('m')): os.kill(os.getpid(), 9)"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=120)
+    forked.run([sys.executable, "-c", code, str(tmp_path)], timeout=120)
     assert (tmp_path / "host.json").exists()
     assert LocalDirectory(tmp_path).running_host() is None
 

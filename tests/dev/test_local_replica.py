@@ -49,9 +49,9 @@ def replica(tmp_path, clock):
         poll_until(item, lambda item=item: item.pid is None)
 
 
-def poll_until(replica: Replica, condition, timeout_s: float = 60.0) -> None:
+def poll_until(replica: Replica, condition) -> None:
     """Poll until a condition holds."""
-    wait_until(condition, replica.last_words, timeout_s, meanwhile=replica.poll, poll_s=0.01)
+    wait_until(condition, replica.last_words, meanwhile=replica.poll, poll_s=0.01)
 
 
 def test_first_poll_starts_the_process(replica):

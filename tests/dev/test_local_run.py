@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 from confluent_kafka import Consumer, Producer
-from tests.waiting import wait_until
+from tests import forked
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.dev._process import is_running
 from millrace.dev.local_directory import LocalDirectory
@@ -28,15 +29,12 @@ LINES = [f"word{number % 7} and word{number % 3}" for number in range(2_000)]
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-PATIENCE_S = 180.0
-
-
 def write(bootstrap_servers: str, lines: list[str]) -> None:
     """Write lines to the input topic."""
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     for number, line in enumerate(lines):
         producer.produce("lines", line.encode(), partition=number % 4)
-    assert producer.flush(120) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def expected(lines: list[str]) -> dict[str, int]:
@@ -59,7 +57,7 @@ class Counts:
         )
         self._consumer.subscribe(["word-counts"])
 
-    def wait_for(self, wanted: dict[str, int], meanwhile=lambda: None, timeout_s: float = PATIENCE_S) -> None:
+    def wait_for(self, wanted: dict[str, int], meanwhile=lambda: None) -> None:
         """Read until the last counts are the expected ones."""
 
         def read() -> None:
@@ -69,9 +67,7 @@ class Counts:
                 word = Serdes.string().deserialize("word-counts", message.key())
                 self.counts[word] = Serdes.long().deserialize("word-counts", message.value())
 
-        wait_until(
-            lambda: self.counts == wanted, lambda: f"{self.counts} is {wanted}", timeout_s, meanwhile=read, poll_s=0
-        )
+        wait_until(lambda: self.counts == wanted, lambda: f"{self.counts} is {wanted}", meanwhile=read, poll_s=0)
 
     def close(self) -> None:
         """Leave the group."""
@@ -96,13 +92,13 @@ def test_manifest_runs_survives_a_kill_and_resumes(tmp_path):
         host.start_replicas()
         counts = Counts(host.bootstrap_servers)
         counts.wait_for(expected(LINES), meanwhile=host.poll)
-        wait_until(lambda: all_run(host.view(), tasks=8), "all tasks run", PATIENCE_S, meanwhile=host.poll)
+        wait_until(lambda: all_run(host.view(), tasks=8), "all tasks run", meanwhile=host.poll)
         victim = host.view()[0].pid
         assert victim
         os.kill(victim, signal.SIGKILL)
         write(host.bootstrap_servers, LINES)
         counts.wait_for(expected(LINES * 2), meanwhile=host.poll)
-        wait_until(lambda: host.view()[0].restarts == 1, "a restart", PATIENCE_S, meanwhile=host.poll)
+        wait_until(lambda: host.view()[0].restarts == 1, "a restart", meanwhile=host.poll)
         counts.close()
     assert not any(replica.pid for replica in host.replicas)
     with LocalHost(options, report=said.append) as host:
@@ -137,14 +133,14 @@ def test_group_of_the_streams_protocol_gets_the_manifests_standbys(tmp_path):
             files = [directory.status(replica.name) for replica in host.replicas]
             return [json.loads(file.read_text())["task_counts"]["standby"] for file in files if file.exists()]
 
-        wait_until(lambda: sum(standbys()) == 4, lambda: str(standbys()), PATIENCE_S, meanwhile=host.poll)
+        wait_until(lambda: sum(standbys()) == 4, lambda: str(standbys()), meanwhile=host.poll)
         counts.close()
 
 
 def millrace(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command as a user would."""
     command = [sys.executable, "-m", "millrace.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=290, check=False)
+    return forked.run(command, capture_output=True, text=True, timeout=290)
 
 
 def status(place: list[str]) -> dict:
@@ -162,7 +158,6 @@ def test_detached_host_is_shown_and_stopped(tmp_path):
     wait_until(
         lambda: [replica["state"] for replica in status(place)["replicas"]] == ["running", "running"],
         "two running replicas",
-        PATIENCE_S,
     )
     result = millrace("dev", "up", *place, "--detach")
     assert result.returncode == 1
@@ -197,7 +192,7 @@ def test_error_of_a_replica_is_shown(kafka, topic_factory, tmp_path):
     (tmp_path / "streamsapp.yaml").write_text(yaml.safe_dump({**manifest, "spec": spec}))
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(source, b"x")
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     reason = f"Error: Task 0_0: node KSTREAM-MAPVALUES-0000000001 failed on the record at offset 0 of {source}-0"
     options = HostOptions(tmp_path / "streamsapp.yaml", tmp_path / "data", bootstrap=kafka.bootstrap_servers)
     with LocalHost(options, report=print) as host:
@@ -207,7 +202,6 @@ def test_error_of_a_replica_is_shown(kafka, topic_factory, tmp_path):
             wait_until(
                 lambda state=state: any(view.state == state and view.restarts for view in host.view()),
                 state,
-                PATIENCE_S,
                 meanwhile=host.poll,
             )
             host.publish()
@@ -225,11 +219,11 @@ def test_killed_host_leaves_nothing_behind(tmp_path):
     place = ["-f", str(EXAMPLE), "--dir", str(tmp_path / "data")]
     result = millrace("dev", "up", *place, "--detach")
     assert result.returncode == 0, result.stderr
-    wait_until(lambda: all(replica["pid"] for replica in status(place)["replicas"]), "all replicas started", PATIENCE_S)
+    wait_until(lambda: all(replica["pid"] for replica in status(place)["replicas"]), "all replicas started")
     before = status(place)
     kafka = json.loads((tmp_path / "data" / "kafka" / "embedded-kafka.json").read_text())
     os.kill(before["pid"], signal.SIGKILL)
     pids = [*(replica["pid"] for replica in before["replicas"]), *(node["pid"] for node in kafka["nodes"])]
     assert len(pids) == 3
-    wait_until(lambda: not [pid for pid in pids if is_running(pid, "")], "all processes ended", PATIENCE_S)
+    wait_until(lambda: not [pid for pid in pids if is_running(pid, "")], "all processes ended")
     assert status(place)["running"] is False

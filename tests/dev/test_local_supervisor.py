@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 
 from rich.console import Console
+from tests import forked
 
 from millrace.dev.local_directory import ReplicaView
 from millrace.dev.local_supervisor import _lines, table
@@ -77,7 +77,7 @@ def test_host_in_the_background_that_cannot_start_says_why(tmp_path):
         str(tmp_path / "data"),
         "-d",
     ]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    result = forked.run(command, capture_output=True, text=True, timeout=240)
     assert result.returncode == 1
     assert (
         "It did not start: The program cannot make a plan: nowhere:topology: there is no module `nowhere`"

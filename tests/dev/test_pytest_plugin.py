@@ -19,49 +19,45 @@ def shared_cache(monkeypatch):
     monkeypatch.setenv("MILLRACE_CACHE_DIR", str(cache_directory()))
 
 
+CONFTEST = """
+import pytest
+
+@pytest.fixture(scope="session")
+def kafka_options():
+    return {"config": {"num.partitions": "5"}}
+"""
 TESTS = """
 import pathlib
 
 import pytest
+from confluent_kafka.admin import ConfigResource
 
 @pytest.mark.parametrize("number", range(6))
 def test_kafka(kafka, topic_factory, number):
     name = topic_factory("words", partitions=3)
     assert len(kafka.admin().list_topics(name, timeout=60).topics[name].partitions) == 3
     (pathlib.Path(__file__).parent / f"pid-{number}").write_text(f"{kafka.pids[0]}")
+
+def test_options(kafka):
+    admin = kafka.admin()
+    [future] = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]).values()
+    assert future.result()["num.partitions"].value == "5"
 """
 
 
 @pytest.mark.broker
 @pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "two workers"])
 def test_all_tests_share_one_broker_that_ends_with_the_session(pytester, options):
-    """Every test of a session uses the same broker, which is gone afterwards."""
+    """Every test of a session uses the same broker, with the project's own `kafka_options`, which is gone afterwards."""
+    pytester.makeconftest(CONFTEST)
     pytester.makepyfile(TESTS)
 
     result = pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *options)
 
-    result.assert_outcomes(passed=6)
+    result.assert_outcomes(passed=7)
     pids = {path.read_text() for path in pytester.path.glob("pid-*")}
     assert len(pids) == 1
     assert not is_running(int(pids.pop()), "")
-
-
-@pytest.mark.broker
-def test_options_of_the_shared_broker_can_be_overridden(pytester):
-    """A project's own `kafka_options` fixture configures the session's broker."""
-    pytester.makeconftest(
-        "import pytest\n@pytest.fixture(scope='session')\ndef kafka_options(): return {'config': {'num.partitions': '5'}}"
-    )
-    pytester.makepyfile(
-        "from confluent_kafka.admin import ConfigResource\n"
-        "def test_it(kafka):\n"
-        "    resource = ConfigResource(ConfigResource.Type.BROKER, '1')\n"
-        "    admin = kafka.admin()\n"
-        "    [future] = admin.describe_configs([resource]).values()\n"
-        "    assert future.result()['num.partitions'].value == '5'\n"
-    )
-
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
 def test_import_loads_no_client_library():

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.environments import environment, own_variables
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.docs.test_pages import BROKER, blocks, run
-from tests.java_programs import compile_java, run_java
+from tests.java_programs import compiled_java, run_java
 from tests.reading import read_to_end
 from tests.waiting import wait_until
 
@@ -134,16 +134,15 @@ def java(page: str, directory: Path) -> Running:
     """Return what runs a page's Java."""
 
     def running(broker: str) -> AbstractContextManager[Callable[[], str]]:
-        path = class_path(page, directory, broker)
-        return until_terminated(
-            [find_java().executable, f"-Djava.io.tmpdir={directory}", "-cp", path, "Page", "run"], directory, 143
-        )
+        options = [f"-Djava.io.tmpdir={directory}", f"-Dbroker={broker}"]
+        command = [find_java().executable, *options, "-cp", class_path(page, directory), "Page", "run"]
+        return until_terminated(command, directory, 143)
 
     return running
 
 
-def class_path(page: str, directory: Path, broker: str = BROKER) -> str:
-    """Compile a page's Java: topologies, a test of the last one, and a program that runs it."""
+def class_path(page: str, directory: Path) -> str:
+    """Compile a page's Java: topologies, a test of the last one, and a program that runs it on the broker of a property."""
     source = directory / "Page.java"
     *topologies, test, program = blocks(page, "java")
     methods = [f"static Topology topology{n}() {{\n{block}return topology;}}" for n, block in enumerate(topologies)]
@@ -155,9 +154,10 @@ def class_path(page: str, directory: Path, broker: str = BROKER) -> str:
     described = "".join(f"System.out.print(topology{n}().describe());" for n in range(len(topologies)))
     main = f"if (arguments.length == 0) {{{described}}} else {{test({last}); program({last});}}"
     body = [*methods, f"public static void main(String[] arguments) throws Exception {{{main}}}"]
-    source.write_text("\n".join([_IMPORTS, "class Page {", _ASSERTION, *body, "}"]).replace(BROKER, broker))
+    text = "\n".join([_IMPORTS, "class Page {", _ASSERTION, *body, "}"])
+    source.write_text(text.replace(f'"{BROKER}"', 'System.getProperty("broker")'))
     jars = resolve(Bundle.KAFKA_STREAMS_TEST)
-    return join_class_path([compile_java([source], jars, directory / "classes"), *jars])
+    return join_class_path([compiled_java([source], jars), *jars])
 
 
 _IMPORTS = """
@@ -191,7 +191,7 @@ def until_terminated(command: Sequence[str | Path], directory: Path, exit_code: 
         finally:
             process.terminate()
             try:
-                process.wait(30)
+                process.wait(120)
             finally:
                 process.kill()
                 process.wait()

@@ -16,8 +16,6 @@ PROJECTS = ("dead_letters", "foreign_keys", "joins", "punctuation", "schema_regi
 README_EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 
 TOPOLOGY, RUN, TEST = README_EXAMPLES
-PROGRAMS = [TOPOLOGY, f"{TOPOLOGY}\n{RUN}", TEST]
-
 PROGRAM = """
 from millrace.dsl import Consumed, JoinWindows, Produced, StreamsBuilder, TimeWindows
 from millrace.serdes import Serdes
@@ -113,27 +111,82 @@ reveal_type(words.split().no_default_branch()["long"])  # KStream[str, str]
 """
 
 
-def mypy(tmp_path_factory, program, *options):
-    """Check a program as a user would, and return mypy's lines; the runs share a cache."""
-    folder = tmp_path_factory.getbasetemp() / "mypy"
-    folder.mkdir(exist_ok=True)
-    file = folder / "program.py"
-    file.write_text(program)
-    output, _, _ = api.run([*options, "--no-error-summary", "--cache-dir", str(folder / "cache"), str(file)])
-    return [line for line in output.splitlines() if str(file) in line]
+EXPECTED = re.findall(r"^reveal_type\(.*\)  # (.*)$", REVEALED, re.MULTILINE)
+ORDINARY = {"topology": TOPOLOGY, "program": f"{TOPOLOGY}\n{RUN}", "test": TEST, "without_serdes": WITHOUT_SERDES}
+SAMPLES = {
+    **{name: f"# mypy: allow-untyped-defs\n{program}" for name, program in ORDINARY.items()},
+    "operators": PROGRAM,
+    "options": REVEALED,
+}
+EXAMPLES = [
+    path
+    for project in PROJECTS
+    for path in sorted((ROOT / "examples" / project).glob("*.py"))
+    if not path.name.startswith(("test_", "conftest"))
+]
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory):
+    """Write each program into a file of its own, as a user would."""
+    folder = tmp_path_factory.mktemp("types")
+    files = {name: folder / f"sample_{name}.py" for name in SAMPLES}
+    for name, file in files.items():
+        file.write_text(SAMPLES[name])
+    return files
+
+
+@pytest.fixture(scope="module")
+def mypy(samples):
+    """Check all programs and examples at once, with the cache of `make types`; return what is said about each file."""
+    files = [*samples.values(), *EXAMPLES]
+    output, errors, code = api.run(["--strict", "--no-error-summary", *map(str, files)])
+    assert code in {0, 1}, output + errors
+    said = {file: [] for file in files}
+    for line in output.splitlines():
+        path, _, text = line.partition(":")
+        said[Path(path).resolve()].append(text)
+    return said
+
+
+@pytest.fixture(scope="module")
+def pyright(samples, tmp_path_factory):
+    """Check files as strictly as Pyright can, where a type that it does not know is an error; return what it says of each."""
+    files = [samples["options"], *EXAMPLES]
+    folder = tmp_path_factory.mktemp("pyright")
+    settings = {
+        "include": list(map(str, files)),
+        "typeCheckingMode": "strict",
+        "reportWildcardImportFromLibrary": False,
+        "reportUnusedImport": False,
+        "reportExplicitAny": False,
+    }
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = (sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable)
+    found = subprocess.run(
+        (*command, "--project", str(folder)), capture_output=True, text=True, timeout=600, check=False
+    )
+    report = json.loads(found.stdout)
+    assert report["summary"]["filesAnalyzed"] == len(files), found.stdout
+    said = {file: [] for file in files}
+    for each in report["generalDiagnostics"]:
+        said[Path(each["file"])].append((each["severity"], each["message"]))
+    return said
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [*PROGRAMS, WITHOUT_SERDES], ids=["topology", "program", "test", "without serdes"])
-def test_ordinary_programs_have_no_type_errors(tmp_path_factory, program):
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_programs_have_no_type_errors(mypy, samples, name):
     """Topics that are read without serdes have keys and values of any type, so that programs need no annotations."""
-    assert mypy(tmp_path_factory, program, "--strict", "--allow-untyped-defs") == []
+    assert mypy[samples[name]] == []
 
 
 @pytest.mark.slow
-def test_types_flow_through_operators(tmp_path_factory):
+@pytest.mark.timeout(900)
+def test_types_flow_through_operators(mypy, samples):
     """Keys, values and results have the types of serdes, functions and joiners; what does not fit is an error."""
-    output = mypy(tmp_path_factory, PROGRAM, "--strict")
+    output = mypy[samples["operators"]]
     revealed = [line.partition("Revealed type is ")[2].strip('"') for line in output if "Revealed" in line]
     assert [text.replace("millrace.dsl.kstream.", "").replace("millrace.dsl.ktable.", "") for text in revealed] == [
         "KStream[str, int]",
@@ -147,59 +200,29 @@ def test_types_flow_through_operators(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_options_and_operators_have_the_types_of_their_serdes(tmp_path_factory):
+@pytest.mark.timeout(900)
+def test_options_and_operators_have_the_types_of_their_serdes(mypy, samples):
     """What the factories of options are given flows through sources, operators, joins, processors and tables."""
-    expected = re.findall(r"^reveal_type\(.*\)  # (.*)$", REVEALED, re.MULTILINE)
-    output = mypy(tmp_path_factory, REVEALED, "--strict")
+    output = mypy[samples["options"]]
     assert [line for line in output if ": error:" in line] == []
     revealed = [line.partition("Revealed type is ")[2].strip('"') for line in output if "Revealed" in line]
-    assert [re.sub(r"\w+\.", "", text) for text in revealed] == expected
-
-
-def pyright(tmp_path, *files):
-    """Check files as strictly as Pyright can, where a type that it does not know is an error, and return what it says."""
-    settings = {
-        "include": list(map(str, files)),
-        "typeCheckingMode": "strict",
-        "reportWildcardImportFromLibrary": False,
-        "reportUnusedImport": False,
-        "reportExplicitAny": False,
-    }
-    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
-    command = (sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable)
-    found = subprocess.run(
-        (*command, "--project", str(tmp_path)), capture_output=True, text=True, timeout=300, check=False
-    )
-    report = json.loads(found.stdout)
-    assert report["summary"]["filesAnalyzed"] == len(files), found.stdout
-    return [(each["severity"], each["message"]) for each in report["generalDiagnostics"]]
+    assert [re.sub(r"\w+\.", "", text) for text in revealed] == EXPECTED
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_pyright_knows_the_same_types(tmp_path):
+@pytest.mark.timeout(900)
+def test_pyright_knows_the_same_types(pyright, samples):
     """What Pyright, and so most editors, infers is what mypy does."""
-    (tmp_path / "program.py").write_text(REVEALED)
-    expected = re.findall(r"^reveal_type\(.*\)  # (.*)$", REVEALED, re.MULTILINE)
-    found = pyright(tmp_path, tmp_path / "program.py")
+    found = pyright[samples["options"]]
     revealed = [text.rpartition(' is "')[2].strip('"') for severity, text in found if severity == "information"]
-    assert revealed == expected
+    assert revealed == EXPECTED
     assert [text for severity, text in found if severity == "error"] == []
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_examples_have_no_unknown_types(tmp_path):
+@pytest.mark.timeout(900)
+def test_examples_have_no_unknown_types(mypy, pyright):
     """Nothing that a user writes has a type that Pyright does not know, and mypy finds no error."""
-    files = [
-        path
-        for project in PROJECTS
-        for path in sorted((ROOT / "examples" / project).glob("*.py"))
-        if not path.name.startswith(("test_", "conftest"))
-    ]
-    assert len(files) >= len(PROJECTS)
-    assert pyright(tmp_path, *files) == []
-    output, errors, code = api.run(
-        ["--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "mypy"), *map(str, files)]
-    )
-    assert code == 0, output + errors
+    assert len(EXAMPLES) >= len(PROJECTS)
+    assert [pyright[file] for file in EXAMPLES] == [[]] * len(EXAMPLES)
+    assert [mypy[file] for file in EXAMPLES] == [[]] * len(EXAMPLES)

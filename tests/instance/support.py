@@ -18,9 +18,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from tests import forked
 from tests.reading import read_to_end
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.state_directory import PROCESS_FILE
@@ -33,7 +34,6 @@ from millrace.topology import Topology
 from millrace.topology.model import RepartitionTopic
 
 TEXT, NUMBER = StringSerde(), LongSerde()
-DEADLINE_S = 60.0
 ROOT = Path(__file__).parents[2]
 
 
@@ -138,7 +138,7 @@ def running(topology: Topology, config: Mapping[str, Any], **options: Any) -> It
             raise streams.error
         yield streams
     finally:
-        closed = streams.close(120)
+        closed = streams.close(PATIENCE_S)
     assert closed, "the instance does not end"
 
 
@@ -156,7 +156,16 @@ def produce(kafka: Any, topic: str, lines: list[str], *, partitions: int = 1, st
     )
     for number, line in enumerate(lines):
         producer.produce(topic, line.encode(), None, number % partitions, timestamp=start_ms + number)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def has_failed(client: Any) -> bool:
+    """Whether the transaction of a producer, which is in one, has failed; takes no report of a record."""
+    try:
+        client.begin_transaction()
+    except KafkaException as error:
+        return bool(error.args[0].txn_requires_abort())
+    return False
 
 
 class Feeder:
@@ -196,7 +205,7 @@ class Feeder:
         """Stop, wait until everything is acknowledged, and return the lines."""
         self._stop.set()
         self._thread.join()
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
         return self.lines
 
 
@@ -219,7 +228,7 @@ def read_messages(kafka: Any, topic: str, *, partitions: int = 1, committed: boo
     )
     starts = [TopicPartition(topic, number, 0) for number in range(partitions)]
     try:
-        return list(read_to_end(consumer, admin, starts, DEADLINE_S))
+        return list(read_to_end(consumer, admin, starts, PATIENCE_S))
     finally:
         consumer.close()
 
@@ -267,12 +276,13 @@ class Replica:
         self.starts = 0
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> Replica:
-        """Start the process."""
+    def start(self, *, cold: str = "") -> Replica:
+        """Start the process, as a new interpreter if `cold` says why."""
         self.starts += 1
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = forked.Popen(
                 [sys.executable, str(Path(__file__).with_name("replica.py")), json.dumps(self._spec)],
+                cold=cold,
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
@@ -291,18 +301,17 @@ class Replica:
         self.process.kill()
         self.process.wait()
 
-    def stop(self, timeout_s: float = 30.0) -> int:
+    def stop(self) -> int:
         """Stop it with SIGTERM as soon as it can handle the signal; return its exit code."""
         assert self.process is not None
         wait_until(
             lambda: self.process.poll() is not None or self.status().get("pid") == self.process.pid,
             lambda: f"{self.name} starts: {self.log()[-3000:]}",
-            60,
         )
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(timeout_s)
+            return self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"{self.name} did not stop: {self.log()[-3000:]}") from None
@@ -383,7 +392,7 @@ class HeldAtStart(Updated):
     def on_update_start(self, partition, store, starting_offset):
         """Note it, and wait."""
         super().on_update_start(partition, store, starting_offset)
-        self.go_on.wait(DEADLINE_S)
+        self.go_on.wait(PATIENCE_S)
 
 
 class Instance:

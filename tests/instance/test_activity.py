@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 from tests.instance.support import expected_counts, last_counts, produce, running, settings, word_count
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.instance.activity import Activity, RateMeter, Totals
 from millrace.instance.states import State
@@ -17,7 +17,7 @@ from millrace.instance.status import InstanceInfo, take_status
 def status(streams):
     """Return an instance's answer to GET /status."""
     host, port = streams.health_address
-    with urllib.request.urlopen(f"http://{host}:{port}/status", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://{host}:{port}/status", timeout=PATIENCE_S) as answer:
         return json.loads(answer.read())
 
 

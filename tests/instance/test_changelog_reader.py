@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from confluent_kafka import Producer
 from tests.instance.support import settings
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace import StreamsBuilder
 from millrace.config import StreamsConfig
@@ -85,7 +85,7 @@ def write_numbers(kafka, topic, numbers):
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
     for number in numbers:
         producer.produce(topic, "1", f"k{number:03}", 0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def keys(task):
@@ -112,10 +112,10 @@ def test_an_open_transaction_that_holds_up_restoration_is_logged(
     source = topic_factory("in")
     write_numbers(kafka, source, range(5))
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": app})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce(source, "1", "open", 0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     with table_reader(kafka, app, source, tmp_path) as (reader, task):
         reader.begin([AddedTask(task, {}, standby=False)])
         wait_until(lambda: reader.changelogs, "the offsets are known", meanwhile=reader.take_offsets)
@@ -129,7 +129,7 @@ def test_an_open_transaction_that_holds_up_restoration_is_logged(
         assert message.startswith(
             f"Restoring {source}-0 waits at offset 5, 1 before the end: a transaction that began there"
         )
-        producer.commit_transaction(30)
+        producer.commit_transaction(PATIENCE_S)
         wait_until(lambda: reader.restored, "restored", meanwhile=reader.read)
         assert "open" in keys(task)
 
@@ -155,10 +155,10 @@ def test_a_standby_that_has_read_a_commit_marker_has_no_lag(kafka, topic_factory
     """The end of a transaction takes an offset; a standby that reported less would never have caught up."""
     source = topic_factory("in")
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": app})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce(source, "1", "k", 0)
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     before_the_marker = {"restore_consumer_isolation_level": "read_uncommitted"}
     with table_reader(kafka, app, source, tmp_path, **before_the_marker) as (reader, task):
         reader.begin([AddedTask(task, {}, standby=True)])
@@ -166,7 +166,7 @@ def test_a_standby_that_has_read_a_commit_marker_has_no_lag(kafka, topic_factory
         wait_until(lambda: keys(task) == ["k"], "the record is read", meanwhile=reader.read)
         reader._last_commit = 0
         reader.commit_and_log_if_due()
-        producer.commit_transaction(30)
+        producer.commit_transaction(PATIENCE_S)
         [changelog] = reader.changelogs
         wait_until(lambda: changelog.next_offset == 2, "the marker is read", meanwhile=reader.read)
         assert open_offset_sum(task) == 1

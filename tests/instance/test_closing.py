@@ -9,9 +9,10 @@ import threading
 import time
 
 import pytest
-from tests.instance.support import DEADLINE_S, TEXT, last_counts, produce, running, settings, word_count
+from tests.brokers import new_topic
+from tests.instance.support import TEXT, last_counts, produce, running, settings, word_count
 from tests.instance.test_global_stores import Look, put
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import FailedProcessingError, StreamsError
@@ -63,7 +64,7 @@ class Closer:
 
     def check(self, expected=(False, False), end=State.NOT_RUNNING):
         """Wait until the instance has ended, and check that the call has returned too."""
-        assert self.streams.wait(DEADLINE_S)
+        assert self.streams.wait(PATIENCE_S)
         wait_until(lambda: self.returned, "close() returned")
         assert self.returned == [expected]
         assert self.streams.state is end
@@ -76,7 +77,7 @@ def closer():
     closer = Closer()
     yield closer
     if closer.streams is not None:
-        closer.streams.close(DEADLINE_S)
+        closer.streams.close(PATIENCE_S)
 
 
 def test_close_in_a_processor_begins_the_end(kafka, topic_factory, tmp_path, closer):
@@ -161,7 +162,7 @@ def test_close_in_a_state_listener_during_close(kafka, topic_factory, tmp_path, 
     closing = threading.Thread(target=closer.streams.close, daemon=True)
     closing.start()
     closer.check(expected=(True, True))
-    closing.join(DEADLINE_S)
+    closing.join(PATIENCE_S)
     assert not closing.is_alive()
 
 
@@ -174,15 +175,15 @@ def test_state_listener_may_wait_for_another_thread_that_closes(kafka, topic_fac
             other = threading.Thread(target=lambda: done.append((closer.streams.close(0), closer.streams.drain())))
             other.daemon = True
             other.start()
-            other.join(DEADLINE_S)
+            other.join(PATIENCE_S)
             done.append(other.is_alive())
 
     closer.streams, _ = instance(kafka, topic_factory, tmp_path)
     closer.streams.set_state_listener(listen)
     closer.streams.start()
-    wait_until(lambda: len(done) == 2, "the listener returned", 2 * DEADLINE_S)
+    wait_until(lambda: len(done) == 2, "the listener returned")
     assert done == [(False, False), False]
-    assert closer.streams.wait(DEADLINE_S)
+    assert closer.streams.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("when", ["while starting", "while running"])
@@ -222,7 +223,7 @@ def test_thread_removed_in_a_restore_listener_is_not_waited_for(kafka, topic_fac
         assert name is not None
         wait_until(lambda: not streams.threads, "it has ended")
     finally:
-        assert streams.close(DEADLINE_S)
+        assert streams.close(PATIENCE_S)
 
 
 def starting(streams):
@@ -244,9 +245,9 @@ def check_closes_while_starting(streams, thread, raised, config):
     """Close an instance while it starts: `start` raises an error, and nothing keeps running."""
     assert thread.is_alive()
     assert streams.state is State.CREATED
-    assert streams.close(DEADLINE_S)
+    assert streams.close(PATIENCE_S)
     assert streams.state is State.NOT_RUNNING
-    thread.join(DEADLINE_S)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert "closed while" in str(raised[0])
     assert streams.threads == ()
@@ -291,7 +292,7 @@ def test_close_while_a_broker_is_waited_for(silent_broker, tmp_path):
     config = settings(address, f"app-{secrets.token_hex(4)}", tmp_path)
     streams = KafkaStreams(word_count("in", "out"), config)
     thread, raised = starting(streams)
-    assert connected.wait(DEADLINE_S)
+    assert connected.wait(PATIENCE_S)
     check_closes_while_starting(streams, thread, raised, config)
 
 
@@ -301,7 +302,7 @@ def test_signal_while_starting_ends_the_process_cleanly(silent_broker, tmp_path)
     ended = threading.Event()
 
     def terminate():
-        if connected.wait(DEADLINE_S) and not ended.is_set():  # by then the signal is handled
+        if connected.wait(PATIENCE_S) and not ended.is_set():  # by then the signal is handled
             os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=terminate, daemon=True).start()
@@ -312,11 +313,11 @@ def test_signal_while_starting_ends_the_process_cleanly(silent_broker, tmp_path)
 
 @pytest.mark.parametrize("guarantee", [pytest.param("at_least_once", marks=pytest.mark.thorough), "exactly_once_v2"])
 @pytest.mark.parametrize("begun", ["before the commit", "in the middle of a commit"])
-def test_close_without_brokers_ends(own_kafka, tmp_path, guarantee, begun):
+def test_close_without_brokers_ends(breakable_kafka, tmp_path, guarantee, begun):
     """The instance stops waiting for brokers long before task.timeout.ms; uncommitted records are processed again."""
-    kafka = own_kafka()
-    kafka.create_topics("in", "out")
-    topology, application = word_count("in", "out"), f"app-{secrets.token_hex(4)}"
+    kafka = breakable_kafka
+    source, sink = new_topic(kafka, "in"), new_topic(kafka, "out")
+    topology, application = word_count(source, sink), f"app-{secrets.token_hex(4)}"
     config = settings(kafka, application, tmp_path, processing_guarantee=guarantee, task_timeout_ms=3_600_000)
     config["session.timeout.ms"] = 6_000  # leaving the group is impossible
     if guarantee == "exactly_once_v2":
@@ -325,7 +326,7 @@ def test_close_without_brokers_ends(own_kafka, tmp_path, guarantee, begun):
     streams.start()
     try:
         wait_until(lambda: streams.state is State.RUNNING, "RUNNING")
-        produce(kafka, "in", ["a b"] * 10)
+        produce(kafka, source, ["a b"] * 10)
         wait_until(lambda: streams.status().processing.records == 10, "processed")
         kafka.pause()
         try:
@@ -334,19 +335,19 @@ def test_close_without_brokers_ends(own_kafka, tmp_path, guarantee, begun):
                 prepare, begins = task.prepare_commit, threading.Event()
                 task.prepare_commit = lambda: (begins.set(), prepare())[1]
                 task.commit_requested = True
-                assert begins.wait(DEADLINE_S)
+                assert begins.wait(PATIENCE_S)
             streams.close(2)  # of which half is for brokers
-            assert streams.wait(10 * DEADLINE_S)
+            assert streams.wait(PATIENCE_S)
         finally:
             kafka.resume()
         assert streams.state is State.NOT_RUNNING
         assert streams.error is None
     finally:
-        streams.close(DEADLINE_S)
+        streams.close(PATIENCE_S)
     with running(topology, config):
-        produce(kafka, "in", ["a b"])
+        produce(kafka, source, ["a b"])
         again = {11} if guarantee == "exactly_once_v2" else {11, 21}
-        wait_until(lambda: last_counts(kafka, "out").get("b") in again, lambda: f"counted: {last_counts(kafka, 'out')}")
+        wait_until(lambda: last_counts(kafka, sink).get("b") in again, lambda: f"counted: {last_counts(kafka, sink)}")
 
 
 def test_longer_time_out_of_close_is_patience_with_brokers(kafka, topic_factory, tmp_path):
@@ -369,7 +370,7 @@ def test_failure_that_ended_the_instance_is_its_error(kafka, topic_factory, tmp_
 
     class Fail(Processor):
         def process(self, record):
-            both.wait(DEADLINE_S)
+            both.wait(PATIENCE_S)
             if record.value == "second":
                 wait_until(lambda: streams.state is State.PENDING_ERROR, "the first failure")
             raise ValueError(record.value)
@@ -384,8 +385,8 @@ def test_failure_that_ended_the_instance_is_its_error(kafka, topic_factory, tmp_
     wait_until(lambda: all(thread.tasks and thread.tasks.running for thread in streams.threads), "a task for each")
     produce(kafka, source, ["first", "second"], partitions=2)
     with pytest.raises(FailedProcessingError, match="ValueError: first"):
-        streams.wait(DEADLINE_S)
+        streams.wait(PATIENCE_S)
     assert streams.state is State.ERROR
-    assert streams.close(DEADLINE_S)
+    assert streams.close(PATIENCE_S)
     with pytest.raises(FailedProcessingError, match="ValueError: first"):
         streams.wait()  # closing does not make it a success

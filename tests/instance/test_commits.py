@@ -18,7 +18,7 @@ from tests.instance.support import (
     two_step_word_count,
     word_count,
 )
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.engine.task import StreamTask
 from millrace.errors import TaskCorruptedError
@@ -86,11 +86,11 @@ def test_transaction_markers_are_committed_as_consumed(kafka, topic_factory, app
         produce(kafka, source, ["a b", "a"])
         wait_until(lambda: committed_offset(kafka, app, source) == 2, "all lines are committed")
         upstream = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": source})
-        upstream.init_transactions(30)
+        upstream.init_transactions(PATIENCE_S)
         upstream.begin_transaction()
         upstream.produce(source, b"c")  # which at-least-once reads, as Java does
-        upstream.flush(30)
-        upstream.abort_transaction(30)
+        upstream.flush(PATIENCE_S)
+        upstream.abort_transaction(PATIENCE_S)
         read = [TopicPartition(source, 0), TopicPartition(f"{app}-words", 0)]
         wait_until(
             lambda: offsets_of(kafka, app, read) == latest_offsets(kafka.admin(), read),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import logging
@@ -25,11 +26,13 @@ from confluent_kafka.admin import (
 from tests.instance.support import (
     NUMBER,
     TEXT,
+    Changed,
     CountWords,
     Replica,
     counting_with,
     counts_builder,
     expected_counts,
+    has_failed,
     last_counts,
     produce,
     read_all,
@@ -38,10 +41,11 @@ from tests.instance.support import (
     word_count,
 )
 from tests.kafka.support import create_acl
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.assignment.protocol import Assigned
 from millrace.config import StreamsConfig
+from millrace.dev.kafka import EmbeddedKafka
 from millrace.errors import (
     AuthorizationError,
     BrokerUnreachableError,
@@ -58,12 +62,18 @@ from millrace.errors import (
 from millrace.instance import KafkaStreams, State, UncaughtExceptionResponse, run
 from millrace.instance.activity import LoopProgress
 from millrace.instance.membership import ClassicMembership, may_create_topics
+from millrace.instance.producer import StreamsProducer
+from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.instance.restoration import RestoreListener
 from millrace.instance.status import write_status
+from millrace.kafka.admin import appears_on_demand
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.client_supplier import KafkaClientSupplier
+from millrace.kafka.connection_check import check_connection
 from millrace.plan.model import PlannedSubtopology, TopologyPlan
 from millrace.processor.api import Processor
 from millrace.processor.handlers import HandlerResponse
+from millrace.records import NO_HEADERS
 from millrace.state import Stores
 from millrace.topology import Topology
 
@@ -97,7 +107,7 @@ def test_refused_record_keeps_its_offset_from_being_committed(kafka, topic_facto
     streams = KafkaStreams(copy(source, sink), settings(kafka, app, tmp_path, processing_guarantee=guarantee))
     streams.start()
     with pytest.raises(ProductionError, match=r"max\.message\.bytes") as raised:
-        streams.wait(60)
+        streams.wait(PATIENCE_S)
     assert streams.state is State.ERROR
     assert sink in str(raised.value)
     assert committed_offset(kafka, app, source) < 2
@@ -161,8 +171,9 @@ def with_dead_letters(kafka, app, tmp_path, topic):
     return settings(kafka, app, tmp_path) | {"errors.dead.letter.queue.topic.name": topic}
 
 
-def test_missing_dead_letter_topic_is_named(kafka, topic_factory, app, tmp_path):
+def test_missing_dead_letter_topic_is_named(kafka, topic_factory, app, tmp_path, monkeypatch):
     """The topic is checked at the start, not when the first record fails, and the error names the setting."""
+    monkeypatch.setattr(appears_on_demand, "__defaults__", (0.5,))  # seconds in which brokers may create it
     config = with_dead_letters(kafka, app, tmp_path, "no-such-letters")
     with pytest.raises(MissingSinkTopicError, match=r"errors\.dead\.letter\.queue\.topic\.name=no-such-letters"):
         KafkaStreams(copy(topic_factory("in"), topic_factory("out")), config).start()
@@ -191,30 +202,76 @@ def test_dead_letter_topic_that_brokers_make_on_demand(own_kafka, app, tmp_path)
     kafka.create_topics("in")
     kafka.create_topics("out")
     with running(copy("in", "out"), with_dead_letters(kafka, app, tmp_path, "failed")):
-        assert "failed" in kafka.admin().list_topics(timeout=30).topics
+        assert "failed" in kafka.admin().list_topics(timeout=PATIENCE_S).topics
 
 
-def test_dead_letter_topic_that_may_not_be_written(own_kafka, app, tmp_path):
+@pytest.fixture(scope="module")
+def guarded():
+    """A broker with topics that everybody may read and write, and two that nobody may write: one may be read."""
+    config = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with EmbeddedKafka(config=config) as kafka:
+        kafka.create_topics("in", "out", "failed", "secret")
+        for topic, operation in (("failed", AclOperation.READ), ("secret", AclOperation.ALL)):
+            allowed = AclPermissionType.DENY if topic == "secret" else AclPermissionType.ALLOW
+            resource = ResourceType.TOPIC, topic, ResourcePatternType.LITERAL
+            create_acl(kafka.admin(), AclBinding(*resource, "User:ANONYMOUS", "*", operation, allowed))
+        yield kafka
+
+
+@pytest.mark.parametrize("topic", ["failed", "secret"])
+def test_dead_letter_topic_that_may_not_be_written(guarded, app, tmp_path, topic):
     """Without permission to write to the topic the application does not start, and the error names the permission."""
-    kafka = own_kafka(
-        config={
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "allow.everyone.if.no.acl.found": "true",
-        }
-    )
-    admin = kafka.admin()
-    for topic in ("in", "out", "failed", "secret"):
-        kafka.create_topics(topic)
-    for topic, operation in (("failed", AclOperation.READ), ("secret", AclOperation.ALL)):
-        allowed = AclPermissionType.DENY if topic == "secret" else AclPermissionType.ALLOW
-        rule = AclBinding(
-            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, allowed
-        )
-        create_acl(admin, rule)
-    for topic in ("failed", "secret"):
-        config = with_dead_letters(kafka, app, tmp_path, topic)
-        with pytest.raises(AuthorizationError, match=rf"errors\.dead\.letter\.queue\.topic\.name={topic}.*WRITE"):
-            KafkaStreams(copy("in", "out"), config).start()
+    config = with_dead_letters(guarded, app, tmp_path, topic)
+    with pytest.raises(AuthorizationError, match=rf"errors\.dead\.letter\.queue\.topic\.name={topic}.*WRITE"):
+        KafkaStreams(copy("in", "out"), config).start()
+
+
+@BOTH
+def test_topic_that_may_not_be_written(guarded, app, tmp_path, guarantee):
+    """The instance ends and says so, also where its partitions are refused before any record is sent, as under exactly-once."""
+    source = f"{app}-in"
+    guarded.create_topics(source)
+    produce(guarded, source, ["a", "b"])
+    config = settings(guarded, app, tmp_path, processing_guarantee=guarantee)
+    with contextlib.closing(KafkaStreams(copy(source, "failed"), config)) as streams:
+        streams.start()
+        with pytest.raises(ProductionError, match=r"failed.* WRITE on the topic"):
+            streams.wait(PATIENCE_S)
+    assert committed_offset(guarded, app, source) < 2
+
+
+@pytest.mark.parametrize("buffer", ["free", "full"])
+def test_what_is_sent_when_a_topic_was_refused_says_so(guarded, app, tmp_path, buffer):
+    """A transaction that failed without the report of a record is not begun again, whether or not the record had to wait."""
+    config = StreamsConfig.of(settings(guarded, app, tmp_path, processing_guarantee="exactly_once_v2"))
+    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    collector = KafkaRecordCollector(producer, guarded.admin(), config)
+    producer.start()
+    try:
+        collector.send("failed", None, b"first", 1, NO_HEADERS, 0)
+        wait_until(lambda: has_failed(producer.client), "the broker's refusal")
+        if buffer == "full":
+            producer.client = FullOnce(producer.client)
+        with pytest.raises(ProductionError, match=r"TOPIC_AUTHORIZATION_FAILED.*failed.* WRITE"):
+            collector.send("out", None, b"second", 1, NO_HEADERS, 0)
+    finally:
+        producer.close()
+
+
+class FullOnce(Changed):
+    """Has no room for a record when it is asked first."""
+
+    full = True
+
+    def produce(self, *record):
+        """Send a record."""
+        if self.full:
+            self.full = False
+            raise BufferError
+        self._client.produce(*record)
 
 
 def test_internal_topic_with_wrong_partitions_is_refused(kafka, topic_factory, app, tmp_path):
@@ -243,8 +300,9 @@ def test_topics_of_patterns_are_the_applications_own_business(app, tmp_path, sou
     assert may_create_topics(plan, StreamsConfig.of(config)) is may
 
 
-def test_unreachable_brokers_are_said_to_be(app, tmp_path):
+def test_unreachable_brokers_are_said_to_be(app, tmp_path, monkeypatch):
     """If no broker answers, the start fails and the error has the address."""
+    monkeypatch.setattr(check_connection, "__defaults__", (1.0,))
     config = settings("127.0.0.1:9", app, tmp_path)
     with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:9"):
         KafkaStreams(word_count("in", "out"), config).start()
@@ -285,7 +343,7 @@ def test_full_volume_ends_the_instance_with_advice(kafka, topic_factory, app, tm
                 for batch in range(40):  # 160 MB; the volume is full after the first memtable
                     produce(kafka, source, [f"{batch}-{n}-{'y' * 40_000}" for n in range(100)])
                     streams.wait(0.5)
-                streams.wait(30)
+                streams.wait(PATIENCE_S)
         finally:
             streams.close()
     finally:
@@ -363,7 +421,7 @@ def test_consumer_of_a_thread_that_gets_no_producer_is_closed(kafka, topic_facto
     streams.set_uncaught_exception_handler(handler)
     streams.start()
     with pytest.raises(ConfigError, match="compression"):
-        streams.wait(60)
+        streams.wait(PATIENCE_S)
     assert len(KeepsConsumers.opened) == len(deaths) == 3
     for consumer in KeepsConsumers.opened:
         with pytest.raises(RuntimeError, match="closed"):
@@ -468,9 +526,9 @@ def test_one_thread_may_end_the_whole_application(kafka, topic_factory, app, tmp
         produce(kafka, source, ["bad", "bad"], partitions=2)
         FailOnce.failed = False
         with pytest.raises(FailedProcessingError, match="this word is bad"):
-            streams.wait(120)
+            streams.wait(PATIENCE_S)
         assert other.process is not None
-        assert other.process.wait(60) == 1
+        assert other.process.wait(PATIENCE_S) == 1
         assert "whole application to stop" in other.log()
     finally:
         if other.process is not None and other.process.poll() is None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import TopicPartition
+from tests.brokers import new_topic
 from tests.instance.support import (
     Feeder,
     Replica,
@@ -24,7 +25,7 @@ from tests.instance.support import (
     settings,
     word_count,
 )
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.broker
 GUARANTEES = ["exactly_once_v2", pytest.param("at_least_once", marks=pytest.mark.thorough)]
@@ -40,95 +41,90 @@ def random_lines():
         yield partition, f"p{partition}-{random_words.randrange(WORDS)} p{partition}-all"
 
 
-@contextmanager
-def fed(kafka, replicas):
-    """Yield a feeder; finally stop it and kill the replicas that still run."""
-    feeder = Feeder(kafka, "in", random_lines())
-    try:
-        yield feeder
-    finally:
-        feeder._stop.set()
-        for replica in replicas:
-            if replica.process is not None and replica.process.poll() is None:
-                replica.kill()
+class Words:
+    """A broker with an input and an output topic, and the name of the application between them."""
 
+    def __init__(self, kafka):
+        self.kafka, self.app = kafka, f"crash-{secrets.token_hex(4)}"
+        self.source, self.sink = (new_topic(kafka, name, partitions=PARTITIONS) for name in ("in", "out"))
 
-def counts_by_word(kafka, sink):
-    """Return all counts written for each word, in order."""
-    found = defaultdict(list)
-    for key, value, _ in read_all(kafka, sink, partitions=PARTITIONS):
-        found[key.decode()].append(int.from_bytes(value, "big", signed=True))
-    return found
+    def replica(self, tmp_path, name, guarantee, **others):
+        """Return a replica with its own state directory; further arguments are settings."""
+        config = settings(self.kafka, self.app, tmp_path / name, processing_guarantee=guarantee, **others)
+        return Replica(config, self.source, self.sink, tmp_path, name)
 
+    @contextmanager
+    def fed(self, replicas):
+        """Yield a feeder; finally stop it and kill the replicas that still run."""
+        feeder = Feeder(self.kafka, self.source, random_lines())
+        try:
+            yield feeder
+        finally:
+            feeder._stop.set()
+            for replica in replicas:
+                if replica.process is not None and replica.process.poll() is None:
+                    replica.kill()
 
-def wait_for_counts(kafka, sink, lines, replicas):
-    """Wait until the last count of every word is at least the expected one."""
-    expected = expected_counts(lines)
+    def counts_by_word(self):
+        """Return all counts written for each word, in order."""
+        found = defaultdict(list)
+        for key, value, _ in read_all(self.kafka, self.sink, partitions=PARTITIONS):
+            found[key.decode()].append(int.from_bytes(value, "big", signed=True))
+        return found
 
-    def complete():
-        for replica in replicas:
-            assert replica.process is None or replica.process.poll() in (None, -signal.SIGKILL), replica.log()[-4000:]
-        last = last_counts(kafka, sink, partitions=PARTITIONS)
-        return all(last.get(word, 0) >= count for word, count in expected.items())
+    def wait_for_counts(self, lines, replicas):
+        """Wait until the last count of every word is at least the expected one."""
+        expected = expected_counts(lines)
 
-    try:
-        wait_until(complete, "all words counted", 120)
-    except AssertionError as error:
-        logs = "\n".join(f"--- {replica.name}\n{replica.log()[-6000:]}" for replica in replicas)
-        last = last_counts(kafka, sink, partitions=PARTITIONS)
-        missing = {word: (count, last.get(word)) for word, count in expected.items() if last.get(word, 0) < count}
-        raise AssertionError(f"{error}; missing {dict(list(missing.items())[:5])}\n{logs}") from None
+        def complete():
+            for replica in replicas:
+                assert replica.process is None or replica.process.poll() in (None, -signal.SIGKILL), replica.log()[
+                    -4000:
+                ]
+            last = last_counts(self.kafka, self.sink, partitions=PARTITIONS)
+            return all(last.get(word, 0) >= count for word, count in expected.items())
 
+        try:
+            wait_until(complete, "all words counted")
+        except AssertionError as error:
+            logs = "\n".join(f"--- {replica.name}\n{replica.log()[-6000:]}" for replica in replicas)
+            last = last_counts(self.kafka, self.sink, partitions=PARTITIONS)
+            missing = {word: (count, last.get(word)) for word, count in expected.items() if last.get(word, 0) < count}
+            raise AssertionError(f"{error}; missing {dict(list(missing.items())[:5])}\n{logs}") from None
 
-def assert_exact(kafka, sink, lines):
-    """Check that every word was counted 1, 2, 3 … without gaps or repetitions."""
-    found = counts_by_word(kafka, sink)
-    expected = expected_counts(lines)
-    wrong = {
-        word: (count, found[word][-3:]) for word, count in expected.items() if found[word] != list(range(1, count + 1))
-    }
-    assert not wrong
-
-
-@pytest.fixture
-def crash_kafka(own_kafka):
-    """Return a separate broker with an input and an output topic."""
-    kafka = own_kafka()
-    kafka.create_topics("in", "out", partitions=PARTITIONS)
-    return kafka
-
-
-def replicas_for(kafka, tmp_path, guarantee, *, static=True, **others):
-    """Return two replicas of one application, each with its own state directory."""
-    replicas = []
-    for name in ("one", "two"):
-        extra = {"group.instance.id": name} if static else {}
-        config = settings(kafka, "crash", tmp_path / name, processing_guarantee=guarantee, **others) | extra
-        replicas.append(Replica(config, "in", "out", tmp_path, name))
-    return replicas
+    def assert_exact(self, lines):
+        """Check that every word was counted 1, 2, 3 … without gaps or repetitions."""
+        found = self.counts_by_word()
+        expected = expected_counts(lines)
+        wrong = {
+            word: (count, found[word][-3:])
+            for word, count in expected.items()
+            if found[word] != list(range(1, count + 1))
+        }
+        assert not wrong
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_kills_and_a_broker_restart(crash_kafka, tmp_path, guarantee):
+def test_kills_and_a_broker_restart(own_kafka, tmp_path, guarantee):
     """Replicas are killed repeatedly, and once all of them and the broker: exactly-once is exact, at-least-once loses nothing.
 
     The broker dies a moment after the replicas, when no transaction is being committed, and is back before one times out: the
     coordinator skips the markers of partitions without a leader (seen with 4.3.1), and a partition with one replica has none
     while its broker stops, nor at first when it starts.
     """
-    kafka = crash_kafka
-    replicas = replicas_for(kafka, tmp_path, guarantee, producer_transaction_timeout_ms=120_000)
+    words = Words(own_kafka())
+    timeouts = {"producer_transaction_timeout_ms": 120_000}
+    replicas = [words.replica(tmp_path, name, guarantee, group_instance_id=name, **timeouts) for name in ("one", "two")]
     for replica in replicas:
         replica.start()
     chance = random.Random(guarantee)
-    with fed(kafka, replicas) as feeder:
+    with words.fed(replicas) as feeder:
         for strike in range(6):
             victim = replicas[strike % 2]
             wait_until(
                 lambda: victim.status().get("state") == "RUNNING",  # noqa: B023
                 lambda: f"{victim.name} runs: {victim.log()[-3000:]}",  # noqa: B023
-                90,
             )
             threading.Event().wait(chance.uniform(0.2, 1.0))
             victims = replicas if strike == 3 else [victim]
@@ -136,16 +132,16 @@ def test_kills_and_a_broker_restart(crash_kafka, tmp_path, guarantee):
                 replica.kill()
             if strike == 3:
                 threading.Event().wait(2)
-                kafka.kill()
-                kafka.restart_broker()
+                words.kafka.kill()
+                words.kafka.restart_broker()
             for replica in victims:
                 replica.start()
         lines = feeder.stop()
-        wait_for_counts(kafka, "out", lines, replicas)
+        words.wait_for_counts(lines, replicas)
         if guarantee == "exactly_once_v2":
-            assert_exact(kafka, "out", lines)
+            words.assert_exact(lines)
         assert [replica.stop() for replica in replicas] == [0, 0]
-    changelog = last_counts(kafka, "crash-counts-changelog", partitions=PARTITIONS)
+    changelog = last_counts(words.kafka, f"{words.app}-counts-changelog", partitions=PARTITIONS)
     expected = expected_counts(lines)
     if guarantee == "exactly_once_v2":
         assert changelog == expected
@@ -154,16 +150,16 @@ def test_kills_and_a_broker_restart(crash_kafka, tmp_path, guarantee):
 
 
 @pytest.mark.slow
-def test_zombie_is_fenced(crash_kafka, tmp_path):
+def test_zombie_is_fenced(kafka, tmp_path):
     """A replica frozen beyond its session timeout wakes up as a zombie: it commits nothing, drops its tasks and rejoins."""
-    kafka = crash_kafka
-    replicas = replicas_for(kafka, tmp_path, "exactly_once_v2", static=False, session_timeout_ms=6000)
-    with fed(kafka, replicas) as feeder:
-        for replica in replicas:
-            replica.start()
+    words = Words(kafka)
+    replicas = [words.replica(tmp_path, name, "exactly_once_v2", session_timeout_ms=6000) for name in ("one", "two")]
+    with words.fed(replicas) as feeder:
+        frozen, other = replicas
+        frozen.start()
+        other.start(cold="its sets have another order")
         wait_until(lambda: all(len(replica.status().get("tasks", ())) == 2 for replica in replicas), "two tasks each")
         wait_until(lambda: all(replica.records() > 100 for replica in replicas), "both count")
-        frozen, other = replicas
         frozen.signal(signal.SIGSTOP)
         wait_until(
             lambda: len(other.status()["tasks"]) == 4 and other.status()["state"] == "RUNNING", "tasks taken over", 90
@@ -171,10 +167,10 @@ def test_zombie_is_fenced(crash_kafka, tmp_path):
         processed = other.records()
         wait_until(lambda: other.records() > processed + 200, "the other goes on")
         frozen.signal(signal.SIGCONT)
-        wait_until(lambda: len(other.status()["tasks"]) == 2, lambda: f"the zombie back: {frozen.log()[-3000:]}", 60)
+        wait_until(lambda: len(other.status()["tasks"]) == 2, lambda: f"the zombie back: {frozen.log()[-3000:]}")
         lines = feeder.stop()
-        wait_for_counts(kafka, "out", lines, replicas)
-        assert_exact(kafka, "out", lines)
+        words.wait_for_counts(lines, replicas)
+        words.assert_exact(lines)
         assert [replica.stop() for replica in replicas] == [0, 0]
 
 
@@ -183,40 +179,36 @@ def test_zombie_is_fenced(crash_kafka, tmp_path):
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_brokers_restarted_one_after_the_other(own_kafka, tmp_path, guarantee):
     """All brokers are restarted in turn under load, as in an upgrade: exactly-once stays exact, at-least-once loses nothing."""
-    kafka = own_kafka(3)
-    kafka.create_topics("in", "out", partitions=PARTITIONS)
-    config = settings(kafka, "crash", tmp_path / "one", processing_guarantee=guarantee)
-    replica = Replica(config, "in", "out", tmp_path, "one").start()
-    with fed(kafka, [replica]) as feeder:
-        for broker in kafka.broker_ids:
+    words = Words(own_kafka(3))
+    replica = words.replica(tmp_path, "one", guarantee).start()
+    with words.fed([replica]) as feeder:
+        for broker in words.kafka.broker_ids:
             seen = replica.records()
-            wait_until(lambda: replica.records() > seen + 100, lambda: f"counts: {replica.log()[-3000:]}", 60)  # noqa: B023
-            kafka.restart_broker(broker)
+            wait_until(lambda: replica.records() > seen + 100, lambda: f"counts: {replica.log()[-3000:]}")  # noqa: B023
+            words.kafka.restart_broker(broker)
         lines = feeder.stop()
-        wait_for_counts(kafka, "out", lines, [replica])
+        words.wait_for_counts(lines, [replica])
         if guarantee == "exactly_once_v2":
-            assert_exact(kafka, "out", lines)
+            words.assert_exact(lines)
         assert replica.stop() == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_outage_longer_than_records_may_wait(own_kafka, tmp_path, guarantee):
+def test_outage_longer_than_records_may_wait(breakable_kafka, tmp_path, guarantee):
     """Brokers are silent for longer than the transaction and delivery timeouts: instances wait, and then continue."""
-    kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
-    kafka.create_topics("in", "out", partitions=PARTITIONS)
-    timeouts = {"producer.transaction.timeout.ms": 3000, "producer.delivery.timeout.ms": 3000}
-    config = settings(kafka, "crash", tmp_path / "one", processing_guarantee=guarantee) | timeouts
-    replica = Replica(config, "in", "out", tmp_path, "one").start()
-    with fed(kafka, [replica]) as feeder:
+    words = Words(breakable_kafka)
+    timeouts = {"producer_transaction_timeout_ms": 3000, "producer_delivery_timeout_ms": 3000}
+    replica = words.replica(tmp_path, "one", guarantee, **timeouts).start()
+    with words.fed([replica]) as feeder:
         wait_until(lambda: replica.records() > 100, lambda: f"counts: {replica.log()[-3000:]}")
-        kafka.pause()
-        threading.Event().wait(6.0)
-        kafka.resume()
+        breakable_kafka.pause()
+        threading.Event().wait(5.0)
+        breakable_kafka.resume()
         lines = feeder.stop()
-        wait_for_counts(kafka, "out", lines, [replica])
+        words.wait_for_counts(lines, [replica])
         if guarantee == "exactly_once_v2":
-            assert_exact(kafka, "out", lines)
+            words.assert_exact(lines)
         assert replica.stop() == 0
 
 
@@ -232,7 +224,7 @@ def test_truncated_changelog_is_restored_from_its_beginning(kafka, topic_factory
     changelog = f"{app}-counts-changelog"
     admin = kafka.admin()
     for future in admin.delete_records([TopicPartition(changelog, 0, 15)]).values():
-        future.result(30)
+        future.result(PATIENCE_S)
     with caplog.at_level(logging.WARNING), running(topology, here):
         produce(kafka, source, ["word"])
         wait_until(lambda: last_counts(kafka, sink).get("word") == 21, "counted from the restored state")
@@ -247,8 +239,8 @@ def test_recreated_changelog_is_noticed(kafka, topic_factory, app, tmp_path, cap
     with running(word_count(source, sink), config):
         wait_until(lambda: last_counts(kafka, sink).get("word") == 10, "counted")
     admin, changelog = kafka.admin(), f"{app}-counts-changelog"
-    admin.delete_topics([changelog])[changelog].result(30)
-    wait_until(lambda: changelog not in admin.list_topics(timeout=30).topics, "deleted")
+    admin.delete_topics([changelog])[changelog].result(PATIENCE_S)
+    wait_until(lambda: changelog not in admin.list_topics(timeout=PATIENCE_S).topics, "deleted")
     with caplog.at_level(logging.WARNING), running(word_count(source, sink), config):
         produce(kafka, source, ["word"])
         wait_until(lambda: last_counts(kafka, sink).get("word") == 1, "counted from nothing")
@@ -278,7 +270,7 @@ def test_restoration_resumes_after_a_crash(kafka, topic_factory, app, tmp_path):
         def on_batch_restored(self, *_):
             self.batches.release()
             if self.block is not None:
-                self.block.wait(60)
+                self.block.wait(PATIENCE_S)
 
         def on_restore_end(self, *_):
             pass
@@ -290,10 +282,10 @@ def test_restoration_resumes_after_a_crash(kafka, topic_factory, app, tmp_path):
     streams = KafkaStreams(word_count(source, sink), config)
     streams.set_restore_listener(listener)
     streams.start()
-    assert listener.batches.acquire(timeout=60)
+    assert listener.batches.acquire(timeout=PATIENCE_S)
     streams.close(0)
     gate.set()
-    assert streams.wait(60)
+    assert streams.wait(PATIENCE_S)
     again = KafkaStreams(word_count(source, sink), config)
     again.set_restore_listener(Listener(None))
     with again:

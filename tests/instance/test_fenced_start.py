@@ -17,7 +17,7 @@ from tests.instance.support import (
     settings,
     word_count,
 )
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.errors import TaskMigratedError, TransactionAbortedError
 from millrace.instance import State
@@ -68,7 +68,7 @@ def fence(streams):
             "transactional.id": streams.threads[0].resources.context.settings.producer(1)["transactional.id"],
         }
     )
-    newer.init_transactions(30)
+    newer.init_transactions(PATIENCE_S)
 
 
 @pytest.fixture

@@ -10,13 +10,15 @@ import secrets
 import threading
 
 import pytest
+from tests.brokers import new_topic
 from tests.instance.support import TEXT, read_all, settings
 from tests.proxy import HOST, BrokerProxy, api_key, read_request
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
 from millrace.dev._ports import free_ports
+from millrace.dev.kafka import EmbeddedKafka
 from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.kafka.client_settings import ClientSettings
@@ -91,21 +93,27 @@ class Proxy(BrokerProxy):
         return followers
 
 
+@pytest.fixture(scope="module")
+def proxied():
+    """Yield a broker whose clients are told to connect to a proxy, and the proxy's port."""
+    [port] = free_ports(1, HOST)
+    with EmbeddedKafka(advertised_ports=[port]) as kafka:
+        yield kafka, port
+
+
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-def test_a_first_batch_that_is_refused_is_not_lost(own_kafka, tmp_path, guarantee):
+def test_a_first_batch_that_is_refused_is_not_lost(proxied, tmp_path, guarantee):
     """It is written before the second one is sent. Here the broker does not have the partition when the first one arrives."""
-    directory = tmp_path / "kafka"
+    kafka, port = proxied
+    out = new_topic(kafka, "out")
 
     def remove():
         admin = kafka.admin()  # without a reference to it the answer never comes
-        admin.delete_topics(["out"])["out"].result()
-        wait_until(lambda: not (directory / "node-1" / "out-0").exists(), "the partition gone")
+        admin.delete_topics([out])[out].result()
+        wait_until(lambda: not (kafka.directory / "node-1" / f"{out}-0").exists(), "the partition gone")
 
-    [port] = free_ports(1, HOST)
-    proxy = Proxy(port, before=remove, between=lambda: kafka.create_topics("out"))
-    kafka = own_kafka(directory=directory, advertised_ports=[port])
+    proxy = Proxy(port, before=remove, between=lambda: kafka.create_topics(out))
     [proxy.broker] = kafka.proxied_ports
-    kafka.create_topics("out")
     config = StreamsConfig.of(
         settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path / "state", processing_guarantee=guarantee)
         | {"bootstrap.servers": f"{HOST}:{proxy.broker}", "producer.linger.ms": 0}
@@ -115,12 +123,12 @@ def test_a_first_batch_that_is_refused_is_not_lost(own_kafka, tmp_path, guarante
     collector = KafkaRecordCollector(producer, kafka.admin(), config)
     try:
         for value in ("first", "second"):
-            collector.send("out", None, TEXT.serialize("out", value, NO_HEADERS), 1, NO_HEADERS, 0)
+            collector.send(out, None, TEXT.serialize(out, value, NO_HEADERS), 1, NO_HEADERS, 0)
             wait_until(proxy.answered.is_set, "the first batch refused", meanwhile=collector.poll)
         collector.flush()
         if producer.transactional:
-            producer.client.commit_transaction(30)
+            producer.client.commit_transaction(PATIENCE_S)
     finally:
         producer.close()
         proxy.close()
-    assert [value for _, value, _ in read_all(kafka, "out")] == [b"first", b"second"]
+    assert [value for _, value, _ in read_all(kafka, out)] == [b"first", b"second"]

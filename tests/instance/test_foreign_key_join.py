@@ -8,7 +8,7 @@ import secrets
 import pytest
 from confluent_kafka import Producer
 from tests.instance.support import read_all, running, settings
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.dsl import StreamsBuilder, TableJoined
 
@@ -58,7 +58,7 @@ class Tables:
             else:
                 value = chance.choice([None, f"c{chance.randrange(15)}:{number}", f":{number}"])
                 self._put(orders, f"o{chance.randrange(40)}", value)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(PATIENCE_S) == 0
 
     def _put(self, topic, key, value):
         self._topics[topic][key] = value

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from kafka.admin import KafkaAdminClient
 from tests.instance.support import Changed, last_counts, produce, read_all, running, settings, word_count
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.config import StreamsConfig
 from millrace.dev.kafka import EmbeddedKafka
@@ -39,7 +39,7 @@ class Stuck(Changed):
         self.release = threading.Event()
 
     def send_offsets_to_transaction(self, *_):
-        self.release.wait(60)
+        self.release.wait(PATIENCE_S)
         raise KafkaException(KafkaError(KafkaError._FENCED, "a newer producer has this id", True))
 
 
@@ -78,7 +78,7 @@ def test_a_producer_that_does_not_return_is_replaced(kafka, topic_factory, tmp_p
     assert producer.client is not stuck
     producer.begin()
     producer.client.produce(topic, b"kept")
-    producer.client.commit_transaction(30)
+    producer.client.commit_transaction(PATIENCE_S)
     producer.close()
     stuck.release.set()
     assert [value for _, value, _ in read_all(kafka, topic)] == [b"kept"]
@@ -221,7 +221,7 @@ def test_producers_that_were_given_up_end(tmp_path):
     process = multiprocessing.get_context("spawn").Process(target=give_producers_up, args=(tmp_path,))
     process.start()
     try:
-        process.join(300)
+        process.join(2 * PATIENCE_S)
         assert process.exitcode == 0
     finally:
         process.kill()
@@ -269,7 +269,9 @@ def stop_coordinators_during_commits(kafka, folder):
         admin._manager.cluster._coordinators.clear()  # else it answers where the coordinator was
         (coordinator,) = admin._manager.run(admin._find_coordinator_ids, ["app"]).values()
         kafka.stop_broker(coordinator)
-        wait_until(lambda gone=coordinator: gone not in producer.client.list_topics(timeout=30).brokers, "it is gone")
+        wait_until(
+            lambda gone=coordinator: gone not in producer.client.list_topics(timeout=PATIENCE_S).brokers, "it is gone"
+        )
         wait_until(commit, "a commit by this producer or its successor")
         kafka.restart_broker(coordinator)
         wait_until(commit, "a commit")

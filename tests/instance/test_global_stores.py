@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.instance.support import DEADLINE_S, TEXT, produce, read_all, running, settings
-from tests.waiting import wait_until
+from tests.instance.support import TEXT, produce, read_all, running, settings
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.dsl import Consumed, Materialized, StreamsBuilder
 from millrace.errors import FailedProcessingError, MissingSourceTopicError, ProcessorStateError
@@ -63,7 +63,7 @@ def put(kafka, topic, pairs, partitions=3):
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
     for number, (key, value) in enumerate(pairs.items()):
         producer.produce(topic, value.encode(), key.encode(), number % partitions)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
@@ -152,7 +152,7 @@ def test_the_restore_listener_is_not_told_of_records_after_the_end(kafka, topic_
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for n in range(20_000):
         producer.produce(names, f"k{n}", f"v{n}", partition=1 if n else 0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
     class Writes(FillingNoted):
         """Writes to a partition that has ended, and notes batches of it."""
@@ -172,7 +172,7 @@ def test_the_restore_listener_is_not_told_of_records_after_the_end(kafka, topic_
             super().on_restore_end(partition, store, total_restored)
             if len(self.ended) == 1:
                 producer.produce(names, "new", "value", partition=partition.partition)
-                assert producer.flush(30) == 0
+                assert producer.flush(PATIENCE_S) == 0
 
     noted = Writes()
     streams = KafkaStreams(lookup(names, source, sink), config)
@@ -206,7 +206,7 @@ def test_failing_global_processor_ends_the_instance(kafka, topic_factory, tmp_pa
     wait_until(lambda: streams.state is State.RUNNING, "RUNNING")
     put(kafka, names, {"a": "bad"}, partitions=1)
     with pytest.raises(FailedProcessingError, match="fill failed on the record at offset 0") as raised:
-        streams.wait(60)
+        streams.wait(PATIENCE_S)
     assert streams.state is State.ERROR
     assert "processing.exception.handler.global.enabled=true" in str(raised.value)
 
@@ -233,9 +233,9 @@ def test_stores_stay_open_while_stream_threads_end_after_a_failure(kafka, topic_
     task.close = lambda: (close(), closed.set())
     produce(kafka, source, [f"k{n}" for n in range(10)])
     with pytest.raises(FailedProcessingError, match="fill failed on the record at offset 10"):
-        streams.wait(DEADLINE_S)
+        streams.wait(PATIENCE_S)
     assert closed.is_set()
-    assert streams.close(DEADLINE_S)
+    assert streams.close(PATIENCE_S)
     monkeypatch.undo()
     config |= CONTINUE | {"processing.exception.handler.global.enabled": True}
     with running(lookup(names, source, sink), config):
@@ -276,18 +276,18 @@ def delete_records(kafka, topic, before):
     """Delete the records below an offset from a topic's only partition."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     for future in admin.delete_records([ClientTopicPartition(topic, 0, before)]).values():
-        future.result(60)
+        future.result(PATIENCE_S)
 
 
 def create_again(kafka, topic):
     """Delete a topic and create it again."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     for future in admin.delete_topics([topic]).values():
-        future.result(60)
+        future.result(PATIENCE_S)
 
     def created():
         try:
-            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
+            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(PATIENCE_S)
         except KafkaException:  # the deletion has not finished
             return False
         return True
@@ -387,7 +387,7 @@ def test_records_that_vanish_while_the_store_is_read_end_the_instance(kafka, top
     consumer.poll = fall_behind
     expected = f"{names}-0 does not have the record that its global store was to read next"
     with pytest.raises(ProcessorStateError, match=expected) as raised:
-        streams.wait(60)
+        streams.wait(PATIENCE_S)
     assert streams.state is State.ERROR
     assert "a restart fills it" in str(raised.value)
     with running(tables({"names": names}, source, sink), config) as again:
@@ -400,11 +400,11 @@ def test_open_transaction_does_not_hold_up_the_start(kafka, topic_factory, tmp_p
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path, processing_guarantee="exactly_once_v2")
     put(kafka, names, {"k1": "x"}, partitions=1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": secrets.token_hex(4)})
-    producer.init_transactions(60)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     producer.produce(names, b"x", b"k2")
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     with running(tables({"names": names}, source, sink), config | {"task.timeout.ms": 20_000}) as streams:
         assert keys(streams) == {"names": ["k1"]}
-        producer.commit_transaction(60)
+        producer.commit_transaction(PATIENCE_S)
         wait_until(lambda: keys(streams) == {"names": ["k1", "k2"]}, "the transaction's record")

@@ -19,7 +19,7 @@ from tests.instance.support import (
 from tests.instance.test_errors import committed_offset, copy
 from tests.instance.test_global_stores import lookup
 from tests.malformed_headers import write_records
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.errors import FailedProcessingError
 from millrace.instance import KafkaStreams
@@ -117,7 +117,7 @@ def test_record_with_a_name_that_cannot_be_written_fails_like_any_other(kafka, t
     streams = KafkaStreams(naming(source, sink), config)
     streams.start()
     with pytest.raises(FailedProcessingError, match=r"node name failed on the record at offset 0.*name of a header"):
-        streams.wait(60)
+        streams.wait(PATIENCE_S)
     streams.close()
     skipping = {
         "processing.exception.handler": "LogAndContinueProcessingExceptionHandler",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
+from tests import forked
 from tests.instance.support import word_count
 
 from millrace.config import StreamsConfig
@@ -260,13 +260,12 @@ def test_command_says_when_the_port_is_taken(served, tmp_path):
         "    return Topology().add_source('in', 'a').add_sink('out', 'b', 'in')\n"
     )
     options = ["--application-id", "a", "--bootstrap", "127.0.0.1:1", "--state-dir", str(tmp_path)]
-    result = subprocess.run(
+    result = forked.run(
         [sys.executable, "-m", "millrace.cli", "run", "app.py", *options, "--http", f"{host}:{port}"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         timeout=60,
-        check=False,
     )
     assert result.returncode == 1
     assert f"Cannot listen on {host}:{port}" in result.stderr

@@ -8,15 +8,13 @@ import pytest
 from tests.committed import committed_offset
 from tests.instance.support import GUARANTEES, TEXT, produce, read_all, running, settings
 from tests.soak.network import Network, Rule
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.errors import SlowRecordError
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.pace import Pace
 from millrace.processor.api import Processor
 from millrace.topology import Topology
-
-PATIENCE_S = 40.0
 
 
 def processed(pace):
@@ -105,7 +103,7 @@ def test_output_that_takes_too_long_is_sent_in_smaller_transactions(own_kafka, t
             producer_delivery_timeout_ms=3000,
         ) | {"producer.transaction.timeout.ms": 6000}
         with running(topology, config):
-            wait_until(lambda: len(read_all(kafka, "out")) == count, "all of the output", 120)
+            wait_until(lambda: len(read_all(kafka, "out")) == count, "all of the output")
 
 
 SLOW_S = 2.0
@@ -151,7 +149,7 @@ def test_a_turn_ends_with_a_slow_record(kafka, topic_factory, app, tmp_path, gua
         producer_transaction_timeout_ms=2_000,
     )
     with running(slow_copy(source, sink), config) as streams:
-        wait_until(lambda: (committed_offset(kafka, app, source) or 0) >= 2, "two records are committed", PATIENCE_S)
+        wait_until(lambda: (committed_offset(kafka, app, source) or 0) >= 2, "two records are committed")
         committed = streams.threads[0].totals.commits
         assert committed >= 2
     assert 2 <= committed_offset(kafka, app, source) < 100
@@ -167,7 +165,7 @@ def test_a_record_that_is_too_slow_is_an_error_the_second_time(kafka, topic_fact
     streams = KafkaStreams(slow_copy(source, sink), config)
     streams.start()
     try:
-        wait_until(lambda: streams.error is not None, "the error", PATIENCE_S)
+        wait_until(lambda: streams.error is not None, "the error")
     finally:
         assert streams.close(PATIENCE_S)
     assert isinstance(streams.error, SlowRecordError)

@@ -9,29 +9,29 @@ import threading
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from tests.instance.support import TEXT, Changed, read_all, settings
-from tests.waiting import wait_until
+from tests.brokers import new_topic
+from tests.instance.support import TEXT, Changed, has_failed, read_all, settings
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.config import StreamsConfig
-from millrace.deadline import Deadline
-from millrace.errors import TaskMigratedError, TransactionAbortedError
-from millrace.instance import record_collector
+from millrace.errors import ProductionError, TaskMigratedError, TransactionAbortedError
+from millrace.instance import producer as producer_module
 from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.kafka.admin import topic_configs
 from millrace.kafka.client_settings import ClientSettings
+from millrace.processor.handlers import HandlerResponse
 from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 
 pytestmark = pytest.mark.broker
 
 
 @pytest.mark.slow
-def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path):
+def test_sending_in_a_failed_transaction_asks_to_begin_again(breakable_kafka, app, tmp_path):
     """A record that was not delivered in time fails the transaction, and all further sends until another client takes over."""
-    kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
-    kafka.create_topics("out")
+    kafka, out = breakable_kafka, new_topic(breakable_kafka)
     config = StreamsConfig.of(
-        settings(kafka, "app", tmp_path, processing_guarantee="exactly_once_v2")
+        settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2")
         | {"producer.transaction.timeout.ms": 60_000, "producer.delivery.timeout.ms": 8000}
     )
     producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
@@ -39,7 +39,7 @@ def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path
     collector, client = KafkaRecordCollector(producer, kafka.admin(), config), producer.client
 
     def send(value):
-        collector.send("out", None, TEXT.serialize("out", value, NO_HEADERS), 1, NO_HEADERS, 0)
+        collector.send(out, None, TEXT.serialize(out, value, NO_HEADERS), 1, NO_HEADERS, 0)
 
     def refused():
         try:
@@ -63,32 +63,31 @@ def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path
         assert producer.client is not client
         send("again")
         collector.flush()
-        producer.client.commit_transaction(30)
+        producer.client.commit_transaction(PATIENCE_S)
     finally:
         kafka.resume()
         producer.close()
-    assert [value for _, value, _ in read_all(kafka, "out")] == [b"again"]
+    assert [value for _, value, _ in read_all(kafka, out)] == [b"again"]
 
 
 @pytest.mark.slow
-def test_a_client_whose_failure_is_reported_during_the_abort_is_replaced(own_kafka, tmp_path, monkeypatch):
+def test_a_client_whose_failure_is_reported_during_the_abort_is_replaced(breakable_kafka, app, tmp_path, monkeypatch):
     """A record may fail the transaction long before its report comes; the client is not trusted again even if it can abort."""
-    monkeypatch.setattr(record_collector, "_REPORT_S", 0.0)
-    kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
-    kafka.create_topics("out")
+    monkeypatch.setattr(producer_module, "_REPORT_S", 0.0)
+    kafka, out = breakable_kafka, new_topic(breakable_kafka)
     config = StreamsConfig.of(
-        settings(kafka, "app", tmp_path, processing_guarantee="exactly_once_v2")
+        settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2")
         | {"producer.transaction.timeout.ms": 60_000, "producer.delivery.timeout.ms": 4000}
     )
     producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
     producer.start()
     collector, client = KafkaRecordCollector(producer, kafka.admin(), config), producer.client
-    collector.send("out", None, b"before", 1, NO_HEADERS, 0)
+    collector.send(out, None, b"before", 1, NO_HEADERS, 0)
     collector.flush()
 
     def refused():
         try:
-            collector.send("out", None, b"lost", 1, NO_HEADERS, 0)
+            collector.send(out, None, b"lost", 1, NO_HEADERS, 0)
         except TransactionAbortedError:
             return True
         return False
@@ -100,13 +99,44 @@ def test_a_client_whose_failure_is_reported_during_the_abort_is_replaced(own_kaf
         producer.abort()
         collector.discard()
         assert producer.client is not client
-        collector.send("out", None, b"again", 1, NO_HEADERS, 0)
+        collector.send(out, None, b"again", 1, NO_HEADERS, 0)
         collector.flush()
-        producer.client.commit_transaction(30)
+        producer.client.commit_transaction(PATIENCE_S)
     finally:
         kafka.resume()
         producer.close()
-    assert [value for _, value, _ in read_all(kafka, "out")] == [b"again"]
+    assert [value for _, value, _ in read_all(kafka, out)] == [b"again"]
+
+
+def test_a_refusal_that_is_known_but_not_reported_is_what_fails_the_transaction(kafka, topic_factory, tmp_path):
+    """The next record cannot be sent: it is said why, and the second time the handler gets the record that was refused."""
+    topic, app = topic_factory("out", config={"max.message.bytes": "500"}), f"app-{secrets.token_hex(4)}"
+    config = StreamsConfig.of(settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2"))
+    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    handler = Asked()
+    collector = KafkaRecordCollector(producer, kafka.admin(), config, handler)
+    producer.start()
+    for kind, seen in ((TransactionAbortedError, []), (ProductionError, [5000])):
+        collector.send(topic, None, b"x" * 5000, 1, NO_HEADERS, 0)
+        wait_until(lambda: has_failed(producer.client), "the broker's refusal")
+        with pytest.raises(kind, match=rf"{topic}-0.*max\.message\.bytes"):
+            collector.send(topic, None, b"next", 1, NO_HEADERS, 0)
+        assert handler.seen == seen
+        producer.abort()
+        collector.discard()
+    producer.close()
+
+
+class Asked:
+    """Lets no record go, and keeps how large those are that it was asked about."""
+
+    def __init__(self):
+        self.seen = []
+
+    def handle_error(self, context, record, exception):
+        """Answer FAIL."""
+        self.seen.append(len(record.value))
+        return HandlerResponse.fail()
 
 
 def set_largest_batch(kafka, topic, max_bytes):
@@ -115,7 +145,7 @@ def set_largest_batch(kafka, topic, max_bytes):
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = kafka.admin()
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(30)
+        future.result(PATIENCE_S)
     wait_until(
         lambda: topic_configs(admin, [topic])[topic]["max.message.bytes"] == str(max_bytes), "the broker knows it"
     )
@@ -151,7 +181,7 @@ def test_batches_are_small_only_as_long_as_the_topic_demands_it(kafka, topic_fac
     send()
     if ends == "with a commit":
         collector.flush()
-        producer.client.commit_transaction(30)
+        producer.client.commit_transaction(PATIENCE_S)
         producer.in_transaction = False
         collector.committed()
     else:
@@ -160,7 +190,7 @@ def test_batches_are_small_only_as_long_as_the_topic_demands_it(kafka, topic_fac
     assert (producer._batch_bytes, producer.one_by_one) == (normal, False)
     send()
     collector.flush()
-    producer.client.commit_transaction(30)
+    producer.client.commit_transaction(PATIENCE_S)
     producer.close()
     assert len(read_all(kafka, topic)) == (40 if ends == "with a commit" else 20)
 
@@ -184,26 +214,34 @@ class Reported:
         return 0
 
 
+TRANSACTION_TIMEOUT_MS = 6000
+
+
 class AwayAfterOffsets(Changed):
     """Its brokers stop answering between the two requests of a commit."""
 
     def __init__(self, client, kafka):
         super().__init__(client)
         self._kafka = kafka
+        self.limits_s = []
+        """How long each attempt to commit may take."""
 
     def send_offsets_to_transaction(self, *_):
         self._kafka.pause()
 
+    def commit_transaction(self, limit_s):
+        self.limits_s.append(limit_s)
+        self._client.commit_transaction(limit_s)
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["commit", "abort"])
-def test_a_transaction_that_cannot_be_ended_is_ended_by_a_new_producer(own_kafka, tmp_path, ending):
+def test_a_transaction_that_cannot_be_ended_is_ended_by_a_new_producer(breakable_kafka, app, tmp_path, ending):
     """If brokers do not answer before the transaction times out, a new producer with the same id continues when they do."""
-    kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
-    kafka.create_topics("out")
+    kafka, out = breakable_kafka, new_topic(breakable_kafka)
     config = StreamsConfig.of(
-        settings(kafka, "app", tmp_path, processing_guarantee="exactly_once_v2")
-        | {"producer.transaction.timeout.ms": 6000}
+        settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2")
+        | {"producer.transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
     )
     answer_again = threading.Timer(1.0, kafka.resume)
     opened = []
@@ -219,25 +257,25 @@ def test_a_transaction_that_cannot_be_ended_is_ended_by_a_new_producer(own_kafka
     first = producer.client = AwayAfterOffsets(producer.client, kafka)
     try:
         producer.begin()
-        expiry = Deadline(6.0)
-        producer.client.produce("out", b"unsure")
+        producer.client.produce(out, b"unsure")
         producer.flush()
         if ending == "commit":
             with pytest.raises(TransactionAbortedError, match="A new producer takes this one's place"):
-                producer.commit({TopicPartition("out", 0): OffsetAndMetadata(1)}, b"")
-            assert not expiry.passed, "later the coordinator would fence it, and the thread would lose its tasks"
+                producer.commit({TopicPartition(out, 0): OffsetAndMetadata(1)}, b"")
+            # Later the coordinator would fence it, and the thread would lose its tasks.
+            assert 0 < sum(first.limits_s) < TRANSACTION_TIMEOUT_MS / 1000
         else:
             kafka.pause()
         producer.abort()
         assert producer.client is not first
         producer.begin()
-        producer.client.produce("out", b"kept")
-        producer.client.commit_transaction(30)
+        producer.client.produce(out, b"kept")
+        producer.client.commit_transaction(PATIENCE_S)
     finally:
         answer_again.cancel()
         kafka.resume()
         producer.close()
-    written = [value for _, value, _ in read_all(kafka, "out")]
+    written = [value for _, value, _ in read_all(kafka, out)]
     possible = [[b"kept"], [b"unsure", b"kept"]] if ending == "commit" else [[b"kept"]]
     assert written in possible
 
@@ -261,7 +299,7 @@ def test_fenced_producer_says_so_whatever_it_is_doing(kafka, topic_factory, tmp_
     fenced.begin()
     fenced.client.produce(topic, b"kept")
     fenced.flush()
-    fenced.client.commit_transaction(30)
+    fenced.client.commit_transaction(PATIENCE_S)
     for producer in (fenced, newer):
         producer.close()
     wait_until(

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from tests.committed import committed_offset
 from tests.instance.support import TEXT, produce, read_all, running, settings
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.errors import ProductionError
 from millrace.instance import KafkaStreams, State
@@ -21,7 +21,6 @@ from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
 BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-DEADLINE_S = 240.0
 """A refused record costs an abort and a new producer, which a busy machine does not do quickly."""
 
 
@@ -95,7 +94,7 @@ def test_handler_that_fails_ends_the_thread(kafka, topic_factory, app, tmp_path,
     )
     streams.start()
     with pytest.raises(ProductionError, match=r"max\.message\.bytes"):
-        streams.wait(60)
+        streams.wait(PATIENCE_S)
     assert [len(record.value) for record, _ in handler.seen] == [5000]
     assert isinstance(handler.seen[0][1], ProductionError)
     aborts = [item for item in caplog.records if item.getMessage().endswith("are processed again")]
@@ -119,10 +118,10 @@ def test_record_that_is_let_go_is_left_out(kafka, topic_factory, app, tmp_path, 
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number, line in enumerate(lines):
         producer.produce(source, line, None, 0, timestamp=1000 + number, headers=[("n", b"%d" % number)])
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
     with running(copying(source, sink, processor), config) as streams:
-        wait_until(lambda: committed_offset(kafka, app, source) == len(lines), "everything is committed", DEADLINE_S)
+        wait_until(lambda: committed_offset(kafka, app, source) == len(lines), "everything is committed")
         assert streams.state is State.RUNNING
     good = [line for line in lines if len(line) < 100] + ["behind"] * (2 if processor is Dawdle else 0)
     if guarantee == "exactly_once_v2":
@@ -149,7 +148,7 @@ def test_batch_that_is_too_large_is_not_a_refused_record(kafka, topic_factory, a
     produce(kafka, source, lines)
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
     with running(copying(source, sink), config):
-        wait_until(lambda: committed_offset(kafka, app, source) == len(lines), "everything is committed", DEADLINE_S)
+        wait_until(lambda: committed_offset(kafka, app, source) == len(lines), "everything is committed")
     assert handler.seen == []
     written = values(kafka, sink)
     assert (written if guarantee == "exactly_once_v2" else sorted(set(written), key=lines.index)) == lines
@@ -164,10 +163,10 @@ def test_others_in_a_refused_batch_are_written(kafka, topic_factory, app, tmp_pa
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number in range(20):
         producer.produce(source, str(number), None if number == 7 else f"k{number}", 0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
     with running(copying(source, sink), config):
-        wait_until(lambda: committed_offset(kafka, app, source) == 20, "everything is committed", DEADLINE_S)
+        wait_until(lambda: committed_offset(kafka, app, source) == 20, "everything is committed")
     assert [(record.key, record.value) for record, _ in handler.seen] == [(None, b"7")]
     assert set(values(kafka, sink)) == {str(number) for number in range(20) if number != 7}
     assert values(kafka, dead) == ["dead"]
@@ -196,7 +195,7 @@ def test_refused_output_that_is_never_the_same_ends_the_thread(kafka, topic_fact
     streams = KafkaStreams(copying(source, sink, Different), config | {"production.exception.handler": handler})
     streams.start()
     with pytest.raises(ProductionError, match="cannot be left out"):
-        streams.wait(120)
+        streams.wait(PATIENCE_S)
     assert not committed_offset(kafka, app, source)
     streams.close()
 
@@ -271,7 +270,7 @@ def test_failure_that_user_code_swallows_is_raised_again(kafka, topic_factory, t
     try:
         produce(kafka, source, ["x" * 60_000])
         with pytest.raises(ProductionError):
-            streams.wait(60)
+            streams.wait(PATIENCE_S)
         assert committed_offset(kafka, app, source) is None
     finally:
         streams.close(60)

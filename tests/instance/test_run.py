@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 
 import pytest
-from tests.instance.support import DEADLINE_S, produce, read_all, settings
+from tests import forked
+from tests.instance.support import produce, read_all, settings
 from tests.instance.test_errors import failing
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.errors import FailedProcessingError
 from millrace.instance import KafkaStreams, State
@@ -72,7 +72,7 @@ class Program:
         config = settings(kafka, app, directory / "state", **SERDES)
         self._log = directory / "log"
         with self._log.open("w") as log:
-            self._process = subprocess.Popen(
+            self._process = forked.Popen(
                 [sys.executable, path, source, sink, *(f"{key}={value}" for key, value in config.items())],
                 stdout=log,
                 stderr=log,
@@ -89,7 +89,7 @@ class Program:
 
     def code(self):
         """Return its exit code, once it has ended."""
-        return self._process.wait(DEADLINE_S)
+        return self._process.wait(PATIENCE_S)
 
     def end(self):
         """Kill it if it still runs."""
@@ -134,7 +134,7 @@ def test_json_log_has_the_traceback_of_a_processor(kafka, topic_factory, app, tm
     command = [sys.executable, "-m", "millrace.cli", "run", "check.py:topology", "--log-format", "json"]
     for key, value in settings(kafka, app, tmp_path / "state", **SERDES).items():
         command += ["-c", f"{key}={value}"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = forked.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 1, done.stderr
     (died,) = (line for line in map(json.loads, done.stderr.splitlines()) if " died " in line["message"])
     assert f"Task 0_0: node check failed on the record at offset 1 of {source}-0: ValueError" in died["message"]
@@ -162,7 +162,7 @@ def test_signal_stops_a_program_that_is_starting(silent_broker, start, number):
     """A signal before the brokers have answered is no failure and shows no traceback."""
     address, connected = silent_broker
     program = start(address)
-    assert connected.wait(DEADLINE_S)
+    assert connected.wait(PATIENCE_S)
     program.signal(number)
     assert program.code() == 0, program.log
     assert "Traceback" not in program.log
@@ -190,5 +190,5 @@ def test_waiting_raises_what_ended_the_application(kafka, topic_factory, app, tm
     ):
         assert streams.wait(0.1) is False
         produce(kafka, source, ["bad"])
-        streams.wait(DEADLINE_S)
+        streams.wait(PATIENCE_S)
     assert streams.state is State.NOT_RUNNING

@@ -26,7 +26,7 @@ from tests.instance.support import (
     word_count,
     words,
 )
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace import StreamsBuilder
 from millrace.config import StreamsConfig
@@ -204,7 +204,7 @@ def produce_pairs(kafka, topic, pairs):
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
     for key, value in pairs:
         producer.produce(topic, value, key, 0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def test_a_restarted_instance_adopts_its_stores_from_disk(kafka, topic_factory, tmp_path, app):
@@ -267,7 +267,7 @@ def test_a_paused_instance_does_not_update_its_standbys(kafka, topic_factory, tm
         standby.streams.pause()
         updater = standby.streams.threads[0].resources.updater
         none = SimpleNamespace(task_id=TaskId(9, 0))
-        assert updater.remove(none).result(60) is None, "answered once a read that had begun has ended"
+        assert updater.remove(none).result(PATIENCE_S) is None, "answered once a read that had begun has ended"
         produce(kafka, source, lines)
         wait_until(lambda: active.counts("0_0") == expected_counts(lines), "counted")
         assert standby.updated.batches == []
@@ -365,7 +365,7 @@ def write_counts(kafka, partition, count):
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
     for number in range(count):
         producer.produce(partition.topic, number.to_bytes(8, "big"), f"w{number}", partition.partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 @GUARANTEES

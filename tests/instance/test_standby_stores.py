@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from tests.instance.support import read_all
 from tests.instance.test_commits import at_rest
 from tests.instance.test_standby import Instance, replicated
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.dsl import (
     BufferConfig,
@@ -74,7 +74,7 @@ def write(kafka, *records):
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
     for topic, key, value, timestamp in records:
         producer.produce(topic, value, key, 0, timestamp=timestamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize(("guarantee", "kind"), [("at_least_once", "in_memory"), ("exactly_once_v2", "rocksDB")])

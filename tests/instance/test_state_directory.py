@@ -15,6 +15,7 @@ import time
 import uuid
 
 import pytest
+from tests import forked
 
 from millrace.config import StreamsConfig
 from millrace.errors import LockError, StateDirectoryError
@@ -97,7 +98,7 @@ def test_another_process_is_named_by_its_pid(tmp_path):
         f"d = StateDirectory(StreamsConfig.of({{'application.id': 'app', 'state.dir': {str(tmp_path / 'state')!r}}}));"
         "d.lock(); print('locked', flush=True); sys.stdin.read()"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+    with forked.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"locked\n"
         with pytest.raises(LockError, match=f"in use by process {other.pid}"):
@@ -281,7 +282,7 @@ def test_process_that_dies_while_it_deletes_state_leaves_all_or_nothing(tmp_path
         f"state.{delete}\n"
     )
     command = [sys.executable, "-c", code, str(state.path.parent)]
-    child = subprocess.run(command, check=False, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    child = forked.run(command, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
     assert child.returncode == 9
     state.lock()
     try:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from tests.instance.support import last_counts, produce, running, settings, word_count
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.config import StreamsConfig
 from millrace.instance import KafkaStreams, State
@@ -33,7 +33,7 @@ def test_a_task_without_changelogs_is_complete_at_once():
     state.start()
     state.add(task, {})
     assert wait_until(state.drain_restored, "restored") == [task]
-    assert state.remove(task).result(10) is None
+    assert state.remove(task).result(PATIENCE_S) is None
     state.shutdown()
 
 
@@ -51,11 +51,11 @@ def test_a_task_handed_to_an_ended_updater_fails():
 def test_a_task_is_asked_back_while_the_updater_ends(monkeypatch):
     """Closing the consumer takes a moment; nobody waits then for an answer that never comes."""
     state, closing, go_on = updater(), threading.Event(), threading.Event()
-    monkeypatch.setattr(state._reader, "close", lambda: (closing.set(), go_on.wait(60)))
+    monkeypatch.setattr(state._reader, "close", lambda: (closing.set(), go_on.wait(PATIENCE_S)))
     state.start()
     state.shutdown(0)
     try:
-        assert closing.wait(60)
+        assert closing.wait(PATIENCE_S)
         assert state.remove(Stateless()).result(5) is None
     finally:
         go_on.set()
@@ -68,7 +68,7 @@ def test_every_request_is_answered_even_if_the_updater_fails_at_one(monkeypatch)
     failures = iter([RuntimeError("the consumer is closed")])
 
     def let_go(*_):
-        assert asked.wait(60)
+        assert asked.wait(PATIENCE_S)
         for failure in failures:
             raise failure
 
@@ -76,7 +76,7 @@ def test_every_request_is_answered_even_if_the_updater_fails_at_one(monkeypatch)
     state.start()
     answers = [state.remove(Stateless()) for _ in range(3)]
     asked.set()
-    assert [answer.result(30) for answer in answers] == [None] * 3
+    assert [answer.result(PATIENCE_S) for answer in answers] == [None] * 3
     state.shutdown()
 
 
@@ -98,17 +98,17 @@ def test_a_task_that_is_removed_at_once_is_not_restored(monkeypatch):
         begin(added)
         if added[0].task is first:
             busy.set()
-            assert go_on.wait(60)
+            assert go_on.wait(PATIENCE_S)
 
     monkeypatch.setattr(state._reader, "begin", slow_begin)
     monkeypatch.setattr(state._reader, "_read_offsets", lambda *_: {})
     state.start()
     state.add(first, {})
-    assert busy.wait(60)
+    assert busy.wait(PATIENCE_S)
     state.add(second, {})
     removed = state.remove(second)
     go_on.set()
-    assert removed.result(60) is second
+    assert removed.result(PATIENCE_S) is second
     assert second.task_id not in state._reader._asked
     state.shutdown()
 
@@ -118,7 +118,7 @@ def test_a_task_is_known_by_itself_and_not_by_its_id(monkeypatch):
     state, task = updater(), Stateless()
     state.start()
     state.add(task, {})
-    assert state.remove(Stateless()).result(60) is None
+    assert state.remove(Stateless()).result(PATIENCE_S) is None
     assert wait_until(state.drain_restored, "restored") == [task]
     state.shutdown()
 
@@ -158,5 +158,5 @@ def test_a_failing_restore_listener_ends_the_instance(kafka, topic_factory, tmp_
     streams.set_restore_listener(Failing(first))
     streams.start()
     with pytest.raises(RuntimeError, match=first):
-        streams.wait(60)
+        streams.wait(PATIENCE_S)
     assert streams.state is State.ERROR

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.committed import committed as offsets_of
 from tests.instance.support import TEXT, read_all, running, settings
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace import Consumed, JoinWindows, Produced, StreamJoined, StreamsBuilder
 from millrace.records import TopicPartition
@@ -36,7 +36,7 @@ def test_records_of_one_key_and_time_are_all_joined_after_a_restart(kafka, topic
 
     def send(topic, value):
         producer.produce(topic, value.encode(), b"key", timestamp=now_ms)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     def committed(topic, offset):
         where = TopicPartition(topic, 0)

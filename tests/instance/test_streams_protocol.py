@@ -18,7 +18,7 @@ from tests.instance.support import (
     word_count,
 )
 from tests.kafka.support import set_group
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, MissingSourceTopicError, TopologyError, UnsupportedFeatureError
@@ -143,7 +143,7 @@ def test_an_input_topic_that_disappears_ends_the_instance(kafka, topic_factory, 
     config = settings(kafka, app, tmp_path, group_protocol="streams", application_server="here:80")
     with running(word_count(source, sink), config) as streams:
         admin = kafka.admin()
-        admin.delete_topics([source])[source].result(30)
+        admin.delete_topics([source])[source].result(PATIENCE_S)
         wait_until(lambda: streams.error is not None, "an error")
         assert source in str(streams.error)
 

@@ -27,7 +27,7 @@ from tests.instance.support import (
     settings,
     word_count,
 )
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace import StreamsBuilder
 from millrace.assignment import AssignedTasks
@@ -105,7 +105,7 @@ def test_a_transaction_aborted_during_a_revocation_commits_nothing_of_the_revoke
         wait_until(lambda: first.status().processing.records > 20, "records are processed")
         aborted = abort_commit_after(first.threads[0], lambda event: isinstance(event, Revoked))
         second = stack.enter_context(running(topology, config("b")))
-        assert aborted.wait(60), "the commit of the revocation failed"
+        assert aborted.wait(PATIENCE_S), "the commit of the revocation failed"
         wait_until(lambda: len(running_tasks(first)) == len(running_tasks(second)) == 1, "a task each")
         written = feeder.stop()
 
@@ -265,7 +265,7 @@ def test_a_changelog_that_stays_unreachable_ends_the_instance_after_the_task_tim
     streams.start()
     try:
         with pytest.raises(StreamsTimeoutError, match="counts-changelog-1"):
-            streams.wait(120)
+            streams.wait(PATIENCE_S)
         assert streams.state is State.ERROR
     finally:
         streams.close(60)
@@ -314,7 +314,7 @@ def test_a_member_that_has_lost_its_generation_commits_nothing_of_tasks_that_lef
         wait_until(lambda: streams.status().processing.records == 2, "both records are processed")
         member.group_metadata = removed
         kafka.create_topics(f"{prefix}-2")
-        assert refused.wait(60), "the task is to be closed, because its input is another"
+        assert refused.wait(PATIENCE_S), "the task is to be closed, because its input is another"
         wait_until(lambda: streams.status().processing.records == 4, "both records are processed again")
     assert sorted(value for _, value, _ in read_all(kafka, sink)) == [b"a", b"b"]
 
@@ -361,7 +361,7 @@ def test_what_a_processor_sends_while_it_closes_after_an_abort_is_not_committed(
 
         committer.commit = fail
         produce(kafka, source, ["a"])
-        assert aborted.wait(60)
+        assert aborted.wait(PATIENCE_S)
         wait_until(lambda: b"a" in {value for _, value, _ in read_all(kafka, sink)}, "the record is processed again")
     assert [value for _, value, _ in read_all(kafka, sink)] == [b"a"]
 
@@ -509,7 +509,7 @@ def test_a_transaction_refused_between_generations_does_not_cost_the_tasks(kafka
         second = KafkaStreams(word_count(source, sink), config("b"))
         second.start()
         stack.callback(second.close, 60)
-        assert joined.wait(60)
+        assert joined.wait(PATIENCE_S)
         produce(kafka, source, ["a b", "c"] * 10, partitions=2)
         wait_until(lambda: "has begun its next generation" in caplog.text, lambda: caplog.text)
         go_on.set()

@@ -17,7 +17,7 @@ from tests.instance.support import (
     settings,
     word_count,
 )
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.errors import StreamsTimeoutError
 from millrace.instance import KafkaStreams, State
@@ -84,7 +84,7 @@ class Waiting(CountWords):
 
     def process(self, record):
         """Wait, then count."""
-        assert Waiting.gate.wait(60)
+        assert Waiting.gate.wait(PATIENCE_S)
         super().process(record)
 
 
@@ -125,7 +125,7 @@ def test_a_removed_thread_leaves_though_the_client_closes_meanwhile(kafka, topic
         streams.close(0)
         Waiting.gate.set()
     admin = kafka.admin()
-    assert admin.describe_consumer_groups([app])[app].result(60).members == []
+    assert admin.describe_consumer_groups([app])[app].result(PATIENCE_S).members == []
 
 
 class Ticking(CountWords):

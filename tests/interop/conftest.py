@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaAdminClient
+from tests import forked
 from tests.java_programs import streams_class_path
 from tests.reading import read_to_end
 from tests.waiting import wait_until
@@ -34,7 +35,7 @@ class App:
         self.name = name
         self._log_path = log_path
         self._log = log_path.open("w+")
-        self._process = subprocess.Popen(
+        self._process = forked.Popen(
             command, stdin=subprocess.PIPE, stdout=self._log, stderr=subprocess.STDOUT, env={**os.environ}
         )
 
@@ -134,7 +135,7 @@ class WordCount:
 
         for _ in range(lines):
             words = [f"w{min(int(chance.expovariate(0.03)), 300)}" for _ in range(5)]
-            timestamp = FIRST_TIMESTAMP + self.lines * 7
+            timestamp = FIRST_TIMESTAMP + self.lines * 10
             producer.produce(self.input, " ".join(words), str(self.lines), timestamp=timestamp, on_delivery=delivered)
             producer.poll(0)
             self.lines += 1
@@ -207,9 +208,9 @@ class Tail:
 
 
 @pytest.fixture(scope="session")
-def word_count_class_path(tmp_path_factory):
+def word_count_class_path():
     """Compile the Java program and return the class path to run it with."""
-    return streams_class_path(HERE / "java" / "WordCount.java", output=tmp_path_factory.mktemp("classes"))
+    return streams_class_path(HERE / "java" / "WordCount.java")
 
 
 @pytest.fixture

@@ -117,17 +117,13 @@ def _report(streams: KafkaStreams, ended: threading.Event) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run until standard input ends; with `describe` as the first argument, print the topology."""
-    describe = arguments[0] == "describe"
-    settings = dict(argument.split("=", 1) for argument in arguments[describe:])
+    """Run until standard input ends."""
+    settings = dict(argument.split("=", 1) for argument in arguments)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     builder = StreamsBuilder()
     define(builder, settings.pop("topics"))
     topology = builder.build(settings)
-    if describe:
-        sys.stdout.write(str(topology.describe()))
-        return 0
-
+    _tell("TOPOLOGY " + str(topology.describe()).replace("\n", "|"))
     streams = KafkaStreams(topology, settings)
     streams.set_state_listener(lambda now, _: _tell(now.value))
     streams.set_restore_listener(_Restorations())

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from rocksdict import AccessType, Options, Rdict
+from tests import forked
 from tests.java_programs import streams_class_path
 from tests.waiting import wait_until
 
@@ -117,7 +118,7 @@ class Run:
         number = len(application.runs)
         self._log_path = application.directory.with_name(f"{application.name}-{number}-{language}.log")
         self._log = self._log_path.open("w")
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._log, stderr=subprocess.STDOUT)
+        self._process = forked.Popen(command, stdin=subprocess.PIPE, stdout=self._log, stderr=subprocess.STDOUT)
         application.runs.append(self)
 
     def lines(self, word):
@@ -258,9 +259,9 @@ def _rows_of(directory):
 
 
 @pytest.fixture(scope="module")
-def class_path(tmp_path_factory):
+def class_path():
     """Compile the Java program and return the class path to run it with."""
-    return streams_class_path(HERE / "java" / "StoreKeeper.java", output=tmp_path_factory.mktemp("store-keeper"))
+    return streams_class_path(HERE / "java" / "StoreKeeper.java")
 
 
 @pytest.fixture(scope="module")

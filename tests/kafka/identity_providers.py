@@ -7,12 +7,8 @@ import tempfile
 import threading
 import time
 import urllib.parse
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-
-from millrace.dev._ports import free_ports
-from millrace.dev.kafka import EmbeddedKafka
 
 HOST = "127.0.0.1"
 _STS = """<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
@@ -89,24 +85,3 @@ class IdentityProvider:
         """Stop."""
         self._server.shutdown()
         self._server.server_close()
-
-
-@contextmanager
-def oauth_kafka():
-    """Run a Kafka with an OAUTHBEARER listener and an open one; yields both addresses.
-
-    Clients must show a valid token again after a second.
-    """
-    plain, controller, oauth = free_ports(3, HOST)
-    jaas = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="x";'
-    config = {
-        "listeners": f"PLAINTEXT://{HOST}:{plain},CONTROLLER://{HOST}:{controller},OAUTH://{HOST}:{oauth}",
-        "controller.quorum.voters": f"1@{HOST}:{controller}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,OAUTH:SASL_PLAINTEXT",
-        "sasl.enabled.mechanisms": "OAUTHBEARER",
-        "listener.name.oauth.oauthbearer.sasl.jaas.config": jaas,
-        "connections.max.reauth.ms": "1000",
-        "broker.session.timeout.ms": "60000",
-    }
-    with EmbeddedKafka(ports=[plain], config=config) as kafka:
-        yield kafka, f"{HOST}:{oauth}"

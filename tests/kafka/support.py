@@ -4,7 +4,7 @@ import secrets
 import uuid
 
 from confluent_kafka.admin import AclBindingFilter, AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.assignment.protocol import Assigned, Lost, MemberAssignment, Revoked, TopicSubscription
 from millrace.config import StreamsConfig
@@ -50,11 +50,9 @@ class PolledGroup:
         for name in names or list(self.members):
             self.events[name] += self.members[name].poll(0.02)
 
-    def until(self, condition, *names, timeout_s=60.0):
+    def until(self, condition, *names):
         """Poll until a condition holds."""
-        wait_until(
-            condition, lambda: f"events: {self.events}", timeout_s, meanwhile=lambda: self.poll(*names), poll_s=0
-        )
+        wait_until(condition, lambda: f"events: {self.events}", meanwhile=lambda: self.poll(*names), poll_s=0)
 
     def balanced(self):
         """Return whether all members are in the same generation, or epoch, and share all partitions evenly."""
@@ -62,9 +60,9 @@ class PolledGroup:
         generations = {member.generation for member in self.members.values()}
         return len(generations) == 1 and sum(counts) == self.partitions and max(counts) - min(counts) <= 1
 
-    def settle(self, timeout_s=60.0):
+    def settle(self):
         """Poll until the group is balanced."""
-        self.until(self.balanced, timeout_s=timeout_s)
+        self.until(self.balanced)
 
     def of(self, name, kind):
         """Return a member's events of one kind."""
@@ -144,10 +142,31 @@ class StreamsGroup(PolledGroup):
         return StreamsGroupMember(ClientSettings(config, name), 1, info)
 
 
-def committed(member, partitions, timeout_s=60.0):
+class Watched:
+    """A member's requests to its coordinator, which can be held back, and the error codes of the answers."""
+
+    def __init__(self, member):
+        self.held = False
+        self.waits = False
+        """Whether a request is held back, so that none is under way: there is one at a time."""
+        self.codes = []
+        self._sleep, self._send = member._connection.sleep, member._coordinator.send
+        member._coordinator.send = self._pass
+
+    async def _pass(self, request, *arguments, **named):
+        while self.held and getattr(request, "member_epoch", 0) >= 0:  # not when it leaves
+            self.waits = True
+            await self._sleep(0.02)
+        self.waits = False
+        answer = await self._send(request, *arguments, **named)
+        self.codes.append(getattr(answer, "error_code", 0))
+        return answer
+
+
+def committed(member, partitions, timeout_s=PATIENCE_S):
     """Ask for committed offsets and wait for them."""
     answer = member.ask_committed(partitions, timeout_s)
-    wait_until(lambda: answer.of(partitions) is not None, "an answer", timeout_s + 60)
+    wait_until(lambda: answer.of(partitions) is not None, "an answer", timeout_s + PATIENCE_S)
     return answer.of(partitions)
 
 
@@ -163,7 +182,7 @@ def set_group(settings, group_settings):
     group = ConfigResource(ConfigResource.Type.GROUP, group_id, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": settings["bootstrap.servers"]})
     for future in admin.incremental_alter_configs([group]).values():
-        future.result(30)
+        future.result(PATIENCE_S)
     wait_until(
         lambda: not wrong_group_settings(group_settings, known_settings(admin, group_id)), "the group's settings"
     )
@@ -172,7 +191,7 @@ def set_group(settings, group_settings):
 def create_acl(admin, binding):
     """Create a rule about who may do what, and wait until the broker knows it, a moment after the controller has accepted it."""
     for future in admin.create_acls([binding]).values():
-        future.result(30)
+        future.result(PATIENCE_S)
     same = AclBindingFilter(
         binding.restype,
         binding.name,
@@ -182,4 +201,4 @@ def create_acl(admin, binding):
         binding.operation,
         binding.permission_type,
     )
-    wait_until(lambda: admin.describe_acls(same).result(30), "the rule")
+    wait_until(lambda: admin.describe_acls(same).result(PATIENCE_S), "the rule")

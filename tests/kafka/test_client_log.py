@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 
 from confluent_kafka import Producer
 from tests.waiting import wait_until
@@ -35,8 +34,7 @@ def test_repeated_messages_are_logged_once(caplog) -> None:
             lambda: str(caplog.messages),
             meanwhile=lambda: [client.poll(0.05) for client in clients],
         )
-        deadline = time.monotonic() + 1.5
-        while time.monotonic() < deadline:
+        for _ in range(15):
             for client in clients:
                 client.poll(0.05)
     assert [len(refused(name)) for name in ("one", "two")] == [1, 1], caplog.messages

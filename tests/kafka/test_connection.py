@@ -6,7 +6,7 @@ import threading
 
 import kafka.errors as kafka_errors
 import pytest
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import BrokerUnreachableError
@@ -73,7 +73,7 @@ def slow_names(monkeypatch):
 
     def slowly(host, *args, **options):
         if host == "slow.example":
-            answers.wait(120)
+            answers.wait(PATIENCE_S)
             answers.set()
             raise socket.gaierror(socket.EAI_NONAME, "no such name")
         return look_up(host, *args, **options)

@@ -2,13 +2,12 @@
 
 import itertools
 import threading
-import time
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from tests.committed import committed, group_admin
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.errors import StreamsTimeoutError
 from millrace.kafka.membership.wire import encode_group_metadata
@@ -20,14 +19,14 @@ pytestmark = pytest.mark.broker
 def transactional(kafka, name):
     """Return a producer that may send transactions."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name})
-    producer.init_transactions(60)
+    producer.init_transactions(PATIENCE_S)
     return producer
 
 
 def send_offsets(producer, group_id, offsets):
     """Make offsets of a group part of a producer's transaction."""
     positions = [ClientTopicPartition(*partition, offset) for partition, offset in offsets.items()]
-    producer.send_offsets_to_transaction(positions, encode_group_metadata(group_id, -1, "", None), 60)
+    producer.send_offsets_to_transaction(positions, encode_group_metadata(group_id, -1, "", None), PATIENCE_S)
 
 
 def test_an_unknown_group_has_no_offsets(kafka, topic_factory):
@@ -96,69 +95,6 @@ def test_partitions_that_are_pending_in_turn(kafka, topic_factory):
         if ended.wait(0.3) or round_ == 60:
             ours.abort_transaction()
             break
-    thread.join(60)
+    thread.join(PATIENCE_S)
     assert round_ < 60
     assert [answer.keys() for answer in found] == [set(partitions)]
-
-
-@pytest.mark.slow
-def test_a_coordinator_that_moves(own_kafka):
-    """It is looked for again whenever another broker answers, or none: by whoever asks meanwhile, and later."""
-    kafka = own_kafka(brokers=3, config={"offsets.topic.replication.factor": "3"})
-    kafka.create_topics("in")
-    partition = TopicPartition("in", 0)
-    with group_admin(kafka, "app", 120.0) as group, group_admin(kafka, "app", 60.0) as later:
-        group.commit({partition: 5})
-        assert later.describe().state == "Empty"
-        answers, problems, done = [], [], threading.Event()
-
-        def read():
-            while not done.is_set():
-                try:
-                    answers.append(group.stable_offsets([partition]))
-                    time.sleep(0.01)
-                except Exception as error:
-                    problems.append(error)
-                    return
-
-        readers = [threading.Thread(target=read) for _ in range(4)]
-        for reader in readers:
-            reader.start()
-        for broker in (1, 2, 3):
-            kafka.restart_broker(broker)
-            before = len(answers)
-            wait_until(lambda before=before: problems or len(answers) > before + 20, "answers", 120)
-            assert problems == []
-            assert later.describe().state == "Empty"
-            assert later.positions().keys() == {partition}
-            later.of_group("nobody", 60.0).delete()
-        done.set()
-        for reader in readers:
-            reader.join(150)
-        assert not any(reader.is_alive() for reader in readers)
-    assert problems == []
-    assert all(answer == {partition: 5} for answer in answers)
-
-
-@pytest.mark.thorough
-def test_nothing_is_sent_once_nobody_waits_for_it(own_kafka):
-    """A commit that could not be sent in time is not sent later, when the coordinator answers again."""
-    kafka = own_kafka(brokers=3, config={"offsets.topic.replication.factor": "3"})
-    kafka.create_topics("in")
-    with group_admin(kafka, "app") as asking, group_admin(kafka, "app") as admin:
-
-        def coordinator(group_id):
-            return asking._manager.run(asking._client._find_coordinator_id, group_id)
-
-        def unconnected(group_id):
-            return coordinator(group_id) not in admin._manager._conns
-
-        asking.describe()
-        group_id = wait_until(lambda: next(filter(unconnected, map("g{}".format, range(20))), None), "a group")
-        kafka.pause(coordinator(group_id))
-        with pytest.raises(StreamsTimeoutError):
-            admin.of_group(group_id, 2.0).commit({TopicPartition("in", 0): 5})
-        kafka.resume(coordinator(group_id))
-        assert asking.of_group(group_id, 60.0).stable_offsets() == {}
-        time.sleep(5)
-        assert asking.of_group(group_id, 60.0).stable_offsets() == {}

@@ -120,12 +120,3 @@ def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(kafka, topic_
         assert admin.describe().protocol is GroupProtocol.CLASSIC
         assert committed(member, [streams.tp(0)])[streams.tp(0)].offset == 18
         classic.close()
-
-
-@pytest.mark.broker
-def test_brokers_that_do_not_serve_the_protocol_are_recognised(own_kafka):
-    """An operator asks before it starts anything."""
-    kafka = own_kafka(config={"group.coordinator.rebalance.protocols": "classic"})
-    config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": kafka.bootstrap_servers})
-    with GroupAdmin(ClientSettings(config, "admin")) as admin:
-        assert not admin.brokers_assign()

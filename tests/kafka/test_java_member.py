@@ -34,9 +34,9 @@ TASKS = {TaskId(subtopology, number) for subtopology in (0, 1) for number in ran
 
 
 @pytest.fixture(scope="module")
-def class_path(tmp_path_factory):
+def class_path():
     """Compile the Java program."""
-    return streams_class_path(SOURCE, output=tmp_path_factory.mktemp("classes"))
+    return streams_class_path(SOURCE)
 
 
 class Application:
@@ -149,12 +149,11 @@ class Application:
         )
         self.member.start()
 
-    def until(self, condition, timeout_s=60):
+    def until(self, condition):
         """Take part in the group until a condition holds."""
         wait_until(
             condition,
             lambda: f"{self.tasks} {self.log and self.log.read_text()[-3000:]}",
-            timeout_s,
             meanwhile=self.poll,
         )
 

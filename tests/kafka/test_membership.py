@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from tests.kafka.support import Group, committed
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.assignment.protocol import Assigned, Lost, Revoked
 from millrace.config import StreamsConfig
@@ -71,7 +71,7 @@ def test_partitions_return_when_a_dynamic_member_closes(group):
     group.join("b")
     group.settle()
     group.members.pop("b").close()
-    group.settle(timeout_s=30)
+    group.settle()
     assert len(group.members["a"].assignment) == 4
 
 
@@ -112,14 +112,16 @@ def test_a_static_member_leaves_when_asked_to(group):
     group.join("b", **{"group.instance.id": "pod-b"})
     group.settle()
     group.members.pop("b").close(leave_group=True)
-    group.settle(timeout_s=30)
+    group.settle()
     assert len(group.members["a"].assignment) == 4
 
 
 def instances(group, kafka):
     """Return the instance ids of a group's members from the broker."""
     admin, app = kafka.admin(), group.application_id
-    return {member.group_instance_id for member in admin.describe_consumer_groups([app])[app].result(60).members}
+    return {
+        member.group_instance_id for member in admin.describe_consumer_groups([app])[app].result(PATIENCE_S).members
+    }
 
 
 def test_a_static_member_leaves_before_it_has_an_id(group, kafka):
@@ -216,7 +218,7 @@ def test_a_member_that_drops_its_tasks_while_joining_joins_once(group):
     group.until(lambda: group.of("a", Lost) and not member.rebalancing and member.assignment)
     assert group.last("a").added == frozenset(group.tp(n) for n in range(4))
     group.join("b")
-    group.settle(timeout_s=30)
+    group.settle()
 
 
 @pytest.mark.parametrize("stale", ["generation", "member"])
@@ -225,20 +227,22 @@ def test_a_stale_member_cannot_commit_in_a_transaction(group, kafka, stale):
     member = group.join("a")
     group.settle()
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": group.application_id})
-    producer.init_transactions(60)
+    producer.init_transactions(PATIENCE_S)
     current = member.group_metadata()
     identity = (0, member.member_id) if stale == "generation" else (member.generation, "ghost")
     producer.begin_transaction()
     offsets = [ClientTopicPartition(group.topic, 0, 5)]
     with pytest.raises(KafkaException) as caught:
-        producer.send_offsets_to_transaction(offsets, encode_group_metadata(group.application_id, *identity), 60)
+        producer.send_offsets_to_transaction(
+            offsets, encode_group_metadata(group.application_id, *identity), PATIENCE_S
+        )
     error = caught.value.args[0]
     assert error.name() == ("ILLEGAL_GENERATION" if stale == "generation" else "UNKNOWN_MEMBER_ID")
     assert error.txn_requires_abort()
-    producer.abort_transaction(60)
+    producer.abort_transaction(PATIENCE_S)
     producer.begin_transaction()
-    producer.send_offsets_to_transaction(offsets, current, 60)
-    producer.commit_transaction(60)
+    producer.send_offsets_to_transaction(offsets, current, PATIENCE_S)
+    producer.commit_transaction(PATIENCE_S)
     assert committed(member, [group.tp(0)]) == {group.tp(0): OffsetAndMetadata(5)}
 
 
@@ -251,15 +255,15 @@ def test_committed_waits_for_an_open_transaction(group, kafka, caplog):
     member = group.join("a")
     group.settle()
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": group.application_id})
-    producer.init_transactions(60)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
-    producer.send_offsets_to_transaction([ClientTopicPartition(group.topic, 0, 5)], member.group_metadata(), 60)
+    producer.send_offsets_to_transaction([ClientTopicPartition(group.topic, 0, 5)], member.group_metadata(), PATIENCE_S)
     with pytest.raises(StreamsTimeoutError, match="UNSTABLE_OFFSET_COMMIT"):
         committed(member, [group.tp(0)], timeout_s=0.5)
     assert [record.levelname for record in caplog.records if "UNSTABLE_OFFSET_COMMIT" in record.message] == ["INFO"]
     with pytest.raises(StreamsTimeoutError, match="UNSTABLE_OFFSET_COMMIT"):
         member.committed_offsets([group.tp(0), group.tp(1)], 0.5)
-    producer.commit_transaction(60)
+    producer.commit_transaction(PATIENCE_S)
     assert committed(member, [group.tp(0)]) == {group.tp(0): OffsetAndMetadata(5)}
     assert member.committed_offsets([group.tp(0), group.tp(1)]) == {group.tp(0): 5}
 
@@ -279,9 +283,9 @@ def test_heartbeats_go_on_while_the_thread_processes(group):
     """A member that is busy for longer than its session timeout stays in the group."""
     import time
 
-    member = group.join("a", **{"session.timeout.ms": 5000})
+    member = group.join("a", **{"session.timeout.ms": 3000})
     group.settle()
-    deadline = time.monotonic() + 7
+    deadline = time.monotonic() + 4
     while time.monotonic() < deadline:
         sum(range(10_000))  # the stream thread computes and never polls
     member.commit_offsets({group.tp(0): OffsetAndMetadata(3)})
@@ -424,7 +428,7 @@ def test_many_members_settle(group):
     """Four members that start together share the partitions."""
     for name in "abcd":
         group.join(name)
-    group.settle(timeout_s=30)
+    group.settle()
 
 
 def test_subscriptions_survive_their_encoding():

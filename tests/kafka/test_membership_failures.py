@@ -5,17 +5,17 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
+from tests import forked
+from tests.brokers import login, new_topic
 from tests.kafka.support import Group, committed
 from tests.waiting import wait_until
 
 from millrace.assignment.protocol import Assigned, Lost
 from millrace.config import StreamsConfig
-from millrace.dev.kafka import SaslPlain
 from millrace.errors import (
     AuthenticationError,
     BrokerUnreachableError,
@@ -29,19 +29,13 @@ from millrace.records import OffsetAndMetadata
 
 pytestmark = pytest.mark.broker
 
-JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="{}";'
+NEVER_MS = 600_000
+"""A limit of requests that no test waits for: who did would not end in time."""
 
 
-def sasl(servers, password="secret", **settings):
+def sasl(servers, password=None, **settings):
     """Return settings of an application that logs in as alice."""
-    return {
-        "application.id": "app",
-        "bootstrap.servers": servers,
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.jaas.config": JAAS.format(password),
-        **settings,
-    }
+    return {"application.id": "app", "bootstrap.servers": servers, **login("alice", password), **settings}
 
 
 def clients(settings):
@@ -49,38 +43,41 @@ def clients(settings):
     return ClientSettings(StreamsConfig.of(settings), "test")
 
 
-def test_a_member_outlives_a_restart_of_its_broker(own_kafka):
+@pytest.fixture
+def source(breakable_kafka):
+    """Return a topic with four partitions of the broker that may be broken."""
+    return new_topic(breakable_kafka, partitions=4)
+
+
+def test_a_member_outlives_a_restart_of_its_broker(breakable_kafka, source):
     """When the only broker restarts, the member finds its coordinator again, keeps its generation, and commits."""
-    kafka = own_kafka()
-    kafka.create_topics("in", partitions=4)
-    group = Group(kafka.bootstrap_servers, "in", 4, **{"session.timeout.ms": 30_000})
+    kafka = breakable_kafka
+    group = Group(kafka.bootstrap_servers, source, 4, **{"session.timeout.ms": 30_000})
     group.join("a")
     group.join("b")
     group.settle()
     owned = {name: member.assignment for name, member in group.members.items()}
     kafka.restart_broker()
     for member in group.members.values():
-        member.commit_offsets({tp: OffsetAndMetadata(9) for tp in member.assignment}, timeout_s=60)
-    group.until(lambda: all(not member.rebalancing for member in group.members.values()), timeout_s=60)
-    group.settle(timeout_s=60)
+        member.commit_offsets({tp: OffsetAndMetadata(9) for tp in member.assignment})
+    group.until(lambda: all(not member.rebalancing for member in group.members.values()))
+    group.settle()
     assert {name: member.assignment for name, member in group.members.items()} == owned
     assert not group.of("a", Lost)
     assert not group.of("b", Lost)
     group.close()
 
 
-def test_a_member_that_joins_while_the_broker_is_away_joins_later(own_kafka):
+def test_a_member_that_joins_while_the_broker_is_away_joins_later(breakable_kafka, source):
     """A rebalance that is interrupted because a broker stops is repeated until it succeeds."""
-    kafka = own_kafka()
-    kafka.create_topics("in", partitions=4)
-    group = Group(kafka.bootstrap_servers, "in", 4, **{"session.timeout.ms": 30_000})
+    kafka = breakable_kafka
+    group = Group(kafka.bootstrap_servers, source, 4, **{"session.timeout.ms": 30_000})
     member = group.join("a")
     kafka.stop_broker()
-    deadline = time.monotonic() + 1.5
-    while time.monotonic() < deadline:
+    for _ in range(15):
         assert member.poll(0.1) == []
     kafka.restart_broker()
-    group.settle(timeout_s=60)
+    group.settle()
     group.close()
 
 
@@ -90,9 +87,9 @@ class Interrupted(Group):
     restarts = False
 
     def __init__(self, kafka):
-        super().__init__(kafka.bootstrap_servers, "in", 3, **{"session.timeout.ms": 15_000})
+        topic = new_topic(kafka, partitions=3)
+        super().__init__(kafka.bootstrap_servers, topic, 3, **{"session.timeout.ms": 15_000})
         self.kafka = kafka
-        kafka.create_topics("in", partitions=3)
 
     def assign(self, members):
         if self.restarts and len(members) == 3:
@@ -120,16 +117,16 @@ class Interrupted(Group):
         self.join("b", **{"group.instance.id": "pod-b"})
 
 
-def test_a_static_member_whose_new_id_the_coordinator_lost_joins_again(own_kafka):
+def test_a_static_member_whose_new_id_the_coordinator_lost_joins_again(breakable_kafka):
     """A coordinator that fails before a generation begins forgets the id of a process that came back: it gets another one."""
-    group = Interrupted(own_kafka())
+    group = Interrupted(breakable_kafka)
     group.begin()
     earlier = len(group.of("b", Assigned))
-    group.until(lambda: not group.restarts and len(group.of("b", Assigned)) > earlier, timeout_s=120)
+    group.until(lambda: not group.restarts and len(group.of("b", Assigned)) > earlier)
     group.close()
 
 
-def test_the_assignment_of_a_lost_generation_does_not_reach_the_one_with_the_same_number(own_kafka):
+def test_the_assignment_of_a_lost_generation_does_not_reach_the_one_with_the_same_number(breakable_kafka):
     """A SyncGroup that waited for the coordinator is not sent after the JoinGroup that replaces it: its ids are obsolete."""
 
     class Overtaken(Interrupted):
@@ -150,10 +147,10 @@ def test_the_assignment_of_a_lost_generation_does_not_reach_the_one_with_the_sam
 
             leader._coordinator.send = join_first
 
-    group = Overtaken(own_kafka())
+    group = Overtaken(breakable_kafka)
     group.begin()
     group.until(lambda: not group.restarts)
-    group.settle(timeout_s=120)
+    group.settle()
     assert all(event.user_data for name in group.members for event in group.of(name, Assigned))
     group.close()
 
@@ -183,46 +180,22 @@ def test_a_member_that_its_leader_left_out_joins_again(kafka, topic_factory):
     group.close()
 
 
-def test_commits_give_up_in_time_when_no_broker_answers(own_kafka):
-    """A commit and a read raise StreamsTimeoutError after their timeouts; close does not hang."""
-    kafka = own_kafka()
-    kafka.create_topics("in", partitions=4)
-    group = Group(kafka.bootstrap_servers, "in", 4)
+def test_commits_give_up_in_time_when_no_broker_answers(breakable_kafka, source):
+    """A commit and a read raise StreamsTimeoutError after their timeouts, however long a request may take; close ends, too."""
+    kafka = breakable_kafka
+    group = Group(kafka.bootstrap_servers, source, 4, **{"request.timeout.ms": NEVER_MS})
     member = group.join("a")
     group.settle()
     kafka.pause()
-    began = time.monotonic()
     with pytest.raises(StreamsTimeoutError):
         member.committed_offsets([group.tp(0)], 1.0)
-    assert time.monotonic() - began < 15, "and not the 30 s of a request"
     kafka.resume()
     kafka.kill()
-    began = time.monotonic()
     with pytest.raises(StreamsTimeoutError):
         member.commit_offsets({group.tp(0): OffsetAndMetadata(1)}, timeout_s=1)
     with pytest.raises(StreamsTimeoutError):
         committed(member, [group.tp(0)], timeout_s=1)
     member.close(timeout_s=1)
-    assert time.monotonic() - began < 30, "and not the minutes of the defaults"
-
-
-@pytest.mark.slow
-def test_the_coordinator_moves_to_another_broker(own_kafka):
-    """When the coordinating broker is killed, another one takes over, and no partition is lost."""
-    kafka = own_kafka(brokers=3)
-    kafka.create_topics("in", partitions=4)
-    group = Group(kafka.bootstrap_servers, "in", 4, **{"session.timeout.ms": 30_000, "request.timeout.ms": 5000})
-    group.join("a")
-    group.join("b")
-    group.settle()
-    owned = {name: member.assignment for name, member in group.members.items()}
-    group.until(lambda: group.members["a"]._coordinator._node is not None)
-    kafka.kill(group.members["a"]._coordinator._node)
-    for member in group.members.values():
-        member.commit_offsets({tp: OffsetAndMetadata(9) for tp in member.assignment}, timeout_s=60)
-    group.settle(timeout_s=60)
-    assert {name: member.assignment for name, member in group.members.items()} == owned
-    group.close()
 
 
 def test_a_frozen_process_comes_back_as_a_migrated_member(kafka, topic_factory):
@@ -230,7 +203,7 @@ def test_a_frozen_process_comes_back_as_a_migrated_member(kafka, topic_factory):
     group = Group(kafka.bootstrap_servers, topic_factory("in", partitions=4), 4)
     group.join("taker")  # which joins once it is polled
     root = Path(__file__).parents[2]
-    child = subprocess.Popen(
+    child = forked.Popen(
         [
             sys.executable,
             "-m",
@@ -260,51 +233,40 @@ def test_a_frozen_process_comes_back_as_a_migrated_member(kafka, topic_factory):
         group.close()
 
 
-@pytest.fixture(scope="module")
-def secured():
-    """Yield a Kafka with an open and a SASL listener."""
-    from millrace.dev.kafka import EmbeddedKafka
-
-    with EmbeddedKafka(security=SaslPlain({"alice": "secret"})) as kafka:
-        kafka.create_topics("in", partitions=4)
-        yield kafka
-
-
-def test_members_log_in(secured):
+def test_members_log_in(kafka, topic_factory):
     """A member joins through a SASL listener, and its clients share the credentials."""
-    group = Group(secured.sasl_bootstrap_servers, "in", 4, **sasl(secured.sasl_bootstrap_servers))
+    topic = topic_factory("in", partitions=4)
+    group = Group(kafka.sasl_bootstrap_servers, topic, 4, **login("alice"))
     group.join("a")
     group.settle()
     group.close()
 
 
-def test_a_wrong_password_is_an_authentication_error(secured):
+def test_a_wrong_password_is_an_authentication_error(kafka):
     """The error is raised at once and says what was refused, without the password."""
-    began = time.monotonic()
     with pytest.raises(AuthenticationError, match="password is wrong") as caught:
-        check_connection(clients(sasl(secured.sasl_bootstrap_servers, "wrong-one")), timeout_s=60)
+        check_connection(clients(sasl(kafka.sasl_bootstrap_servers, "wrong-one")), timeout_s=NEVER_MS / 1000)
     assert "wrong-one" not in str(caught.value)
-    assert time.monotonic() - began < 30
 
 
-def test_an_offered_mechanism_is_suggested(secured):
+def test_an_offered_mechanism_is_suggested(kafka):
     """The error for a mechanism that the listener does not offer names those that it does."""
-    settings = sasl(secured.sasl_bootstrap_servers, **{"sasl.mechanism": "SCRAM-SHA-256"})
+    settings = sasl(kafka.sasl_bootstrap_servers, **{"sasl.mechanism": "SCRAM-SHA-256"})
     settings["sasl.jaas.config"] = settings["sasl.jaas.config"].replace("plain.Plain", "scram.Scram")
     with pytest.raises(AuthenticationError, match=r"does not offer .*SCRAM-SHA-256, but PLAIN"):
         check_connection(clients(settings))
 
 
 @pytest.mark.parametrize("direction", ["plain client", "sasl client", "tls client"])
-def test_the_wrong_listener_is_told_from_an_absent_one(secured, direction, monkeypatch):
+def test_the_wrong_listener_is_told_from_an_absent_one(kafka, direction, monkeypatch):
     """The error for another protocol than the listener's says that there is a listener, and what to set."""
     monkeypatch.setattr("millrace.kafka.connection_check._MISMATCH_PATIENCE_S", 1.0)
     settings = {
-        "plain client": {"application.id": "app", "bootstrap.servers": secured.sasl_bootstrap_servers},
-        "sasl client": sasl(secured.bootstrap_servers),
+        "plain client": {"application.id": "app", "bootstrap.servers": kafka.sasl_bootstrap_servers},
+        "sasl client": sasl(kafka.bootstrap_servers),
         "tls client": {
             "application.id": "app",
-            "bootstrap.servers": secured.bootstrap_servers,
+            "bootstrap.servers": kafka.bootstrap_servers,
             "security.protocol": "SSL",
         },
     }[direction]
@@ -312,16 +274,16 @@ def test_the_wrong_listener_is_told_from_an_absent_one(secured, direction, monke
         check_connection(clients(settings), timeout_s=30)
 
 
-def test_a_member_with_the_wrong_password_does_not_start(secured):
+def test_a_member_with_the_wrong_password_does_not_start(kafka):
     """GroupMember.start raises the error of the connection check."""
-    group = Group(secured.sasl_bootstrap_servers, "in", 4, **sasl(secured.sasl_bootstrap_servers, "nope"))
+    group = Group(kafka.sasl_bootstrap_servers, "in", 4, **login("alice", "nope"))
     with pytest.raises(AuthenticationError):
         group.join("a")
 
 
-def test_a_member_whose_start_fails_unexpectedly_can_be_closed(secured, monkeypatch):
+def test_a_member_whose_start_fails_unexpectedly_can_be_closed(kafka, monkeypatch):
     """If a step fails in a way that nobody expects, close still ends the member's IO thread and its connections."""
-    group = Group(secured.bootstrap_servers, "in", 4)
+    group = Group(kafka.bootstrap_servers, "in", 4)
     before, started = set(threading.enumerate()), []
 
     class Broken(Heartbeats):
@@ -346,9 +308,9 @@ def test_unreachable_brokers_are_an_error():
         check_connection(clients(settings), timeout_s=0.5)
 
 
-def test_one_of_several_servers_is_enough(secured):
+def test_one_of_several_servers_is_enough(kafka):
     """The check succeeds as soon as one broker answers."""
-    servers = f"127.0.0.1:1,{secured.bootstrap_servers}"
+    servers = f"127.0.0.1:1,{kafka.bootstrap_servers}"
     check_connection(clients({"application.id": "app", "bootstrap.servers": servers}))
 
 

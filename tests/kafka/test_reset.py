@@ -8,12 +8,13 @@ import pytest
 from confluent_kafka import Producer
 from tests.instance.support import expected_counts, last_counts, produce, running, settings, two_step_word_count
 from tests.kafka.support import Group
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import ActiveGroupError, BrokerUnreachableError
 from millrace.kafka.admin import all_topic_partitions
 from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.connection_check import check_connection
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.resetter import Resetter
 from millrace.plan.reset import (
@@ -33,7 +34,7 @@ def write(kafka, topic, timestamps):
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for timestamp in timestamps:
         producer.produce(topic, b"x", partition=0, timestamp=timestamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 @pytest.mark.broker
@@ -100,8 +101,9 @@ def test_offsets_are_set(kafka, topic_factory):
 
 
 @pytest.mark.broker
-def test_unreachable_brokers():
+def test_unreachable_brokers(monkeypatch):
     """The error for brokers that do not answer names them at once."""
+    monkeypatch.setattr(check_connection, "__defaults__", (1.0,))
     config = StreamsConfig.of({"application.id": "a", "bootstrap.servers": "127.0.0.1:1"})
     with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:1"):
         Resetter(config)

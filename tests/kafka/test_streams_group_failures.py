@@ -1,7 +1,5 @@
 """Members of groups with the streams protocol when brokers stop or move, permissions lack, and groups or topics disappear."""
 
-import secrets
-
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
@@ -14,13 +12,14 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from kafka.errors import KafkaTimeoutError
+from tests.brokers import STREAMS_GROUPS, login, new_topic
 from tests.committed import group_admin
-from tests.kafka.support import StreamsGroup, committed, create_acl, set_group
+from tests.kafka.support import StreamsGroup, Watched, committed, create_acl, set_group
 from tests.operator.kafka.certificates import Authority
+from tests.waiting import PATIENCE_S
 
 from millrace.assignment.protocol import Assigned, Lost
 from millrace.dev._ports import free_ports
-from millrace.dev.kafka import SaslPlain
 from millrace.errors import AuthorizationError, TaskMigratedError
 from millrace.kafka.admin import delete_topics
 from millrace.kafka.membership.state import MemberState
@@ -31,22 +30,6 @@ from millrace.records import OffsetAndMetadata
 pytestmark = pytest.mark.broker
 
 HOST = "127.0.0.1"
-COORDINATOR_NOT_AVAILABLE = 15
-
-
-def sasl_settings():
-    """Return settings of an application that logs in as alice."""
-    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    return {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.jaas.config": f'{module} required username="alice" password="secret";',
-    }
-
-
-def rule(resource, name, operation, permission):
-    """Return a rule about alice."""
-    return AclBinding(resource, name, ResourcePatternType.LITERAL, "User:alice", "*", operation, permission)
 
 
 class Secured:
@@ -54,15 +37,15 @@ class Secured:
 
     def __init__(self, kafka):
         self._admin = kafka.admin()
-        topic = f"in-{secrets.token_hex(4)}"
-        kafka.create_topics(topic, partitions=4)
-        self.group = StreamsGroup(kafka.sasl_bootstrap_servers, topic, 4, **sasl_settings())
-        for resource in (ResourceType.TOPIC, ResourceType.GROUP):
-            create_acl(self._admin, rule(resource, "*", AclOperation.ALL, AclPermissionType.ALLOW))
+        self.group = StreamsGroup(kafka.sasl_bootstrap_servers, new_topic(kafka, partitions=4), 4, **login("alice"))
 
     def deny(self, resource, name, operation):
-        """Forbid an operation."""
-        create_acl(self._admin, rule(resource, name, operation, AclPermissionType.DENY))
+        """Forbid alice an operation; where there is a rule, everything else has to be allowed."""
+        for who, what, permission in (
+            ("User:*", AclOperation.ALL, AclPermissionType.ALLOW),
+            ("User:alice", operation, AclPermissionType.DENY),
+        ):
+            create_acl(self._admin, AclBinding(resource, name, ResourcePatternType.LITERAL, who, "*", what, permission))
 
     def allow_again(self, resource, name, operation):
         """Undo `deny`."""
@@ -70,26 +53,13 @@ class Secured:
             resource, name, ResourcePatternType.LITERAL, "User:alice", "*", operation, AclPermissionType.DENY
         )
         for future in self._admin.delete_acls([denied]).values():
-            future.result(30)
-
-
-@pytest.fixture(scope="module")
-def secured_kafka(kafka_options):
-    """Yield a Kafka with rules about who may do what, and a SASL listener."""
-    from millrace.dev.kafka import EmbeddedKafka
-
-    rules = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    with EmbeddedKafka(security=SaslPlain({"alice": "secret"}), config=kafka_options["config"] | rules) as kafka:
-        yield kafka
+            future.result(PATIENCE_S)
 
 
 @pytest.fixture
-def secured(secured_kafka):
+def secured(kafka):
     """Yield a group of members that log in."""
-    secured = Secured(secured_kafka)
+    secured = Secured(kafka)
     yield secured
     secured.group.close()
 
@@ -113,11 +83,11 @@ def test_members_log_in(secured):
     assert committed(member, list(offsets)) == offsets
 
 
-def test_members_use_mutual_tls(own_kafka, kafka_options):
+def test_members_use_mutual_tls(own_kafka):
     """Members join and commit through a TLS listener that asks for their certificate."""
     authority = Authority()
     plain, controller, tls = free_ports(3, HOST)
-    kafka = own_kafka(ports=[plain], config=kafka_options["config"] | authority.broker_settings(plain, controller, tls))
+    kafka = own_kafka(ports=[plain], config=STREAMS_GROUPS | authority.broker_settings(plain, controller, tls))
     kafka.create_topics("in", partitions=4)
     certificate, key = authority.issue("client")
     group = StreamsGroup(
@@ -192,6 +162,7 @@ def test_internal_topics_that_may_not_be_created_are_waited_for(secured, caplog)
     """As in Java: the group has no tasks until somebody allows it, or creates the topics; the reason is a warning."""
     group = secured.group
     changelog = f"{group.application_id}-counts-changelog"
+    secured.deny(ResourceType.BROKER, "kafka-cluster", AclOperation.CREATE)  # whoever may create any topic
     secured.deny(ResourceType.TOPIC, changelog, AclOperation.CREATE)
     member = group.join("a")
     group.until(lambda: MISSING_INTERNAL_TOPICS in member._state.statuses)
@@ -202,11 +173,10 @@ def test_internal_topics_that_may_not_be_created_are_waited_for(secured, caplog)
     assert member._state.statuses == {}
 
 
-def test_a_member_that_joins_while_the_broker_is_away_joins_later(own_kafka, kafka_options):
+def test_a_member_that_joins_while_the_broker_is_away_joins_later(breakable_kafka):
     """Heartbeats that nobody answers are repeated until the coordinator is back."""
-    kafka = own_kafka(**kafka_options)
-    kafka.create_topics("in", partitions=4)
-    group = StreamsGroup(kafka.bootstrap_servers, "in", 4)
+    kafka = breakable_kafka
+    group = StreamsGroup(kafka.bootstrap_servers, new_topic(kafka, partitions=4), 4)
     member = group.join("a")
     kafka.stop_broker()
     group.until(lambda: member._heartbeats._backoff_ms > 4 * member._settings.retry_backoff_ms)
@@ -215,77 +185,6 @@ def test_a_member_that_joins_while_the_broker_is_away_joins_later(own_kafka, kaf
     kafka.restart_broker()
     group.settle()
     assert not group.of("a", Lost)
-    group.close()
-
-
-@pytest.mark.slow
-def test_the_coordinator_moves_to_another_broker(own_kafka, kafka_options):
-    """When the coordinating broker is killed, another one takes over, and the members keep their tasks."""
-    kafka = own_kafka(brokers=3, config=kafka_options["config"] | {"broker.session.timeout.ms": "6000"})
-    kafka.create_topics("in", partitions=4)
-    group = StreamsGroup(kafka.bootstrap_servers, "in", 4, **{"request.timeout.ms": 5000})
-    member = group.join("a")
-    group.join("b")
-    group.settle()
-    owned = {name: each.assignment for name, each in group.members.items()}
-    former = member._coordinator._node
-    kafka.kill(former)
-    for each in group.members.values():
-        each.commit_offsets({tp: OffsetAndMetadata(9) for tp in each.assignment})
-    group.until(lambda: member._coordinator._node not in (None, former))
-    group.settle()
-    assert {name: each.assignment for name, each in group.members.items()} == owned
-    assert not [event for name in "ab" for event in group.of(name, Lost)]
-    group.close()
-
-
-class Watched:
-    """A member's requests to its coordinator, which can be held back, and the error codes of the answers."""
-
-    def __init__(self, member):
-        self.held = False
-        self.waits = False
-        """Whether a request is held back, so that none is under way: there is one at a time."""
-        self.codes = []
-        self._sleep, self._send = member._connection.sleep, member._coordinator.send
-        member._coordinator.send = self._pass
-
-    async def _pass(self, request, *arguments, **named):
-        while self.held and getattr(request, "member_epoch", 0) >= 0:  # not when it leaves
-            self.waits = True
-            await self._sleep(0.02)
-        self.waits = False
-        answer = await self._send(request, *arguments, **named)
-        self.codes.append(getattr(answer, "error_code", 0))
-        return answer
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("change", ["revoked", pytest.param("added", marks=pytest.mark.thorough)])
-def test_a_change_that_the_coordinator_stores_late_is_followed(own_kafka, kafka_options, change):
-    """A coordinator whose replicas are slow answers with an error, but the change takes effect; no answer ever tells of it."""
-    kafka = own_kafka(brokers=3, config=kafka_options["config"] | {"offsets.commit.timeout.ms": "500"})
-    kafka.create_topics("in", partitions=4)
-    group = StreamsGroup(kafka.bootstrap_servers, "in", 4, **{"request.timeout.ms": 5000})
-    first = group.join("a")
-    group.settle()
-    watched = Watched(first)
-    watched.held = True
-    second = group.join("b")
-    group.until(lambda: second.generation > 0)
-    if change == "added":
-        other, watched = watched, Watched(second)
-        watched.held, other.held = True, False
-        group.until(lambda: len(first.assignment) == 2 and len(first._state.current.active) == 2)
-        group.until(lambda: first._heartbeats._reported == first._state.current)
-    follower = next(broker for broker in kafka.broker_ids if broker != first._coordinator._node)
-    kafka.pause(follower)
-    watched.held = False
-    group.until(lambda: COORDINATOR_NOT_AVAILABLE in watched.codes)
-    kafka.resume(follower)
-    group.settle()
-    assert not group.of("a", Lost)
-    assert not group.of("b", Lost)
     group.close()
 
 
@@ -346,11 +245,11 @@ def test_what_a_late_join_gives_away_cannot_be_committed(group, kafka):
     identity, given_away = member.group_metadata(), other.assignment
     assert set(given_away) < set(member.assignment), "it does not know it yet"
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": group.application_id})
-    producer.init_transactions(60)
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     with pytest.raises(KafkaException, match="ILLEGAL_GENERATION"):
-        producer.send_offsets_to_transaction([ClientTopicPartition(*given_away[0], 5)], identity, 60)
-    producer.abort_transaction(60)
+        producer.send_offsets_to_transaction([ClientTopicPartition(*given_away[0], 5)], identity, PATIENCE_S)
+    producer.abort_transaction(PATIENCE_S)
     delayed.held = False
     group.until(lambda: group.of("a", Lost))
     group.settle()
@@ -421,7 +320,7 @@ def test_an_internal_topic_that_is_deleted_is_created_again(group, kafka):
     changelog = f"{group.application_id}-counts-changelog"
     admin = kafka.admin()
     delete_topics(admin, [changelog])
-    group.until(lambda: changelog in admin.list_topics(timeout=10).topics)
+    group.until(lambda: changelog in admin.list_topics(timeout=PATIENCE_S).topics)
     group.until(lambda: not member._state.statuses)
     group.settle()
     assert not group.of("a", Lost)

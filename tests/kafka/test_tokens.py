@@ -2,21 +2,28 @@
 
 import base64
 import logging
+import secrets
 import urllib.parse
 
 import pytest
 from confluent_kafka import TopicPartition as Place
-from tests.kafka.identity_providers import IdentityProvider, jwt, oauth_kafka
+from tests.apart import run_apart
+from tests.brokers import new_topic
+from tests.kafka.identity_providers import IdentityProvider, jwt
 from tests.kafka.support import Group
 from tests.operator.kafka.certificates import Authority
+from tests.waiting import PATIENCE_S
 
 from millrace.config import StreamsConfig
+from millrace.dev.kafka import EmbeddedKafka
 from millrace.errors import AuthenticationError, BrokerUnreachableError, ConfigError
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin, open_consumer, open_producer
 from millrace.kafka.connection_check import check_connection
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.tokens import Token, Tokens
+
+APP = f"app-{secrets.token_hex(4)}"
 
 
 @pytest.fixture
@@ -27,17 +34,10 @@ def provider():
     provider.close()
 
 
-@pytest.fixture(scope="module")
-def brokers():
-    """Yield a Kafka and the address of its OAUTHBEARER listener."""
-    with oauth_kafka() as found:
-        yield found
-
-
 def oidc(provider, servers="127.0.0.1:9", **others):
     """Return settings of an application with a client secret."""
     return {
-        "application.id": "app",
+        "application.id": APP,
         "bootstrap.servers": servers,
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "OAUTHBEARER",
@@ -54,16 +54,16 @@ def of(settings, **how):
     return ClientSettings(StreamsConfig.of(settings), "test", **how)
 
 
-def use_every_client(settings, kafka, topic):
+def use_every_client(settings, kafka):
     """Produce, consume, administer and join a group, each with its own client."""
-    kafka.create_topics(topic, partitions=1)
+    topic = new_topic(kafka)
     clients = of(settings)
-    check_connection(clients, 60)
+    check_connection(clients, PATIENCE_S)
     admin = open_admin(clients.admin())
-    assert topic in admin.list_topics(timeout=60).topics
+    assert topic in admin.list_topics(timeout=PATIENCE_S).topics
     producer = open_producer(clients.producer(1))
     producer.produce(topic, b"seen")
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     for given in (clients.main_consumer(1), clients.restore_consumer(1), clients.global_consumer()):
         consumer = open_consumer(given)
         consumer.assign([Place(topic, 0, 0)])
@@ -73,58 +73,63 @@ def use_every_client(settings, kafka, topic):
     group = Group(settings["bootstrap.servers"], topic, 1, **settings)
     group.join("a")
     group.settle()
-    with GroupAdmin(clients, 60) as groups:
-        assert len(groups.of_group("app", 60).members()) == 1
+    with GroupAdmin(clients, PATIENCE_S) as groups:
+        assert len(groups.of_group(APP, PATIENCE_S).members()) == 1
     return group
 
 
 @pytest.mark.broker
-def test_every_client_authenticates_with_a_token(provider, brokers):
+def test_every_client_authenticates_with_a_token(provider, kafka):
     """The check, admin client, producer, all consumers, member and group administration reach brokers that require tokens."""
-    kafka, address = brokers
-    group = use_every_client(oidc(provider, address), kafka, "every-client")
+    group = use_every_client(oidc(provider, kafka.sasl_bootstrap_servers), kafka)
     group.close()
     assert {path for path, _, _ in provider.requests} == {"/token"}
 
 
 @pytest.mark.broker
-def test_tokens_are_renewed_while_clients_are_open(provider, brokers):
-    """All clients have a new token when brokers ask for it because the old one expires, and the member stays in its group."""
-    kafka, address = brokers
-    kafka.create_topics("renewed", partitions=1)
-    provider.lives_s = 20.0
-    settings = oidc(provider, address)
-    clients = of(settings)
-    producer = open_producer(clients.producer(1))
-    group = Group(address, "renewed", 1, **settings)
+def test_tokens_are_renewed_while_clients_are_open(kafka):
+    """All clients have a new token when brokers ask for it because the old one expires, and the member stays in its group.
+
+    They authenticate again every second, which librdkafka may not survive.
+    """
+    run_apart(renew_tokens, kafka.directory)
+
+
+def renew_tokens(directory):
+    """Do so with the broker that runs in a directory."""
+    kafka, provider = EmbeddedKafka.attach(directory), IdentityProvider()
+    topic = new_topic(kafka)
+    provider.lives_s = 8.0
+    settings = oidc(provider, kafka.sasl_bootstrap_servers)
+    producer = open_producer(of(settings).producer(1))
+    group = Group(settings["bootstrap.servers"], topic, 1, **settings)
     group.join("a")
     group.settle()
     before = len(provider.requests)
 
     def sends():
-        producer.produce("renewed", b"x")
-        assert producer.flush(60) == 0
+        producer.produce(topic, b"x")
+        assert producer.flush(PATIENCE_S) == 0
         return len(provider.requests) >= before + 2
 
-    group.until(sends, timeout_s=240)
+    group.until(sends)
     assert group.balanced()
     assert group.rebalances == 1
     group.close()
+    provider.close()
 
 
 @pytest.mark.broker
-def test_a_refused_token_is_an_authentication_error(provider, brokers):
+def test_a_refused_token_is_an_authentication_error(provider, kafka):
     """An expired token is refused, and the error names the token, not a password."""
-    _, address = brokers
     provider.answer = lambda *_: (200, f'{{"access_token": "{jwt("orders", -100)}", "expires_in": 60}}')
     with pytest.raises(AuthenticationError, match="does not accept the token"):
-        check_connection(of(oidc(provider, address)), 60)
+        check_connection(of(oidc(provider, kafka.sasl_bootstrap_servers)), PATIENCE_S)
 
 
 @pytest.mark.broker
-def test_workload_identity_reaches_brokers(brokers, monkeypatch, tmp_path):
+def test_workload_identity_reaches_brokers(kafka, monkeypatch, tmp_path):
     """Entra ID's own library exchanges a pod's projected token for one that brokers accept."""
-    kafka, address = brokers
     authority = Authority()
     provider = IdentityProvider(tls=authority.issue("entra"))
     (tmp_path / "ca.pem").write_text(authority.pem)
@@ -134,8 +139,10 @@ def test_workload_identity_reaches_brokers(brokers, monkeypatch, tmp_path):
     monkeypatch.setenv("AZURE_TENANT_ID", "0000-tenant")
     monkeypatch.setenv("AZURE_CLIENT_ID", "0000-client")
     monkeypatch.setenv("AZURE_FEDERATED_TOKEN_FILE", str(tmp_path / "token"))
-    settings = {key: value for key, value in oidc(None, address).items() if "oauthbearer" not in key}
-    group = use_every_client(settings | {"sasl.oauthbearer.method": "entra-id"}, kafka, "entra")
+    settings = {
+        key: value for key, value in oidc(None, kafka.sasl_bootstrap_servers).items() if "oauthbearer" not in key
+    }
+    group = use_every_client(settings | {"sasl.oauthbearer.method": "entra-id"}, kafka)
     group.close()
     path, _, form = provider.requests[0]
     provider.close()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 from millrace.errors import ConfigError, LockError, ProcessorStateError, StateDirectoryError, TaskCorruptedError
 from millrace.records import TopicPartition, ValueAndTimestamp
@@ -37,15 +37,14 @@ def test_second_process_is_refused_with_the_directory(task):
         "try: open_store(Path(sys.argv[1]), 'key-value')\n"
         "except LockError as error: print(error)\n"
     )
-    out = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", code, str(task.state_dir), str(Path(__file__).parent)],
         capture_output=True,
         text=True,
-        check=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    ).stdout
-    assert str(task.state_dir / "rocksdb" / "key-value") in out
-    assert "state.dir" in out
+    )
+    assert str(task.state_dir / "rocksdb" / "key-value") in done.stdout, done.stderr
+    assert "state.dir" in done.stdout
 
 
 def test_second_store_in_the_process_is_refused(make_task):
@@ -154,11 +153,10 @@ def test_read_only_directory_is_explained(tmp_path):
         "try: open_store(Path(sys.argv[1]), 'key-value')\n"
         "except StateDirectoryError as error: print(error)\n"
     )
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", code, str(directory), str(Path(__file__).parent)],
         capture_output=True,
         text=True,
-        check=False,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert "cannot be written: check owner, mode and mount" in done.stdout, done.stderr

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
@@ -125,9 +125,7 @@ def test_limit_of_a_real_group_is_seen_by_a_process_in_it(tmp_path):
         code += f"Path({str(group / 'cgroup.procs')!r}).write_text('0'); "
     code += "print(memory_limit(Path(sys.argv[1])))"
     try:
-        ran = subprocess.run(
-            [sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60, check=False
-        )
+        ran = forked.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60)
         assert ran.stdout.strip() == str(200 * MIB), ran.stderr
     finally:
         if made is not None:

@@ -1,7 +1,5 @@
 """Spans and metrics of a running application."""
 
-import time
-
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from opentelemetry.sdk.metrics import MeterProvider
@@ -10,7 +8,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.processor.api import Processor
@@ -59,11 +57,13 @@ def _read(kafka, topic, count):
         {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader", "auto.offset.reset": "earliest"}
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
-    deadline, records = time.monotonic() + 60, []
-    while len(records) < count and time.monotonic() < deadline:
-        records += [message for message in consumer.consume(count, 0.2) if message.error() is None]
+    records = []
+
+    def take():
+        records.extend(message for message in consumer.consume(count, 0.2) if message.error() is None)
+
+    wait_until(lambda: len(records) == count, lambda: f"{count} records, not {len(records)}", meanwhile=take, poll_s=0)
     consumer.close()
-    assert len(records) == count
     return records
 
 
@@ -85,7 +85,7 @@ def traced_application(kafka, topic_factory, tmp_path):
     for number in range(RECORDS):
         traceparent = f"00-{TRACE_ID}-{number + 1:016x}-01"
         producer.produce(source, "word", "k", headers=[("traceparent", traceparent), ("lang", "en")])
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
     tracers, meters = TracerProvider(), MeterProvider([reader])
     tracers.add_span_processor(SimpleSpanProcessor(exporter))

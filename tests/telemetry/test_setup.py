@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from tests.waiting import PATIENCE_S
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
@@ -185,7 +186,7 @@ telemetry.shutdown()
 def test_users_own_metrics_and_spans_are_exported(collector):
     """They are created with OpenTelemetry's API, even before setup; runs in a separate process, since setup happens only once."""
     environ = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
-    subprocess.run([sys.executable, "-c", OWN_METRIC], env=environ, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", OWN_METRIC], env=environ, check=True, timeout=PATIENCE_S)
     sent = dict(collector.requests)
     assert b"orders.rejected" in sent["/v1/metrics"]
     assert b"task_id" in sent["/v1/metrics"]

@@ -192,7 +192,7 @@ class Player:
         specs = {ClientTopicPartition(self.topic, number): OffsetSpec.latest() for number in range(_PARTITIONS)}
         found = {}
         for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
-            futures = self.clients.admin().list_offsets(specs, isolation_level=level, request_timeout=30)
+            futures = self.clients.admin().list_offsets(specs, isolation_level=level, request_timeout=120)
             found[level.name] = [
                 future.result().offset for _, future in sorted(futures.items(), key=lambda item: item[0].partition)
             ]
@@ -211,7 +211,7 @@ class Player:
         try:
             consumer.incremental_assign([ClientTopicPartition(self.topic, number, 0) for number in range(_PARTITIONS)])
             records, reached = [], {}
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             while any(reached.get(number, 0) < end for number, end in enumerate(ends)):
                 assert time.monotonic() < deadline, f"{reached} of {ends}"
                 message = consumer.poll(1.0)

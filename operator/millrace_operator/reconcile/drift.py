@@ -45,13 +45,13 @@ def needs_apply(wanted: Object, seen: Object | None) -> bool:
 
 def is_part_of(wanted: object, seen: object, key: str = "", parent: str = "") -> bool:
     """Return whether everything wanted is there; quantities are compared by value, named list entries by name."""
+    if wanted == seen:  # which is quicker than to look into what is equal
+        return True
     if isinstance(wanted, Mapping):
         found = seen if isinstance(seen, Mapping) else {}
         return all(is_part_of(item, found.get(name), name, key) for name, item in wanted.items())
     if isinstance(wanted, list | tuple):
         return _list_is_part_of(wanted, seen or [], key)
-    if wanted == seen:
-        return True
     if parent in _QUANTITY_MAPS or key in _QUANTITIES or key in _QUANTITY_MAPS:
         try:
             return _quantity_milli(wanted) == _quantity_milli(seen)

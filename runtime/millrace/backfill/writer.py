@@ -22,7 +22,7 @@ from millrace.errors import (
     TransactionAbortedError,
 )
 from millrace.instance.background import in_background
-from millrace.instance.producer import StreamsProducer, delivery_error, send_error
+from millrace.instance.producer import StreamsProducer, delivery_error
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import Headers, OffsetAndMetadata, TopicPartition
 
@@ -104,9 +104,10 @@ class Writer:
         while some := list(islice(following, _POLL_EVERY)):
             self._begin()
             failure = self._send(target, some)
-            self._check(self._producer.poll)  # may know the reason
-            if failure is not None:
-                raise send_error(failure, target.topic, transactional=True) from failure
+            self._check(self._producer.poll if failure is None else partial(self._fail, failure, target.topic))
+
+    def _fail(self, error: KafkaException, topic: str) -> None:
+        raise self._producer.send_error(error, topic, lambda: self._failure is not None) from error
 
     def _send(self, target: TopicPartition, records: Sequence[Sent]) -> KafkaException | None:
         """Send records, and return what ends it, so that nothing is done with the client while that is being handled.
@@ -141,7 +142,8 @@ class Writer:
         self._check(self._producer.flush)
 
     def add_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit the offsets of one more group in this transaction."""
+        """Commit the offsets of one more group in this transaction, once every record has an offset."""
+        self.flush()
         self._begin()
         group = encode_group_metadata(group_id, -1, "", None)
         self._check(lambda: self._producer.add_offsets(offsets, group))
@@ -164,7 +166,6 @@ class Writer:
         Raises:
             StreamsTimeoutError: the brokers did not answer, so nobody knows whether it was committed.
         """
-        self.flush()
         self.add_offsets(application_id, offsets)
         if confirm is not None:
             confirm()
@@ -182,8 +183,13 @@ class Writer:
             self._expiry = Deadline(self.timeout_ms / 1000)
 
     def _check(self, call: Callable[[], object]) -> None:
+        """Call the producer, and raise the failure of a record before any that comes of it: no second attempt mends that."""
         try:
-            call()
+            try:
+                call()
+            except (TaskMigratedError, TransactionAbortedError):
+                if self._failure is None:
+                    raise
             if self._failure is not None:
                 raise self._failure
         except TaskMigratedError as error:

@@ -167,6 +167,8 @@ def backfill(
     - `millrace backfill -f streamsapp.yaml --sink parquet:///data/tables`
     """
     from millrace.cli.backfill_report import Reporter
+    from millrace.kafka.client_settings import ClientSettings
+    from millrace.kafka.connection_check import check_connection
 
     reporter = Reporter(as_json=progress is Progress.JSON, bar=progress is Progress.BAR)
     try:
@@ -184,7 +186,9 @@ def backfill(
             return
         tables = _tables(sink)
         sources = _sources(source, app)
-        app.topology()  # a program that cannot be imported is found before Spark is started
+        # What cannot be imported and brokers that cannot be reached are found before Spark is started.
+        app.topology()
+        check_connection(ClientSettings(app.config, "backfill"))
         only_kafka = source == "kafka" and tables is None
         spark = start_session(master, f"backfill of {app.config.application_id}", only_kafka=only_kafka)
         try:

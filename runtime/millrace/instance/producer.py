@@ -8,11 +8,15 @@ are mapped to the four things that a thread can do:
 | the group moved on (22, 25, 82), or a newer producer has our id (fenced) | TaskMigratedError | abort, drop its tasks, rejoin |
 | the transaction must be aborted; a record was not delivered in time | TransactionAbortedError | abort, revive tasks |
 | a record was refused, and the handler says FAIL | ProductionError | abort, end |
+| the user may not write to a topic, or not commit offsets | ProductionError, AuthorizationError | abort, end |
 | a batch was refused: its records are sent again, one by one | TransactionAbortedError | abort, revive tasks |
 | a record was refused, and the handler says RESUME (EOS) | TransactionAbortedError | abort, revive tasks; it is left out |
 | no answer in time | StreamsTimeoutError, after retrying for `task.timeout.ms` | end |
 
 A record that was not delivered in time is not simply sent again: its report has no headers, and others have overtaken it.
+
+A refused record fails the transaction before it is reported, so whatever is called in between says only that the transaction has
+failed: what is sent is reported before offsets are added, and before `send_error` says why a record could not be sent.
 
 Nothing is on disk before its commit (see `millrace.state.api`), so an aborted transaction costs no state, only work.
 
@@ -30,7 +34,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -38,6 +42,7 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from millrace.deadline import Deadline
 from millrace.errors import (
+    AuthorizationError,
     ProductionError,
     StreamsError,
     StreamsTimeoutError,
@@ -56,7 +61,6 @@ __all__ = [
     "StaleGenerationError",
     "StreamsProducer",
     "delivery_error",
-    "send_error",
     "translate_error",
 ]
 
@@ -88,6 +92,8 @@ _OUT_OF_STEP: Final = frozenset({KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaE
 _TRANSACTION_FAILED: Final = frozenset({KafkaError._STATE, KafkaError._FATAL})  # noqa: SLF001
 """What `produce` raises once an earlier record has failed the transaction or the whole producer, which `abort` then replaces."""
 PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
+_REPORT_S: Final = 5.0
+"""How long to wait, at the most, for the report of what has failed the transaction, once `produce` says that it has failed."""
 _REQUEST_TIMEOUT_S: Final = 5.0
 _PATIENCE_S: Final = 3 * _REQUEST_TIMEOUT_S
 """How long a commit may take at the most."""
@@ -107,27 +113,31 @@ class StaleGenerationError(TaskMigratedError):
     """A transaction has another generation, or epoch, than the one in which the group has this member."""
 
 
-def translate_error(error: KafkaException, doing: str) -> StreamsError:
-    """Map a client's error to what the thread can do about it (see the module's table)."""
+def translate_error(error: KafkaException, doing: str, unsent: Collection[str] = ()) -> StreamsError:
+    """Map a client's error to what the thread can do about it (see the module's table).
+
+    Args:
+        error: the client's.
+        doing: what could not be done.
+        unsent: topics of records that were discarded because the transaction has failed.
+    """
     cause: KafkaError = error.args[0]
     text = f"Cannot {doing}: {cause.str() or cause.name()} ({cause.name()})"
     if cause.code() in MIGRATED:
         kind = StaleGenerationError if cause.code() == KafkaError.ILLEGAL_GENERATION else TaskMigratedError
         return kind(f"{text}. This thread's tasks now belong to another member; it drops them and rejoins")
     if cause.txn_requires_abort():
+        if cause.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            lost = f" Records for {', '.join(sorted(unsent))} were not written." if unsent else ""
+            return ProductionError(
+                f"{text}.{lost} Grant this application's user WRITE on the topics that it writes, and READ on its inputs"
+            )
+        if cause.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return AuthorizationError(f"{text}. Grant this application's user READ on its group")
         return TransactionAbortedError(f"{text}. The transaction is aborted and its records are processed again")
     if cause.retriable() or cause.code() in _TIMEOUTS:
         return StreamsTimeoutError(f"{text}. Check that the brokers are reachable and have enough in-sync replicas")
     return StreamsError(text)
-
-
-def send_error(error: KafkaException, topic: str, *, transactional: bool) -> StreamsError:
-    """Map what `produce` itself raised; never to a plain `StreamsError`, which would count as a failure of user code."""
-    failure = translate_error(error, f"send a record to {topic}")
-    cause: KafkaError = error.args[0]
-    if transactional and cause.code() in _TRANSACTION_FAILED:
-        return TransactionAbortedError(f"{failure}. The transaction has failed, and its records are processed again")
-    return ProductionError(str(failure)) if type(failure) is StreamsError else failure
 
 
 class StreamsProducer:
@@ -153,6 +163,8 @@ class StreamsProducer:
         self._stuck = False
         self._batch_limit: int | None = None
         self._to_be_replaced = False
+        self._unsent: set[str] = set()
+        """Topics of records that were discarded because the transaction has failed."""
         self.one_by_one = False
         """Whether each record is sent in its own batch; takes effect with the next producer."""
         self.on_failure: Callable[[KafkaError, Message], None] | None = None
@@ -184,6 +196,7 @@ class StreamsProducer:
         except KafkaException as error:
             raise self._unusable(translate_error(error, "begin a transaction")) from error
         self.in_transaction = True
+        self._unsent.clear()
         self._expiry = Deadline(_COMMITTED_BY * self._transaction_timeout_s)
 
     def poll(self, timeout_s: float = 0.0) -> None:
@@ -218,6 +231,36 @@ class StreamsProducer:
                 if interrupted():
                     return left
         return 0
+
+    def send_error(self, error: KafkaException, topic: str, reported: Callable[[], bool]) -> StreamsError:
+        """Map what `produce` raised; never to a plain `StreamsError`, which would count as a failure of user code.
+
+        In a transaction that has failed it does not say why. The report of a refused record does, which may still be on its way:
+        it is taken. There is none if a partition was refused, but then `begin_transaction` says so.
+
+        Args:
+            error: what was raised.
+            topic: of the record.
+            reported: returns whether a failed delivery has been reported.
+
+        Raises:
+            TaskMigratedError: the producer is fenced.
+            TransactionAbortedError: it has failed for good, and `abort` will replace it.
+        """
+        doing, code = f"send a record to {topic}", error.args[0].code()
+        if not (self.transactional and code in _TRANSACTION_FAILED):
+            failure = translate_error(error, doing)
+            return ProductionError(str(failure)) if type(failure) is StreamsError else failure
+        deadline = Deadline(_REPORT_S)
+        self.flush(lambda: reported() or deadline.passed)
+        if code == KafkaError._STATE:  # noqa: SLF001
+            # In a thread of its own, as the first error is still being handled in this one; see `abort`.
+            reason = in_background(f"{threading.current_thread().name}-why", self.client.begin_transaction).exception()
+            error = reason if isinstance(reason, KafkaException) else error
+        failure = translate_error(error, doing, self._unsent)
+        if type(failure) is not StreamsError:
+            return failure
+        return TransactionAbortedError(f"{failure}. The transaction has failed, and its records are processed again")
 
     def _serve(self, call: Callable[[], int]) -> int:
         try:
@@ -409,6 +452,8 @@ class StreamsProducer:
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         # What an abort discards is reported as purged; the commit of such a transaction fails anyway.
+        if error is not None and error.code() in PURGED:
+            self._unsent.add(message.topic() or "")
         if error is not None and error.code() in _NOT_DELIVERED_IN_TIME:
             self.replace_at_abort()
         if error is not None and error.code() not in PURGED and self.on_failure is not None:
@@ -427,7 +472,7 @@ class StreamsProducer:
                     _log.info("Trying again to %s: %s", doing, cause.str())
                     time.sleep(_PAUSE_S)
                     continue
-                raise translate_error(error, doing) from error
+                raise translate_error(error, doing, self._unsent) from error
             return
 
 

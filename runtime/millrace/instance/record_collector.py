@@ -52,7 +52,7 @@ from millrace.errors import (
     TransactionAbortedError,
 )
 from millrace.instance.instrumentation import RecordTracer
-from millrace.instance.producer import PURGED, StreamsProducer, delivery_error, send_error
+from millrace.instance.producer import PURGED, StreamsProducer, delivery_error
 from millrace.kafka.admin import topic_configs
 from millrace.kafka.admin_requests import given_up
 from millrace.kafka.offsets import latest_offsets
@@ -75,8 +75,6 @@ _log = logging.getLogger(__name__)
 _BLOCK_S: Final = 60.0
 """How long `send` may wait for room in the producer's buffer (Java: max.block.ms)."""
 _REFUSED_AT_ONCE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
-_REPORT_S: Final = 0.5
-"""How long to wait for the report of what has failed the transaction, once `produce` says that it has failed."""
 _CAREFUL_S: Final = 60.0
 """How long to be careful after a refusal: longer than it takes to get to the record again."""
 _MAX_IN_VAIN: Final = 10
@@ -433,9 +431,8 @@ class KafkaRecordCollector:
         if isinstance(error, KafkaException):
             cause: KafkaError = error.args[0]
             if cause.code() not in _REFUSED_AT_ONCE:
-                failure = send_error(error, topic, transactional=self._producer.transactional)
-                if isinstance(failure, TransactionAbortedError):
-                    self._await_report()
+                failure = self._producer.send_error(error, topic, lambda: bool(self._reports))
+                self._settle_reports()  # raises what has failed the transaction, if that is a record
                 raise failure from error
             record = DeadLetterRecord(topic, key, value, timestamp, headers, partition)
             try:
@@ -453,6 +450,8 @@ class KafkaRecordCollector:
                 produce(topic, value, key, partition, report, None, timestamp, list(headers))
             except BufferError:
                 continue
+            except KafkaException as problem:
+                self._send_again(problem, topic, key, value, timestamp, headers, partition, report)
             return
         raise StreamsTimeoutError(
             f"No room in the producer's buffer for a record to {topic} in {_BLOCK_S:.0f} s: the brokers accept records "
@@ -475,10 +474,3 @@ class KafkaRecordCollector:
         raise StreamsTimeoutError(
             f"Cannot learn how many partitions {topic} has: {problem}. Create it, or check its ACLs"
         )
-
-    def _await_report(self) -> None:
-        """Raise what has failed the transaction, if that is a record whose report has not been taken yet."""
-        deadline = Deadline(_REPORT_S)
-        while not self._reports and not deadline.passed:
-            self._producer.poll(0.05)
-        self._settle_reports()

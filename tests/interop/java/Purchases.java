@@ -38,9 +38,8 @@ import org.apache.kafka.streams.state.WindowStore;
  * Counts purchases per customer, in total and per window of ten seconds, joins the totals with the customers' cities, and counts the
  * customers of each city, until standard input ends.
  *
- * <p>Arguments are settings (name=value); {@code topics} is the prefix of the topics read and written. Prints each state it enters and
- * each restoration, and, whenever they change, its tasks, the group's hosts and the positions of its standbys. With the argument
- * {@code describe} it prints the topology and ends. With the setting {@code future} its subscriptions begin with version 12, as those
+ * <p>Arguments are settings (name=value); {@code topics} is the prefix of the topics read and written. Prints the topology, each state
+ * it enters and each restoration, and, whenever they change, its tasks, the group's hosts and the positions of its standbys. With the setting {@code future} its subscriptions begin with version 12, as those
  * of a later release may.
  */
 public final class Purchases {
@@ -83,20 +82,15 @@ public final class Purchases {
     }
 
     public static void main(String[] arguments) throws Exception {
-        boolean describe = arguments[0].equals("describe");
         Properties settings = new Properties();
-        for (int i = describe ? 1 : 0; i < arguments.length; i++) {
-            int split = arguments[i].indexOf('=');
-            settings.put(arguments[i].substring(0, split), arguments[i].substring(split + 1));
+        for (String argument : arguments) {
+            int split = argument.indexOf('=');
+            settings.put(argument.substring(0, split), argument.substring(split + 1));
         }
         StreamsBuilder builder = new StreamsBuilder();
         define(builder, (String) settings.remove("topics"));
         Topology topology = builder.build(settings);
-        if (describe) {
-            System.out.print(topology.describe());
-            return;
-        }
-
+        System.out.println("TOPOLOGY " + topology.describe().toString().replace("\n", "|"));
         KafkaStreams streams = settings.remove("future") == null
             ? new KafkaStreams(topology, settings)
             : new KafkaStreams(topology, settings, new FutureClients());

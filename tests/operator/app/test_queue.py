@@ -174,10 +174,10 @@ def test_threads_share_the_work_and_each_key_is_worked_on_alone():
         thread.start()
     for key in range(50):
         queue.add(key)
-    assert done.wait(30)
+    assert done.wait(120)
     queue.close()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
     assert doubled == []
 

@@ -11,7 +11,7 @@ from millrace_operator.app.queue import Workers, WorkQueue
 from millrace_operator.kafka.state_cache import AnswerAwaitedError
 from millrace_operator.model import ResourceRef
 
-DEADLINE = 30
+DEADLINE = 120
 
 
 def ref(name):

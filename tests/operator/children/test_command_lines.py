@@ -1,10 +1,10 @@
 """The command lines of pods and plan Jobs are understood by Millrace."""
 
 import dataclasses
-import subprocess
 import sys
 from pathlib import Path
 
+from tests import forked
 from tests.operator.children.apps import SMALL, program, revision_of
 from typer.main import get_command
 
@@ -66,14 +66,8 @@ def run(line, folder: Path):
     """Run a container's command as a process."""
     program_, *arguments = line
     assert program_ == "millrace"
-    return subprocess.run(
-        [sys.executable, "-m", "millrace.cli", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-m", "millrace.cli", *arguments]
+    return forked.run(command, capture_output=True, text=True, cwd=folder, timeout=60)
 
 
 def test_plan_job_prints_the_plan(tmp_path):

@@ -1,6 +1,7 @@
 """Which applications share a connection, and when it is opened and closed."""
 
 import threading
+from functools import cache
 
 import pytest
 from tests.operator.kafka.support import streams_app
@@ -157,8 +158,9 @@ def try_out(connections, uid, settings):
     return None
 
 
+@cache
 def own(number, servers="a:1"):
-    """Return the settings of an application with credentials of its own."""
+    """Return the settings of an application with credentials of its own, which takes longer than to lease a connection."""
     return config(f"app-{number}", servers, b"%d" % number)
 
 

@@ -1,19 +1,12 @@
 """The operator reaches brokers that require tokens."""
 
 import pytest
-from tests.kafka.identity_providers import IdentityProvider, oauth_kafka
+from tests.kafka.identity_providers import IdentityProvider
 from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
 
 from millrace_operator.kafka.client_config import AllowedAccess, Credentials
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture(scope="module")
-def brokers():
-    """Give a Kafka and the address of its token listener."""
-    with oauth_kafka() as found:
-        yield found
 
 
 @pytest.fixture
@@ -32,26 +25,27 @@ def clusters(monkeypatch, provider):
     clusters.close()
 
 
-def test_topics_and_group_are_seen_with_a_token(clusters, brokers, provider):
+def test_topics_and_group_are_seen_with_a_token(clusters, kafka, topic_factory, provider):
     """The operator gets tokens with the application's own credentials, and its clients present them to the brokers."""
-    kafka, address = brokers
-    kafka.create_topics("in", partitions=2)
-    app = streams_app(address, kafka={"auth": {"type": "oauthbearer", "secretRef": {"name": "login"}, "scope": "all"}})
+    topic = topic_factory("in", partitions=2)
+    plan = count_plan(topic)
+    auth = {"type": "oauthbearer", "secretRef": {"name": "login"}, "scope": "all"}
+    app = streams_app(kafka.sasl_bootstrap_servers, plan.application_id, kafka={"auth": auth})
     login = {"clientId": b"orders", "clientSecret": provider.secret.encode(), "tokenEndpoint": provider.url.encode()}
-    state = clusters.observe(app, Credentials.of(app.spec, {"login": login}), count_plan("in", "app"))
-    assert (state.error, set(state.topics)) == (None, {"in"})
+    state = clusters.observe(app, Credentials.of(app.spec, {"login": login}), plan)
+    assert (state.error, set(state.topics)) == (None, {topic})
     assert provider.requests[0][2]["scope"] == "all"
     refused = {**login, "clientSecret": b"wr0ng"}
-    state = clusters.observe(app, Credentials.of(app.spec, {"login": refused}), count_plan("in", "app"))
+    state = clusters.observe(app, Credentials.of(app.spec, {"login": refused}), plan)
     assert state.reason == "AuthenticationFailed"
     assert "invalid_client" in state.error
     assert "Secret login" in state.error
     assert "wr0ng" not in state.error
 
 
-def test_brokers_that_may_not_see_the_operators_identity_are_not_asked(clusters, brokers):
+def test_brokers_that_may_not_see_the_operators_identity_are_not_asked(clusters, kafka):
     """The condition says that the operator has no identity for them, and which setting gives it one."""
-    _, address = brokers
+    address = kafka.sasl_bootstrap_servers
     app = streams_app(address, kafka={"tls": {}, "auth": {"type": "entra-id"}})
     state = clusters.observe(app, Credentials())
     assert state.reason == "BadConfiguration"

@@ -10,7 +10,7 @@ from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCa
 from millrace_operator.model import ConsumerGroup, KafkaState, ResourceRef
 
 REF = ResourceRef("StreamsApp", "shop", "orders")
-DEADLINE = 60
+DEADLINE = 120
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ def test_scaling_in_waits_for_copies(world):
     world.run(300)
     world.tasks = {"words-0": (active,), "words-1": (copy,)}
     world.busy_ratio = 0.1
-    world.run(900)
+    world.run(900, step=20)
     assert len(world.pods()) == 2
     assert "Task 0_1 has no copy" in world.status.autoscaling.blocked_by
     world.lag, world.busy_ratio = 10**6, 1.0
@@ -208,7 +208,8 @@ def test_number_of_pods_follows_any_load_without_swinging(loads, first, random):
             world.lag = max(0, int(world.lag + (load - done) * 20))
             world.records_per_second, world.busy_ratio = done / there, done / (500.0 * there)
             world.tasks = {"words-0": (ReportedTask("0_1", active=False, remaining=9),)} if warm_at else {}
-            world.run(20, step=20)
+            world.run(0)
+            world.tick(20)
             if not history or history[-1][1] != there:
                 history.append((world.now, there))
     changes = [(when, after > before) for (_, before), (when, after) in itertools.pairwise(history)]

@@ -307,6 +307,6 @@ def test_an_application_that_is_created_again_runs(lives):
     world.brokers_up = True
     world.run(60)
     world.members &= {pod["metadata"]["name"] for pod in world.pods()}
-    world.run(600, step=10)
+    world.run(600, step=20)
     assert world.condition("Ready")[0] == "True"
     assert world.condition("ApplicationIdUnique") == ("True", "Unique")

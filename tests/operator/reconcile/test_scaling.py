@@ -303,7 +303,7 @@ def test_running_pods_keep_the_ids_of_their_members(world):
         given = [container["args"].index(argument) for argument in told(item)]
         container["args"] = [each for n, each in enumerate(container["args"]) if n not in given and n + 1 not in given]
     world.joined_as = {pod: pod for pod in world.members}
-    world.run(3600)
+    world.run(3600, step=60)
     assert world.condition("PodsCurrent")[0] == "True"
     assert [told(pod) for pod in world.pods()] == [[], [], []]
     world.members.add(f"{APP}-7")  # was killed, and has not left

@@ -14,6 +14,7 @@ import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, Literal
 
 from millrace.kafka.group_settings import GroupSetting, wrong_group_settings
@@ -404,7 +405,18 @@ class World:
         return decision
 
     def run(self, seconds: float = 120, step: float = 5) -> Decision:
-        """Let time pass, with a pass and all controllers at each step; return the last decision."""
+        """Let time pass, with a pass and all controllers at each step; return the last decision.
+
+        Most tests begin in the same way. If nothing exists yet, this becomes a copy of what an equal world was like after
+        that time; so a test may replace parts of the operator only after its first run.
+        """
+        if self.serial:
+            return self._run(seconds, step)
+        after, decision = pickle.loads(_beginning(pickle.dumps(self), seconds, step))
+        vars(self).update(vars(after))
+        return decision
+
+    def _run(self, seconds: float, step: float) -> Decision:
         end = self.now + seconds
         while True:
             decision = self.run_pass()
@@ -752,6 +764,14 @@ class World:
     def done(self, kind: type[model.Action]) -> list[Any]:
         """Return the actions of a kind that were carried out."""
         return [action for action in self.log if isinstance(action, kind)]
+
+
+@cache
+def _beginning(before: bytes, seconds: float, step: float) -> bytes:
+    """Return what a world has become after a time, and the last decision."""
+    world = pickle.loads(before)
+    decision = world._run(seconds, step)
+    return pickle.dumps((world, decision))
 
 
 def _member_in(seen: Mapping[str, Any]) -> str:
