@@ -198,7 +198,8 @@ class Kubelet:
     def _begin(self) -> None:
         # Heartbeats have a separate thread: if a node's heartbeat is late, its pods are marked as not ready.
         self._threads = [
-            threading.Thread(target=self._forever, args=work) for work in ((self._serve, 0.1), (self._beat, 5.0))
+            threading.Thread(target=self._forever, args=work, daemon=True)
+            for work in ((self._serve, 0.1), (self._beat, 5.0))
         ]
         for thread in self._threads:
             thread.start()

@@ -19,7 +19,7 @@ from tests.running import RunningTests
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from millrace.dev.java import ClassArchive, find_java
+from millrace.dev.java import find_java
 from millrace.dev.kafka import EmbeddedKafka
 
 if TYPE_CHECKING:
@@ -138,18 +138,12 @@ def log_levels() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark with two cores, set up for many small jobs; a process can have but one, so all its tests share it.
-
-    Its start and its first job load thousands of classes, so these are archived when the first session on a machine ends.
-    """
-    import pyspark
+    """A local Spark with two cores, set up for many small jobs; a process can have but one, so all its tests share it."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     before = dict(os.environ)
     java = find_java()
-    archive = ClassArchive(java, sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar")), may_record=True)
-    options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:disable", *archive.options()]
     os.environ.update(
         JAVA_HOME=str(java.executable.resolve().parent.parent),
         PYSPARK_PYTHON=sys.executable,
@@ -159,7 +153,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     spark_settings = {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
-        "spark.driver.defaultJavaOptions": " ".join(options),
+        "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.default.parallelism": "1",  # of rows that the driver gives: each part is a task
@@ -183,7 +177,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()  # which ends Java
-        archive.close(complete=gateway.proc.wait(300) == 0)  # it may write the archive
+        gateway.proc.wait(300)
         SparkContext._gateway = SparkContext._jvm = None
     os.environ.clear()
     os.environ.update(before)
