@@ -36,6 +36,8 @@ OPTIONS = {
     "config": {
         # A broker may pause for long without being considered dead: that would cost markers.
         "broker.session.timeout.ms": "60000",
+        # A transaction that takes too long is ended when its time is over, not up to ten seconds later.
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
         # For rack-aware assignment.
         "broker.rack": "rack-1",
         **STREAMS_GROUPS,

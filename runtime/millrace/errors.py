@@ -73,6 +73,10 @@ class FailedProcessingError(StreamsError):
     """A processor raised; names the node and the record's position. The original is the cause."""
 
 
+class SlowRecordError(StreamsError):
+    """One record takes longer than a transaction or the group allows, again and again; names the record and the setting."""
+
+
 class ProductionError(StreamsError):
     """The broker permanently refused a record, or it could not be delivered in time."""
 

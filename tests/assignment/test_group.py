@@ -29,7 +29,13 @@ from millrace.assignment.payloads import (
 )
 from millrace.assignment.protocol import Assigned, MemberSubscription
 from millrace.assignment.sticky import sticky_assignor
-from millrace.errors import ConfigError, MissingSourceTopicError, StreamsTimeoutError, TaskAssignmentError
+from millrace.errors import (
+    AuthorizationError,
+    ConfigError,
+    MissingSourceTopicError,
+    StreamsTimeoutError,
+    TaskAssignmentError,
+)
 from millrace.kafka.membership.wire import decode_subscription, encode_subscription
 from millrace.plan.model import PlannedChangelogTopic, PlannedStore, PlannedSubtopology, TopologyPlan
 from millrace.plan.partition_counts import resolve_partition_counts
@@ -58,13 +64,15 @@ PLAN = TopologyPlan(
 class FakeCluster:
     """Topics with partitions, and changelogs with end offsets."""
 
-    def __init__(self, ends=0, error=None, rack_of=None):
-        self.ends, self.error, self.rack_of = ends, error, rack_of
+    def __init__(self, ends=0, error=None, rack_of=None, silence=None):
+        self.ends, self.error, self.rack_of, self.silence = ends, error, rack_of, silence
 
     def provision(self):
         """Return the plan's partition counts, or fail."""
         if isinstance(self.error, MissingSourceTopicError | ConfigError):
             raise self.error
+        if self.silence:
+            raise self.silence
         return resolve_partition_counts(PLAN, {"in": PARTITIONS, "other": PARTITIONS})
 
     def end_offsets(self, partitions):
@@ -371,3 +379,80 @@ def test_a_custom_assignor_decides_without_lags_too():
     leader = leader_of(cluster=FakeCluster(error=StreamsTimeoutError("slow")), assignor=assignor)
     leader({member.name: member.subscription()})
     assert seen == [UNKNOWN_OFFSET_SUM] * PARTITIONS
+
+
+def working_group(cluster, clock_ms):
+    """Return a leader and two members, with standbys, that have settled."""
+    leader = GroupLeader(
+        PLAN, UUID(int=1), cluster, AssignmentConfig(num_standby_replicas=1), patience_ms=20_000, clock_ms=clock_ms
+    )
+    members = [FakeMember(1, 1), FakeMember(2, 2)]
+    settle(leader, members, 0)
+    return leader, members
+
+
+@pytest.mark.parametrize("error", [StreamsTimeoutError("no answer"), AuthorizationError("may not describe topics")])
+def test_members_keep_what_they_have_while_the_brokers_do_not_answer(error):
+    """Nobody ends or loses a task, the leader's process rejoins after a while, and then all tasks are assigned."""
+    cluster, now = FakeCluster(), [1_000]
+    leader, members = working_group(cluster, lambda: now[0])
+    owned, third = [member.owned for member in members], FakeMember(3, 3)
+    members.append(third)
+    cluster.silence = error
+
+    given = leader({member.name: member.subscription() for member in members})
+
+    assert leader.error is None
+    assert [frozenset(given[member.name].partitions) for member in members] == [*owned, frozenset()]
+    infos = {name: decode_assignment_info(each.user_data) for name, each in given.items()}
+    assert {name: info.next_rebalance_ms for name, info in infos.items()} == {
+        "member-1": 6_000,
+        "member-2": NO_REBALANCE,
+        "member-3": NO_REBALANCE,
+    }
+    assert {info.error_code for info in infos.values()} == {AssignorError.NONE}
+    cluster.silence = None
+    settle(leader, members, 10)
+    assert third.owned
+
+
+def test_standbys_stay_while_the_brokers_do_not_answer():
+    """Each member keeps the standbys that it has reported, with the input partitions of their owner."""
+    cluster = FakeCluster()
+    leader, members = working_group(cluster, lambda: 1_000)
+    one, other = members
+    one.copies = dict.fromkeys((task for task in other.tasks if task.subtopology == 0), 5)
+    cluster.silence = StreamsTimeoutError("no answer")
+
+    given = leader({member.name: member.subscription() for member in members})
+
+    standby = decode_assignment_info(given[one.name].user_data).standby
+    assert standby == {task: frozenset({TopicPartition("in", task.partition)}) for task in one.copies}
+
+
+def test_brokers_that_never_answer_end_the_group_after_a_while():
+    """The time runs from the first failure, and starts again once tasks could be assigned."""
+    cluster, now = FakeCluster(), [0]
+    leader, members = working_group(cluster, lambda: now[0])
+    subscriptions = {member.name: member.subscription() for member in members}
+    for start in (0, 100_000):
+        cluster.silence = StreamsTimeoutError("no answer")
+        for passed in (0, 10_000, 19_999):
+            now[0] = start + passed
+            leader(subscriptions)
+            assert leader.error is None
+        if start == 0:
+            cluster.silence = None
+            leader(subscriptions)
+    now[0] += 1
+    given = leader(subscriptions)
+    assert "no answer" in str(leader.error)
+    codes = {decode_assignment_info(each.user_data).error_code for each in given.values()}
+    assert codes == {AssignorError.ASSIGNMENT_ERROR}
+
+
+def test_a_group_that_starts_without_rights_is_told_at_once():
+    """What is refused to members that have nothing yet is an error, not something to wait for."""
+    leader = leader_of(cluster=FakeCluster(silence=AuthorizationError("may not describe topics")))
+    leader({"member-1": FakeMember(1, 1).subscription()})
+    assert "may not describe topics" in str(leader.error)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.instance.support import TEXT, produce, read_all, running, settings
-from tests.soak.network import Network, Rule
-from tests.waiting import wait_until
+import threading
 
+import pytest
+from tests.committed import committed_offset
+from tests.instance.support import GUARANTEES, TEXT, produce, read_all, running, settings
+from tests.soak.network import Network, Rule
+from tests.waiting import PATIENCE_S, wait_until
+
+from millrace.errors import SlowRecordError
+from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.pace import Pace
+from millrace.processor.api import Processor
 from millrace.topology import Topology
 
 
@@ -98,3 +104,75 @@ def test_output_that_takes_too_long_is_sent_in_smaller_transactions(own_kafka, t
         ) | {"producer.transaction.timeout.ms": 6000}
         with running(topology, config):
             wait_until(lambda: len(read_all(kafka, "out")) == count, "all of the output")
+
+
+SLOW_S = 2.0
+TIMES = {
+    "at_least_once": {"max_poll_interval_ms": 1_000},
+    "exactly_once_v2": {"producer_transaction_timeout_ms": 1_000},
+}
+
+
+class Slow(Processor):
+    """Forwards each record twice: before and after a time that its value names."""
+
+    def process(self, record):
+        """Forward, wait, forward."""
+        self.context.forward(record)
+        threading.Event().wait(float(record.value))
+        self.context.forward(record)
+
+
+def slow_copy(source, sink):
+    """Return a topology of `Slow`."""
+    return (
+        Topology()
+        .add_source("in", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("slow", Slow, "in")
+        .add_sink("out", sink, "slow", key_serde=TEXT, value_serde=TEXT)
+    )
+
+
+@GUARANTEES
+@pytest.mark.parametrize("protocol", ["classic", "streams"])
+@pytest.mark.broker
+def test_a_turn_ends_with_a_slow_record(kafka, topic_factory, app, tmp_path, guarantee, protocol):
+    """Records that take half of the transaction's time each are committed one by one, and the instance closes in between."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    produce(kafka, source, ["0.5"] * 100)
+    config = settings(
+        kafka,
+        app,
+        tmp_path,
+        processing_guarantee=guarantee,
+        group_protocol=protocol,
+        producer_transaction_timeout_ms=2_000,
+    )
+    with running(slow_copy(source, sink), config) as streams:
+        wait_until(lambda: (committed_offset(kafka, app, source) or 0) >= 2, "two records are committed")
+        committed = streams.threads[0].totals.commits
+        assert committed >= 2
+    assert 2 <= committed_offset(kafka, app, source) < 100
+
+
+@GUARANTEES
+@pytest.mark.broker
+def test_a_record_that_is_too_slow_is_an_error_the_second_time(kafka, topic_factory, app, tmp_path, guarantee):
+    """It is named with its position, its time, the user's function and the setting; records before it are committed."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    produce(kafka, source, ["0", "0", str(SLOW_S), "0"])
+    config = settings(kafka, app, tmp_path, processing_guarantee=guarantee, **TIMES[guarantee])
+    streams = KafkaStreams(slow_copy(source, sink), config)
+    streams.start()
+    try:
+        wait_until(lambda: streams.error is not None, "the error")
+    finally:
+        assert streams.close(PATIENCE_S)
+    assert isinstance(streams.error, SlowRecordError)
+    message = str(streams.error)
+    assert f"offset 2 of {source}-0" in message
+    assert "source in" in message
+    assert "Slow.process (test_pace.py:" in message
+    setting = "max.poll.interval.ms" if guarantee == "at_least_once" else "producer.transaction.timeout.ms"
+    assert f"{setting} (1 s)" in message
+    assert committed_offset(kafka, app, source) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer
@@ -265,7 +266,8 @@ def test_a_paused_instance_does_not_update_its_standbys(kafka, topic_factory, tm
         wait_until(lambda: standby.tasks("standby") and standby.updated.starts, "a standby")
         standby.streams.pause()
         updater = standby.streams.threads[0].resources.updater
-        assert updater.remove(TaskId(9, 0)).result(PATIENCE_S) is None, "answered once a read that had begun has ended"
+        none = SimpleNamespace(task_id=TaskId(9, 0))
+        assert updater.remove(none).result(PATIENCE_S) is None, "answered once a read that had begun has ended"
         produce(kafka, source, lines)
         wait_until(lambda: active.counts("0_0") == expected_counts(lines), "counted")
         assert standby.updated.batches == []

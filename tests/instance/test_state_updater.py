@@ -12,7 +12,7 @@ from tests.waiting import PATIENCE_S, wait_until
 from millrace.config import StreamsConfig
 from millrace.instance import KafkaStreams, State
 from millrace.instance.state_updater import StateUpdater
-from millrace.records import TaskId
+from millrace.records import TaskId, TopicPartition
 
 
 class Stateless:
@@ -33,7 +33,7 @@ def test_a_task_without_changelogs_is_complete_at_once():
     state.start()
     state.add(task, {})
     assert wait_until(state.drain_restored, "restored") == [task]
-    assert state.remove(task.task_id).result(PATIENCE_S) is None
+    assert state.remove(task).result(PATIENCE_S) is None
     state.shutdown()
 
 
@@ -56,7 +56,7 @@ def test_a_task_is_asked_back_while_the_updater_ends(monkeypatch):
     state.shutdown(0)
     try:
         assert closing.wait(PATIENCE_S)
-        assert state.remove(TaskId(0, 0)).result(5) is None
+        assert state.remove(Stateless()).result(5) is None
     finally:
         go_on.set()
         state.shutdown()
@@ -74,9 +74,52 @@ def test_every_request_is_answered_even_if_the_updater_fails_at_one(monkeypatch)
 
     monkeypatch.setattr(state._reader, "let_go", let_go)
     state.start()
-    answers = [state.remove(TaskId(0, number)) for number in range(3)]
+    answers = [state.remove(Stateless()) for _ in range(3)]
     asked.set()
     assert [answer.result(PATIENCE_S) for answer in answers] == [None] * 3
+    state.shutdown()
+
+
+class Logged:
+    """A task with a changelog."""
+
+    def __init__(self, number):
+        self.task_id = TaskId(0, number)
+        self.changelogs = {TopicPartition("changelog", number): None}
+
+
+def test_a_task_that_is_removed_at_once_is_not_restored(monkeypatch):
+    """What is asked for is done in that order, also while the updater begins with another task: nobody restores a closed task."""
+    state, busy, go_on = updater(), threading.Event(), threading.Event()
+    first, second = Logged(1), Logged(2)
+    begin = state._reader.begin
+
+    def slow_begin(added):
+        begin(added)
+        if added[0].task is first:
+            busy.set()
+            assert go_on.wait(PATIENCE_S)
+
+    monkeypatch.setattr(state._reader, "begin", slow_begin)
+    monkeypatch.setattr(state._reader, "_read_offsets", lambda *_: {})
+    state.start()
+    state.add(first, {})
+    assert busy.wait(PATIENCE_S)
+    state.add(second, {})
+    removed = state.remove(second)
+    go_on.set()
+    assert removed.result(PATIENCE_S) is second
+    assert second.task_id not in state._reader._asked
+    state.shutdown()
+
+
+def test_a_task_is_known_by_itself_and_not_by_its_id(monkeypatch):
+    """Asking for a task that has been closed does not take the one that has its id now."""
+    state, task = updater(), Stateless()
+    state.start()
+    state.add(task, {})
+    assert state.remove(Stateless()).result(PATIENCE_S) is None
+    assert wait_until(state.drain_restored, "restored") == [task]
     state.shutdown()
 
 

@@ -17,6 +17,7 @@ from millrace.errors import (
     ConfigError,
     FencedInstanceIdError,
     InconsistentGroupError,
+    StreamsError,
     TaskMigratedError,
 )
 from millrace.kafka.client_settings import ClientSettings
@@ -439,3 +440,36 @@ def test_subscriptions_survive_their_encoding():
         ("a", "b"), b"\x00\x01", frozenset({TopicPartition("a", 1), TopicPartition("b", 0)}), 7, None, "rack"
     )
     assert decode_subscription(encode_subscription(subscription)) == subscription
+
+
+def test_a_busy_member_learns_what_it_must_give_up(group):
+    """It is told at its next poll, although others have begun to rebalance again; no further generation is needed for that."""
+    for name in "ab":
+        group.join(name)
+    group.settle()
+    rebalances = group.rebalances
+    third = group.join("c")
+    group.until(lambda: group.members["b"].state is not MemberState.STABLE)
+    group.until(lambda: group.of("c", Assigned), "a", "c")
+    third.request_rejoin("it waits for a partition")
+    group.until(lambda: third.state is MemberState.JOINING, "a", "c")
+    group.until(lambda: group.of("b", Revoked), "b")
+    assert group.rebalances == rebalances + 1
+    group.settle()
+
+
+@pytest.mark.parametrize("dies", ["_heartbeats", "_watch"])
+def test_a_membership_whose_background_work_fails_ends(group, dies):
+    """An unexpected failure on the I/O thread is raised by the next poll; the member does not live on without heartbeats."""
+    member = group.join("a")
+    group.settle()
+    part = getattr(member, dies)
+
+    async def fail(*_):
+        raise ValueError("this cannot be read")
+
+    part._beat = part.refresh = fail
+    if dies == "_watch":
+        member._in_background(part.run, 10)
+    with pytest.raises(StreamsError, match="this cannot be read"):
+        group.until(lambda: False, timeout_s=30)

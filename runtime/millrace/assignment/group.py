@@ -7,6 +7,7 @@ rebalancing (KIP-429) takes out what another member still owns: its owner gives 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -37,6 +38,7 @@ from millrace.assignment.payloads import (
 from millrace.assignment.protocol import MemberAssignment, MemberSubscription
 from millrace.assignment.threads import ThreadAssignment, assign_to_threads
 from millrace.errors import TaskAssignmentError
+from millrace.plan.model import TopologyPlan
 from millrace.records import TaskId, TopicPartition
 
 log = logging.getLogger("millrace.assignment")
@@ -159,6 +161,48 @@ def error_assignments(group: GroupMembers, error: AssignorError) -> dict[str, Me
     """Return assignments that tell every member why it gets no tasks."""
     info = AssignmentInfo(error_code=error, version=group.version, commonly_supported_version=group.supported_version)
     return dict.fromkeys(group.members, MemberAssignment((), encode_assignment_info(info)))
+
+
+def kept_assignments(
+    group: GroupMembers, plan: TopologyPlan, *, leader: UUID, retry_at_ms: int
+) -> dict[str, MemberAssignment]:
+    """Return assignments with which every member keeps the tasks that it has, and the leader asks for another rebalance.
+
+    Args:
+        group: All members.
+        plan: The application, which says whose topics these are: partition counts are not known.
+        leader: The process that asks.
+        retry_at_ms: When, in milliseconds since the epoch.
+    """
+    found = {tp: subtopology_of(plan, tp.topic) for tp in group.owners}
+    task_of = {tp: TaskId(number, tp.partition) for tp, number in found.items() if number is not None}
+    inputs: dict[TaskId, frozenset[TopicPartition]] = {}
+    for tp, task in task_of.items():
+        inputs[task] = inputs.get(task, frozenset()) | {tp}
+    asking = group.processes.get(leader, ())[:1]
+    assignments = {}
+    for member in group.members:
+        kept = sorted(tp for tp in task_of if group.owners[tp] == member)
+        active = {task_of[tp] for tp in kept}
+        had = group.infos[member].task_offset_sums if member in group.infos else {}
+        info = AssignmentInfo(
+            active=tuple(task_of[tp] for tp in kept),
+            standby={task: inputs[task] for task in had if task in inputs and task not in active},
+            next_rebalance_ms=retry_at_ms if member in asking else NO_REBALANCE,
+            version=group.version,
+            commonly_supported_version=group.supported_version,
+        )
+        assignments[member] = MemberAssignment(tuple(kept), encode_assignment_info(info))
+    return assignments
+
+
+def subtopology_of(plan: TopologyPlan, topic: str) -> int | None:
+    """Return the sub-topology that reads a topic, if one does."""
+    for subtopology in plan.subtopologies:
+        patterns = subtopology.source_patterns
+        if topic in subtopology.source_topics or any(re.fullmatch(pattern, topic) for pattern in patterns):
+            return subtopology.id
+    return None
 
 
 def client_states(

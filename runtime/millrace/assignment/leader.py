@@ -1,7 +1,12 @@
 """The group leader: it creates internal topics, measures lags, assigns tasks, and tells every member if that is impossible.
 
-`GroupLeader` is the callable that a `GroupMember` runs if it is the leader. An error is reported to all members as a code, so
-that they fail instead of waiting for tasks; the leader's own thread finds the error itself in `GroupLeader.error`.
+`GroupLeader` is the callable that a `GroupMember` runs if it is the leader. It has three outcomes:
+
+* tasks are assigned;
+* the brokers do not answer, or refuse what they allowed before: every member keeps what it has, and the leader tries again soon,
+  for `task.timeout.ms` in all;
+* they cannot be assigned: all members are told by a code, so that they fail instead of waiting for tasks. The leader's own thread
+  finds the error in `GroupLeader.error`.
 """
 
 from __future__ import annotations
@@ -13,17 +18,28 @@ from typing import Protocol
 from uuid import UUID
 
 from millrace.assignment.assignors import high_availability_assignor
-from millrace.assignment.group import GroupMembers, assign_group, error_assignments, read_group
+from millrace.assignment.group import GroupMembers, assign_group, error_assignments, kept_assignments, read_group
 from millrace.assignment.model import AssignmentConfig, TaskAssignor, TaskInfo, planned_tasks
 from millrace.assignment.payloads import AssignorError
 from millrace.assignment.protocol import MemberAssignment, MemberSubscription
 from millrace.assignment.sticky import fallback_prior_assignor
-from millrace.errors import AuthorizationError, MissingSourceTopicError, StreamsError, StreamsTimeoutError
+from millrace.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    BrokerUnreachableError,
+    MissingSourceTopicError,
+    StreamsError,
+    StreamsTimeoutError,
+)
 from millrace.plan.model import TopologyPlan
 from millrace.plan.partition_counts import PartitionCounts
 from millrace.records import TaskId, TopicPartition
 
 log = logging.getLogger("millrace.assignment")
+
+_SILENT = (StreamsTimeoutError, BrokerUnreachableError)
+_REFUSED = (AuthorizationError, AuthenticationError)
+_AGAIN_MS = 5_000
 
 
 class ClusterAccess(Protocol):
@@ -56,6 +72,7 @@ class GroupLeader:
         config: AssignmentConfig,
         *,
         assignor: TaskAssignor | None = None,
+        patience_ms: int = 300_000,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """Create the leader.
@@ -66,6 +83,7 @@ class GroupLeader:
             cluster: Creates topics and reads offsets.
             config: The settings of assignors.
             assignor: From `select_assignor`; high availability if not given.
+            patience_ms: How long to try again while brokers do not answer (`task.timeout.ms`).
             clock_ms: Returns milliseconds since the epoch.
         """
         self._plan = plan
@@ -73,7 +91,9 @@ class GroupLeader:
         self._cluster = cluster
         self._config = config
         self._assignor = assignor or high_availability_assignor
+        self._patience_ms = patience_ms
         self._clock_ms = clock_ms
+        self._failing_since_ms: int | None = None
         self.error: StreamsError | None = None
 
     def __call__(self, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
@@ -84,11 +104,29 @@ class GroupLeader:
             log.warning("A member has asked for the application to stop: all members are told")
             return error_assignments(group, AssignorError.SHUTDOWN_REQUESTED)
         try:
-            return self._assign(group)
+            assignments = self._assign(group)
         except MissingSourceTopicError as error:
             return self._refuse(group, AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA, error)
         except StreamsError as error:
+            if self._may_pass(group, error):
+                return self._keep(group, error)
             return self._refuse(group, AssignorError.ASSIGNMENT_ERROR, error)
+        self._failing_since_ms = None
+        return assignments
+
+    def _may_pass(self, group: GroupMembers, error: StreamsError) -> bool:
+        """Return whether to try again: also what is refused, if it was allowed when members were given what they have."""
+        if not isinstance(error, _SILENT) and not (isinstance(error, _REFUSED) and group.owners):
+            return False
+        now_ms = self._clock_ms()
+        if self._failing_since_ms is None:
+            self._failing_since_ms = now_ms
+        return now_ms - self._failing_since_ms < self._patience_ms
+
+    def _keep(self, group: GroupMembers, error: StreamsError) -> dict[str, MemberAssignment]:
+        log.warning("Tasks cannot be assigned now, so members keep those they have, until another attempt: %s", error)
+        again_ms = self._clock_ms() + _AGAIN_MS
+        return kept_assignments(group, self._plan, leader=self._process_id, retry_at_ms=again_ms)
 
     def _refuse(self, group: GroupMembers, code: AssignorError, error: StreamsError) -> dict[str, MemberAssignment]:
         log.error("Tasks cannot be assigned: %s", error)

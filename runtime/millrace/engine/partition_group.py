@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from millrace.engine.punctuation import NEVER, PunctuationQueue
-from millrace.engine.record_queue import RecordQueue
+from millrace.engine.record_queue import ENDLESS, RecordQueue, Turn
 from millrace.engine.task_state import TaskCounters, TaskTimes
 from millrace.records import RawRecord, TopicPartition
 
@@ -92,15 +92,15 @@ class PartitionGroup:
         """Return the smallest timestamp among the queues' heads, which are read if necessary; None if all are empty."""
         return min((at for queue in self._list if (at := queue.peek()) is not None), default=None)
 
-    def process(self, now_ms: int, max_records: int) -> int:
-        """Process at most this many records in timestamp order; return how many.
+    def process(self, now_ms: int, max_records: int, turn: Turn = ENDLESS) -> int:
+        """Process at most this many records in timestamp order, until the turn is over; return how many.
 
         Dropped records count if there is only one partition, and never if there are several: how many count depends on the
         records alone, not on when they were fetched.
         """
         queues = self._list
         if len(queues) == 1:
-            return queues[0].drain(max_records)
+            return queues[0].drain(max_records, turn=turn)
         heap, times, punctuations = self._heap, self._times, self._punctuations
         done = 0
         while done < max_records:
@@ -111,30 +111,32 @@ class PartitionGroup:
                 if any(queue.idle_deadline_ms is not None for queue in queues):
                     self._counters.enforced_processing += 1
             if len(heap) == 1:
-                done += self._process_only(max_records - done)
+                done += self._process_only(max_records - done, turn)
             elif len(heap) == 2:
-                done += self._process_first_of_two(max_records - done)
+                done += self._process_first_of_two(max_records - done, turn)
             else:
                 self._process_first()
                 done += 1
             if punctuations is not None and times.stream_time >= punctuations.next_ms:
                 break
+            if turn.clock() >= turn.look_at and turn.over():
+                break
         return done
 
-    def _process_only(self, max_records: int) -> int:
+    def _process_only(self, max_records: int, turn: Turn) -> int:
         queue = self._heap.pop()
         try:
-            return queue.drain(max_records, NEVER)
+            return queue.drain(max_records, NEVER, turn)
         finally:
             if queue:
                 self._arrived.insert(0, queue)
 
-    def _process_first_of_two(self, max_records: int) -> int:
+    def _process_first_of_two(self, max_records: int, turn: Turn) -> int:
         first, other = self._heap
         assert other.head is not None
         until = other.head[0]
         try:
-            return first.drain(max_records, until)
+            return first.drain(max_records, until, turn)
         finally:
             if first.head is None:
                 self._heap[:] = [other]

@@ -23,7 +23,7 @@ from millrace.engine.offset_metadata import decode_metadata, encode_metadata, me
 from millrace.engine.partition_group import PartitionGroup
 from millrace.engine.punctuation import PunctuationQueue, PunctuationSchedule, TaskSchedules
 from millrace.engine.record_collector import RecordCollector
-from millrace.engine.record_queue import RecordQueue, default_timestamp_extractor
+from millrace.engine.record_queue import ENDLESS, RecordQueue, Turn, default_timestamp_extractor
 from millrace.engine.task_state import IllegalTaskStateError, TaskCounters, TaskState, TaskTimes, check_transition
 from millrace.errors import StreamsError
 from millrace.processor.adapter import PASS_THROUGH
@@ -228,8 +228,8 @@ class StreamTask:
         """Return the smallest timestamp among the partitions' next records, or None if nothing valid is waiting."""
         return self._running_group().next_timestamp()
 
-    def process(self, now_ms: int, max_records: int = 1) -> int:
-        """Process at most this many records; return how many were taken from the input.
+    def process(self, now_ms: int, max_records: int = 1, turn: Turn = ENDLESS) -> int:
+        """Process at most this many records, until the turn is over; return how many were taken from the input.
 
         Raises:
             FailedProcessingError: a node failed and the processing handler said so.
@@ -241,7 +241,7 @@ class StreamTask:
             raise self._not_running()
         self.times.system_time = now_ms
         try:
-            done = group.process(now_ms, max_records)
+            done = group.process(now_ms, max_records, turn)
         except BaseException:
             self._worked = True
             raise
@@ -383,6 +383,11 @@ class StreamTask:
     def stream_time(self) -> int:
         """The task's stream time (ms, -1 before the first record)."""
         return self.times.stream_time
+
+    def source_name(self, topic: str) -> str:
+        """Return the name of the source that reads a topic."""
+        assert self._topology is not None
+        return self._topology.source_for(topic).name
 
     def partition_time(self, partition: TopicPartition) -> int:
         """Return the largest timestamp processed from a partition (ms; -1 = unknown)."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from millrace.rate_meter import RateMeter
@@ -22,6 +25,8 @@ _log = logging.getLogger(__name__)
 _WINDOW_S: Final = 60.0
 _RESTORE_WINDOW_S: Final = 15.0
 _STORAGE_EVERY_S: Final = 15.0
+_SLOW_S: Final = 1.0
+"""A loop that takes longer for a round is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +168,9 @@ class LoopProgress:
     def __init__(self) -> None:
         self._since = self._began = time.monotonic()
         self._ended: float | None = None
+        self._thread = 0
+        self.where: str | None = None
+        """The function of the user's in which the loop has been for a second or more; None = it has not, or it is unknown."""
         self.waited_s = 0.0
         """Time in which the thread waited for records, with nothing to do."""
         self.waits_for: str | None = None
@@ -184,6 +192,14 @@ class LoopProgress:
     def touch(self) -> None:
         """Note that the loop has made progress."""
         self._since = time.monotonic()
+        self._thread = threading.get_ident()
+        self.where = None
+
+    def look(self) -> None:
+        """See where the thread is, if its loop takes long; for another thread, about once a second."""
+        if self.age_ms() > 1000 * _SLOW_S and self.waits_for is None and self._ended is None:
+            frame = sys._current_frames().get(self._thread)  # noqa: SLF001 (there is no other name for it)
+            self.where = None if frame is None else _user_function(frame)
 
     def committed(self) -> None:
         """Note that everything processed is committed."""
@@ -214,3 +230,13 @@ class LoopProgress:
         finally:
             self._since = time.monotonic()
             self.waits_for = outer
+
+
+def _user_function(frame: FrameType | None) -> str | None:
+    """Return the function that Millrace has called, with its file and line, if a thread is in one."""
+    inner = None
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("millrace."):
+        inner, frame = frame, frame.f_back
+    if inner is None or frame is None:
+        return None
+    return f"{inner.f_code.co_qualname} ({Path(inner.f_code.co_filename).name}:{inner.f_lineno})"

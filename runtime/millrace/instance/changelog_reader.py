@@ -179,28 +179,29 @@ class ChangelogReader:
             if isinstance(changelog, StandbyUpdate) and changelog.end_offset != NO_LIMIT:
                 changelog.end_offset = max(changelog.end_offset, limit)
 
-    def let_go(self, task_id: TaskId, reason: SuspendReason = SuspendReason.MIGRATED) -> StreamTask | None:
-        """Stop reading for a task and return it, with what was applied written to disk; None if it is not here."""
-        if task_id in self._asked:
-            self._offsets.discard(task_id)
-            return self._asked.pop(task_id).task
-        updated = self._tasks.get(task_id)
-        if updated is None:
-            return None
+    def let_go(self, task: StreamTask, reason: SuspendReason = SuspendReason.MIGRATED) -> bool:
+        """Stop reading for a task, with what was applied written to disk; return whether it was here."""
+        asked, updated = self._asked.get(task.task_id), self._tasks.get(task.task_id)
+        if asked is not None and asked.task is task:
+            self._offsets.discard(task.task_id)
+            del self._asked[task.task_id]
+            return True
+        if updated is None or updated.task is not task:
+            return False
         for changelog in updated.changelogs.values():
             if not changelog.progressed:
                 continue
             try:
                 changelog.commit()
             except Exception as error:  # it stays in the open store, or else is restored again
-                _log.warning("Cannot write store %s of task %s: %s", changelog.store.name, task_id, error)
+                _log.warning("Cannot write store %s of task %s: %s", changelog.store.name, task.task_id, error)
         self._drop(updated, reason)
-        return updated.task
+        return True
 
     def let_all_go(self) -> None:
         """Stop reading for every task."""
-        for task_id in [*self._asked, *self._tasks]:
-            self.let_go(task_id)
+        for task in [*(each.task for each in self._asked.values()), *(each.task for each in self._tasks.values())]:
+            self.let_go(task)
 
     def fail_all(self, error: Exception) -> None:
         """Give up every task, because the reader cannot continue."""

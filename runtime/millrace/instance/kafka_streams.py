@@ -110,7 +110,7 @@ class KafkaStreams:
         self._housekeeping = Housekeeping(
             self.config,
             self._directory,
-            lambda: self._activity.measure(thread.totals for thread in self._pool.threads),
+            self._measure,
             self.status,
         )
         self._instance = InstanceInfo(
@@ -411,6 +411,12 @@ class KafkaStreams:
             self._global_thread = thread  # from here on, closing stops it
             self._startup.require_not_closed()
             thread.start()
+
+    def _measure(self) -> None:
+        threads = self._pool.threads
+        for thread in threads:
+            thread.progress.look()
+        self._activity.measure(thread.totals for thread in threads)
 
     def _new_thread(self, number: int) -> StreamThread:
         assert self._context is not None

@@ -300,7 +300,14 @@ class MembershipFactory:
         may_create = may_create_topics(self._plan, config)
         cluster = LeaderCluster(self._plan, self._admin, config, committed_offsets, create_topics=may_create)
         assignment_config = AssignmentConfig.of(config)
-        leader = GroupLeader(self._plan, self._process_id, cluster, assignment_config, assignor=self._assignor)
+        leader = GroupLeader(
+            self._plan,
+            self._process_id,
+            cluster,
+            assignment_config,
+            assignor=self._assignor,
+            patience_ms=config.task_timeout_ms,
+        )
         member = GroupMember(
             self._settings,
             thread,

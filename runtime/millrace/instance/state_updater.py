@@ -1,7 +1,8 @@
 """The thread that restores the stores of a stream thread's tasks, and keeps its standbys up to date, while its tasks run.
 
 A task belongs to the updater from `add` until `drain_restored` or `drain_failed` returns it, or until the future of `remove` is
-done; in between nobody else may touch it. A standby stays until it is removed. Progress is written to disk every
+done; in between nobody else may touch it. What the stream thread asks for is done in the order in which it asks: a task that is
+removed has been added before. A standby stays until it is removed. Progress is written to disk every
 `commit.interval.ms`, but no more often than every 5 s, and restoration resumes from there after a crash. Changelogs are read by
 `changelog_reader`.
 """
@@ -13,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from confluent_kafka import Consumer
@@ -23,7 +25,7 @@ from millrace.engine.task import StreamTask
 from millrace.errors import StreamsError, of_thread
 from millrace.instance.changelog_reader import AddedTask, ChangelogReader
 from millrace.instance.restoration import FailedTask, RestoreListener, StandbyUpdateListener, SuspendReason
-from millrace.records import TaskId, TopicPartition
+from millrace.records import TopicPartition
 
 __all__ = ["StateUpdater"]
 
@@ -31,6 +33,15 @@ _log = logging.getLogger(__name__)
 _PAUSE_S = 0.1
 _ANSWER_S = 0.01
 """How long to wait before checking again whether the offsets of changelogs are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Removal:
+    """A task that the stream thread wants back."""
+
+    task: StreamTask
+    reason: SuspendReason
+    answer: Future[StreamTask | None] = field(default_factory=Future)
 
 
 class StateUpdater:
@@ -59,9 +70,8 @@ class StateUpdater:
         self._paused = threading.Event() if paused is None else paused
         self._reader = ChangelogReader(open_consumer, admin, config, listener, standby_listener)
         self._condition = threading.Condition()
-        self._added: deque[AddedTask] = deque()
-        self._removals: deque[tuple[TaskId, SuspendReason, Future[StreamTask | None]]] = deque()
-        self._limits: deque[Mapping[TopicPartition, int]] = deque()
+        self._actions: deque[AddedTask | _Removal | Mapping[TopicPartition, int]] = deque()
+        """What the stream thread has asked for: to add and remove tasks, and to let standbys follow up to new limits."""
         self._stopping = False
         self._ended = False
         """Whether the thread has stopped taking actions."""
@@ -91,25 +101,25 @@ class StateUpdater:
             if self._stopping:  # nobody would ever restore it
                 self._reader.failed.append(FailedTask(task, StreamsError("The state updater has stopped")))
                 return
-            self._added.append(AddedTask(task, limits, standby))
+            self._actions.append(AddedTask(task, limits, standby))
             self._condition.notify_all()
 
     def limit(self, limits: Mapping[TopicPartition, int]) -> None:
         """Let standbys follow source topics up to these offsets."""
         with self._condition:
-            self._limits.append(limits)
+            self._actions.append(limits)
             self._condition.notify_all()
 
-    def remove(self, task_id: TaskId, reason: SuspendReason = SuspendReason.MIGRATED) -> Future[StreamTask | None]:
+    def remove(self, task: StreamTask, reason: SuspendReason = SuspendReason.MIGRATED) -> Future[StreamTask | None]:
         """Take a task back; the future returns it once it is no longer in use, or None if the updater does not have it."""
-        future: Future[StreamTask | None] = Future()
+        removal = _Removal(task, reason)
         with self._condition:
-            self._removals.append((task_id, reason, future))
+            self._actions.append(removal)
             self._condition.notify_all()
             ended = self._ended
         if ended or not self._thread.is_alive():
             self._take_actions()
-        return future
+        return removal.answer
 
     def drain_restored(self) -> list[StreamTask]:
         """Return the tasks whose stores are complete, since the last call."""
@@ -147,7 +157,7 @@ class StateUpdater:
                     continue
                 wait_s = _ANSWER_S if reader.asks else _PAUSE_S if reader.has_tasks else None
                 with self._condition:
-                    if not (self._added or self._removals or self._limits or self._stopping):
+                    if not (self._actions or self._stopping):
                         self._condition.wait(wait_s)
         except BaseException as error:  # not a single task's failure, but one of the consumer or of Millrace
             _log.exception("%s failed: its tasks end with it", threading.current_thread().name)
@@ -174,33 +184,44 @@ class StateUpdater:
         return read
 
     def _take_actions(self) -> None:
-        with self._condition:
-            added, limits = _drain(self._added), _drain(self._limits)
-        if added and not self._stopping:
-            self._reader.begin(added)
-        elif added:
+        while self._actions:  # one by one: if one fails, the others are answered when the thread ends
+            with self._condition:
+                action = self._actions.popleft()
+                # Tasks that were added one after the other begin together: one request asks for the offsets of all.
+                added = [action] if isinstance(action, AddedTask) else []
+                while added and self._actions and isinstance(following := self._actions[0], AddedTask):
+                    added.append(following)
+                    self._actions.popleft()
+            if isinstance(action, AddedTask):
+                self._begin(added)
+            elif isinstance(action, _Removal):
+                self._give_back(action)
+            else:
+                self._reader.limit(action)
+
+    def _begin(self, added: list[AddedTask]) -> None:
+        if self._stopping:
             stopped = StreamsError("The state updater has stopped")
             self._reader.failed.extend(FailedTask(each.task, stopped) for each in added)
-        for each in limits:
-            self._reader.limit(each)
-        while self._removals:  # one by one: if one fails, the others are answered when the thread ends
-            task_id, reason, future = self._removals.popleft()
-            task: StreamTask | None = None
-            try:
-                task = self._reader.let_go(task_id, reason) or self._take_finished(task_id)
-            finally:
-                future.set_result(task)
+        else:
+            self._reader.begin(added)
 
-    def _take_finished(self, task_id: TaskId) -> StreamTask | None:
-        for task in list(self._reader.restored):
-            if task.task_id == task_id:
-                self._reader.restored.remove(task)
-                return task
-        for failed in list(self._reader.failed):
-            if failed.task.task_id == task_id:
-                self._reader.failed.remove(failed)
-                return failed.task
-        return None
+    def _give_back(self, removal: _Removal) -> None:
+        found = False
+        try:
+            found = self._reader.let_go(removal.task, removal.reason) or self._take_finished(removal.task)
+        finally:
+            removal.answer.set_result(removal.task if found else None)
+
+    def _take_finished(self, task: StreamTask) -> bool:
+        reader = self._reader
+        failed = [each for each in reader.failed if each.task is task]
+        for each in failed:
+            reader.failed.remove(each)
+        restored = task in reader.restored
+        if restored:
+            reader.restored.remove(task)
+        return restored or bool(failed)
 
 
 _Item = TypeVar("_Item")

@@ -3,8 +3,9 @@
 A round is: group events → restored tasks → poll → process → punctuate → commit if due. It never spins: with nothing to process
 it waits in `poll`, for at most `poll.ms` or until the next punctuation or commit is due.
 
-*How much at once.* Tasks take turns (see `pace`), and a round processes for at most 100 ms before it polls again, so that slow
-user code delays heartbeats, commits and other tasks by one turn only.
+*How much at once.* Tasks take turns of 50 ms (see `pace`), and a round processes for at most 100 ms before it polls again, or for
+one record that takes longer. So slow user code delays group events, commits and other tasks by one record only. The next round
+goes on with the task that is next in turn.
 
 *What bounds memory.* While there is enough to process the consumer is not polled, and its queue bounds what is fetched. A task
 that waits for one of its partitions has nothing to process, so the thread keeps polling and the buffers of the task's other
@@ -25,6 +26,7 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -42,7 +44,7 @@ from millrace.errors import (
 )
 from millrace.instance.activity import LoopProgress, Totals
 from millrace.instance.committer import RepartitionPurge
-from millrace.instance.pace import Pace
+from millrace.instance.pace import Pace, SlowRecords, TimedTurn
 from millrace.instance.resources import ThreadContext, ThreadResources, open_resources
 from millrace.instance.states import THREAD_TRANSITIONS, ThreadState
 from millrace.instance.task_manager import TaskManager
@@ -246,6 +248,12 @@ class ThreadLoop:
         self.tasks = TaskManager(self.resources)
         self._purge = RepartitionPurge(context.topology, config, context.admin)
         self._pace = Pace()
+        self._turn = TimedTurn(self._interrupted)
+        self._turns = 0
+        limits = {"max.poll.interval.ms": config.max_poll_interval_ms / 1000}
+        if config.exactly_once:
+            limits["producer.transaction.timeout.ms"] = thread.transaction_timeout_ms / 1000
+        self._slow = SlowRecords(limits)
         self._last_commit, self._ends_refreshed = time.monotonic(), 0.0
         self._resume_at: dict[TopicPartition, int] = {}
         """How few records a paused partition must have left to be fetched again."""
@@ -275,6 +283,7 @@ class ThreadLoop:
         if isinstance(failure, TaskCorruptedError | TransactionAbortedError):
             failure = self._attempt(partial(self._revive, failure), TaskMigratedError)  # of the abort's new producer
         if failure is not None:
+            self._start_again()
             self._thread.set_state(ThreadState.PARTITIONS_REVOKED)
             self._attempt(self.tasks.lose, TaskMigratedError)
             self.resources.member.rejoin_without_tasks(str(failure))
@@ -294,9 +303,20 @@ class ThreadLoop:
     def _revive(self, failure: TaskCorruptedError | TransactionAbortedError) -> None:
         corrupted = failure.task_ids if isinstance(failure, TaskCorruptedError) else frozenset()
         if not corrupted:
-            self._pace.aborted()
+            self._start_again()
         self.tasks.abort_and_revive({task_id for task_id in self.tasks.task_ids if task_id in corrupted})
         self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
+
+    def _start_again(self) -> None:
+        """Note that what was processed since the last commit is void.
+
+        Raises:
+            SlowRecordError: one record is to blame, for the second time.
+        """
+        error = self._slow.failed(self._pace.uncommitted)
+        self._pace.aborted()
+        if error is not None:
+            raise error
 
     def _round(self) -> None:
         resources, tasks = self.resources, self.tasks
@@ -327,6 +347,7 @@ class ThreadLoop:
             self._thread.set_state(ThreadState.PARTITIONS_REVOKED)
             tasks.revoke(event.partitions)
         elif isinstance(event, Lost):
+            self._start_again()
             self._thread.set_state(ThreadState.PARTITIONS_REVOKED)
             tasks.lose(event.partitions)
         elif isinstance(event, Assigned):
@@ -407,37 +428,51 @@ class ThreadLoop:
             wait_s = min(wait_s, max(0.0, self._next_commit() - time.monotonic()))
         return wait_s
 
+    def _interrupted(self) -> bool:
+        """Return whether to process nothing more in this round."""
+        return self._thread.stop_requested.is_set() or self._context.paused.is_set()
+
     def _process(self) -> None:
-        tasks, tracer = self.tasks, self._context.instrumentation
-        running = list(tasks.running.values())
-        began, processed = time.perf_counter(), 0
-        while running:
-            now_ms = self._context.clock()
-            going_on = []
-            for task in running:
-                turn, turn_began = self._pace.next_turn, time.perf_counter()
-                if not turn:
-                    break
-                if tracer is None:
-                    taken = task.process(now_ms, turn)
-                else:
-                    with tracer.process_batch(self._name, task.task_id, turn):
-                        taken = task.process(now_ms, turn)
-                if taken:
-                    self._pace.processed(taken, time.perf_counter() - turn_began)
-                    processed += taken
-                    going_on.append(task)
-                    task.punctuate_stream_time()
-            running = going_on
-            if time.perf_counter() - began >= self._round_s or self._thread.stop_requested.is_set():
-                break
-            if self._context.paused.is_set() or any(task.commit_requested for task in tasks.running.values()):
+        tasks = self.tasks
+        waiting = deque(tasks.running.values())
+        waiting.rotate(-self._turns % (len(waiting) or 1))
+        ends_at, processed = time.perf_counter() + self._round_s, 0
+        while waiting and (limit := self._pace.next_turn):
+            task = waiting.popleft()
+            taken = self._take_turn(task, limit)
+            self._turns += 1
+            processed += taken
+            if taken:
+                waiting.append(task)
+            if task.commit_requested or time.perf_counter() >= ends_at or self._interrupted():
                 break
         self._busy = processed > 0
         tasks.records_total += processed
         consumer = self.resources.consumer
         if consumer.paused:
             consumer.resume([tp for tp in consumer.paused if tasks.buffered(tp) <= self._resume_at[tp]])
+
+    def _take_turn(self, task: StreamTask, limit: int) -> int:
+        """Let a task process for a while; return how many records it has taken."""
+        now_ms, began = self._context.clock(), time.perf_counter()
+        tracer, turn = self._context.instrumentation, self._turn
+        waiting = task.buffered()
+        turn.begin()
+        try:
+            if tracer is None:
+                taken = task.process(now_ms, limit, turn)
+            else:
+                with tracer.process_batch(self._name, task.task_id, limit):
+                    taken = task.process(now_ms, limit, turn)
+        except StreamsError:  # it counts as processed: the same amount would fail again
+            self._pace.processed(waiting - task.buffered() + 1, time.perf_counter() - began)
+            raise
+        finally:
+            self._slow.note(task, turn.last_record_s(), self._progress.where)
+        if taken:
+            self._pace.processed(taken, time.perf_counter() - began)
+            task.punctuate_stream_time()
+        return taken
 
     def _punctuate(self) -> None:
         now_ms = self._context.clock()
@@ -457,6 +492,7 @@ class ThreadLoop:
         try:
             self.tasks.commit()
             self._progress.committed()
+            self._slow.committed()
         except RebalanceInProgressError as error:
             _log.info("%s: %s", self._name, error)
         self._pace.committed(time.monotonic() - self._last_commit)

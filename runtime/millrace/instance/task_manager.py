@@ -440,11 +440,12 @@ class TaskManager:
         """Take tasks back from the state updater, which then no longer uses them."""
         answers = []
         for task_id in task_ids:
-            if (task_id in self.restoring or task_id in self.standby) and task_id not in self._returned:
+            task = self.restoring.get(task_id) or self.standby.get(task_id)
+            if task is not None and task_id not in self._returned:
                 wanted = self._target.get(task_id)
                 promoted = task_id in self.standby and wanted is not None and not wanted.standby
                 reason = SuspendReason.PROMOTED if promoted else SuspendReason.MIGRATED
-                answers.append(self._resources.updater.remove(task_id, reason))
+                answers.append(self._resources.updater.remove(task, reason))
         for answer in answers:
             answer.result(_UPDATER_ANSWER_S)
 

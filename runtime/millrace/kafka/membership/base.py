@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 import kafka.errors as kafka_errors
@@ -193,6 +193,18 @@ class BaseMember(ABC):
             AuthorizationError: A topic or the group may not be read.
             StreamsTimeoutError: The coordinator did not accept the commit in time.
         """
+
+    def _in_background(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a coroutine function on the IO thread; if it fails while the member is open, so does the membership."""
+
+        def failed(error: BaseException) -> None:
+            if not self.closed:
+                log.error("The membership in group %s ends: %r", self._settings.group_id, error, exc_info=error)
+                self._shared.fail(
+                    StreamsError(f"What keeps this member in group {self._settings.group_id} has failed: {error!r}")
+                )
+
+        self._connection.start(function, *args).add_errback(failed)
 
     def _leave(self, reason: str, timeout_s: float) -> None:
         try:

@@ -8,7 +8,11 @@ STABLE         heartbeats                 rejoin requested → JOINING; removed 
 CLOSED         nothing                    —
 
 `advance` runs on the stream thread, as do the callbacks, and never waits for the network. The requests (protocol type `consumer`,
-protocol name `stream`) are coroutines of the member's IO thread; they do not change the member's state.
+protocol name `stream`) are coroutines of the member's IO thread.
+
+A follower's SyncGroup follows JoinGroup's answer at once, on the IO thread: the stream thread may be busy with a slow record. If
+its next poll sent it, another member might have rejoined meanwhile, again and again, and this one would never learn which tasks
+it must give up. Only the leader's SyncGroup needs the stream thread, which assigns.
 """
 
 from __future__ import annotations
@@ -124,7 +128,10 @@ class Joining:
         if step.exception is not None:
             self._retry_after(step.exception)
             return []
-        return self._joined(step.value) if state is MemberState.JOINING else self._synced(step.value)
+        if isinstance(step.value, SyncGroupResponse):  # the leader's
+            return self._synced(step.value)
+        joined, synced = step.value
+        return self._joined(joined) if synced is None else self._synced(synced)
 
     def _start_step(self, state: MemberState, function: Callable[..., Awaitable[object]], *args: object) -> None:
         shared = self._shared
@@ -146,30 +153,44 @@ class Joining:
                 generation=shared.generation,
                 rack_id=self._settings.rack_id,
             )
-            self._start_step(MemberState.JOINING, self._requests.join, shared.member_id, subscription, reason or "")
+            self._start_step(MemberState.JOINING, self._join_and_follow, shared.member_id, subscription, reason or "")
 
-    def _joined(self, response: JoinGroupResponse) -> list[GroupEvent]:
-        if response.error_code:
-            self._refused(response.error_code, response.member_id)
-            return []
+    async def _join_and_follow(
+        self, member_id: str, subscription: MemberSubscription, reason: str
+    ) -> tuple[JoinGroupResponse, SyncGroupResponse | None]:
+        """Join, and unless this member has to assign also sync; on the IO thread."""
+        joined = await self._requests.join(member_id, subscription, reason)
+        if joined.error_code or (joined.leader == joined.member_id and not joined.skip_assignment):
+            return joined, None
+        self._enter(joined)
+        return joined, await self._requests.sync(*self._in_generation(), {})
+
+    def _enter(self, response: JoinGroupResponse) -> None:
+        """Note the generation that has begun; heartbeats keep the membership while the leader assigns."""
         shared = self._shared
         with shared.lock:
             if response.member_id != shared.member_id:
                 shared.id_is_stored = False
             shared.generation, shared.member_id = response.generation_id, response.member_id
             shared.leader_id = response.leader
-            shared.state = MemberState.SYNCING  # heartbeats keep the membership while the leader assigns
-        assignments: dict[str, bytes] = {}
-        if shared.is_leader and not response.skip_assignment:
-            assignments = self._assign_to(response)
+            if shared.state is MemberState.JOINING:  # it may be closed
+                shared.state = MemberState.SYNCING
+
+    def _in_generation(self) -> tuple[int, str, Callable[[], bool]]:
+        """Return generation and member id, and a function that returns whether they still are this member's."""
+        identity = self._shared.generation, self._shared.member_id
+        return *identity, lambda: self._shared.heartbeat_identity() == identity
+
+    def _joined(self, response: JoinGroupResponse) -> list[GroupEvent]:
+        if response.error_code:
+            self._refused(response.error_code, response.member_id)
+            return []
+        self._enter(response)
+        assignments = self._assign_to(response)
+        shared = self._shared
         with shared.lock:
             if shared.state is MemberState.SYNCING:  # else the broker removed it while it was assigning
-                identity = shared.generation, shared.member_id
-
-                def current() -> bool:
-                    return shared.heartbeat_identity() == identity
-
-                self._start_step(MemberState.SYNCING, self._requests.sync, *identity, assignments, current)
+                self._start_step(MemberState.SYNCING, self._requests.sync, *self._in_generation(), assignments)
         return []
 
     def _assign_to(self, response: JoinGroupResponse) -> dict[str, bytes]:
@@ -309,16 +330,16 @@ class GroupRequests:
         return response
 
     async def sync(
-        self, generation: int, member_id: str, assignments: Mapping[str, bytes], current: Callable[[], bool]
+        self, generation: int, member_id: str, current: Callable[[], bool], assignments: Mapping[str, bytes]
     ) -> SyncGroupResponse:
         """Send SyncGroup and return its answer.
 
         Args:
             generation: The member's.
             member_id: The member's.
-            assignments: By member id; empty unless this member leads.
             current: Whether the member is still in that generation. Otherwise this must not be sent once the coordinator is
                 found: a JoinGroup may overtake it, and a coordinator that failed may count the same generation again.
+            assignments: By member id; empty unless this member leads.
 
         Raises:
             kafka.errors.Cancelled: The generation is over for this member.

@@ -19,7 +19,7 @@ from millrace.kafka.membership.base import BaseMember
 from millrace.kafka.membership.heartbeat import Heartbeats
 from millrace.kafka.membership.joining import Joining
 from millrace.kafka.membership.offsets import MigratedCommitError
-from millrace.kafka.membership.state import MemberState, SharedState
+from millrace.kafka.membership.state import NO_GENERATION, MemberState, SharedState
 from millrace.kafka.membership.topic_watch import TopicWatch
 from millrace.records import OffsetAndMetadata, TopicPartition
 
@@ -74,8 +74,8 @@ class GroupMember(BaseMember):
             assign=self._assign,
         )
         self._heartbeats = Heartbeats(self._connection, self._coordinator, settings, shared, self._leave_stuck)
-        self._connection.start(self._heartbeats.run)
-        self._connection.start(self._watch.run, settings.metadata_max_age_ms)
+        self._in_background(self._heartbeats.run)
+        self._in_background(self._watch.run, settings.metadata_max_age_ms)
 
     # State
 
@@ -124,7 +124,8 @@ class GroupMember(BaseMember):
             self._connection.run_unless(given_up, self._offsets.commit, offsets, *identity, timeout_s)
         except MigratedCommitError as error:
             shared = self._shared
-            if error.code == 22 and shared.state is MemberState.JOINING:
+            moved_on = shared.state is MemberState.JOINING or shared.generation not in {identity[0], NO_GENERATION}
+            if error.code == 22 and moved_on:
                 raise RebalanceInProgressError(
                     f"Group {self._settings.group_id} has started its next generation: offsets are committed in that one"
                 ) from error

@@ -1,8 +1,8 @@
 """The state that a member's two threads share: its membership state, generation and id, and the partitions it owns.
 
-Both threads change it under its lock. The stream thread makes all transitions but three, in `poll`; the IO thread, which sends
-requests and heartbeats, may only `request_rejoin`, `reset` the membership (the broker has removed the member) or `fail`. Every
-change sets `changed`, which `poll` may wait for.
+Both threads change it under its lock. The stream thread makes all transitions but four, in `poll`; the IO thread, which sends
+requests and heartbeats, may only `request_rejoin`, enter the generation of JoinGroup's answer, `reset` the membership (the broker
+has removed the member) or `fail`. Every change sets `changed`, which `poll` may wait for.
 """
 
 from __future__ import annotations
@@ -101,8 +101,10 @@ class SharedState:
             if self.member_id or self.state is not MemberState.JOINING or self.step is None:
                 return self.member_id or None
             if self.step.is_done:
-                response = self.step.value
-                return None if response is None or response.error_code else response.member_id
+                if self.step.value is None:
+                    return None
+                response, _ = self.step.value
+                return None if response.error_code else response.member_id
             return None if self._settings.instance_id is None else ""
 
     def request_rejoin(self, reason: str) -> None:

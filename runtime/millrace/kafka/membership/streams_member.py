@@ -77,7 +77,7 @@ class StreamsGroupMember(BaseMember):
         self._heartbeats = StreamsHeartbeats(
             self._connection, self._coordinator, self._settings, self._state, self._info, self._topology
         )
-        self._connection.start(self._heartbeats.run)
+        self._in_background(self._heartbeats.run)
 
     # State
 
@@ -130,7 +130,7 @@ class StreamsGroupMember(BaseMember):
             else:
                 return
             if self._state.generation == epoch:
-                self._connection.start(self._heartbeats.refresh)
+                self._in_background(self._heartbeats.refresh)
                 time.sleep(_STALE_PAUSE_S)
 
     def shut_down_application(self, timeout_s: float) -> None:
@@ -140,7 +140,7 @@ class StreamsGroupMember(BaseMember):
             StreamsError: The coordinator did not answer in time.
         """
         self._heartbeats.shutdown_application = True
-        self._connection.start(self._heartbeats.refresh)
+        self._in_background(self._heartbeats.refresh)
         deadline = Deadline(timeout_s)
         while SHUTDOWN_APPLICATION not in self._state.statuses:
             if deadline.passed or self._state.failure is not None:
@@ -170,11 +170,11 @@ class StreamsGroupMember(BaseMember):
                 return [Lost(lost)]
             if state.state is MemberState.UNJOINED:
                 state.state = MemberState.JOINING
-                self._connection.start(self._heartbeats.beat)
+                self._in_background(self._heartbeats.beat)
                 return []
             if state.state is MemberState.SYNCING and self._given is not None:
                 state.current, state.state = self._given, MemberState.STABLE  # what was revoked is closed by now
-                self._connection.start(self._heartbeats.beat)
+                self._in_background(self._heartbeats.beat)
             self._raise_problem()
             return self._follow_target()
 
