@@ -34,7 +34,7 @@ PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: lint types layers ## Lint, check types and layers, run the tests that need no cluster (real Kafka, RocksDB and Spark)
-	$(PYTEST) -m 'not thorough' --record build/tests.json $(PYTEST_ARGS) $(TESTS)
+	$(PYTEST) -m 'not thorough' --record build/test.json $(PYTEST_ARGS) $(TESTS)
 	@$(BIN)/python -m tests.quarantine run
 
 .PHONY: test-all
@@ -46,11 +46,11 @@ test-all: lint types layers ## Also run the slow variants of tests that `make te
 all: test-all e2e-all ## Everything: before a release
 
 .PHONY: budget
-budget: $(READY) ## Compare what the last `make test` has cost with its limits, in processes and processor time
+budget: $(READY) ## Compare what the last `make test` and `make e2e` have cost with their limits: processes, processor time
 	@$(BIN)/python -m tests.budget
 
 .PHONY: budget-refresh
-budget-refresh: $(READY) ## Accept what the last `make test` has cost: it decides in which order files run
+budget-refresh: $(READY) ## Accept what these have cost: it decides in which order the files of tests run
 	@$(BIN)/python -m tests.budget --refresh
 
 .PHONY: lint

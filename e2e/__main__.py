@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from tests.budget.recording import Costs
+
 from e2e.cluster import Cluster, ClusterError
 from e2e.cluster.cluster import prepare
 from e2e.cluster.leftovers import remove_leftovers
@@ -86,6 +88,7 @@ def _run_tests(cluster: Cluster, api_server: Cluster, arguments: list[str]) -> i
     and_chosen = f" and ({options.chosen})" if options.chosen else ""
     for report in BUILD.glob(REPORTS):
         report.unlink()
+    costs = Costs()
     with phase("The tests"):
         results.append(
             _pytest("together", f"not disturbs{and_chosen}", *shared, f"-n{_WORKERS}", *_BY_FILE, *arguments)
@@ -93,6 +96,7 @@ def _run_tests(cluster: Cluster, api_server: Cluster, arguments: list[str]) -> i
     if options.chosen != _QUICK:
         with phase("The tests that disturb others"):
             results.append(_pytest("alone", f"disturbs{and_chosen}", *shared, *arguments))
+    costs.write(BUILD / "e2e.json")
     if set(results) == {_NO_TESTS}:
         return _NO_TESTS
     return next((result for result in results if result not in {0, _NO_TESTS}), 0)

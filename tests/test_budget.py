@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,64 +82,60 @@ def test_long_files_come_first_and_kinds_alternate():
     assert ordered == ["new", "compute-30", "wait-40", "wait-20", "compute-10", "wait-5"]
 
 
-def recorded(path: Path, *, brokers: list[str], cpu_s: float = 100.0) -> Path:
-    """Write a recording as the plugin does."""
-    path.write_text(
-        json.dumps(
-            {
-                "wall_s": 60.0,
-                "cpu_s": cpu_s,
-                "loop_s": 0.04,
-                "files": {"tests/test_a.py": {"s": 1.0, "cpu_s": 1.0, "tests": 3}},
-                "slowest": {"tests/test_a.py::test_one": 1.0},
-                "processes": [["brokers", test] for test in brokers],
-            }
-        )
-    )
-    return path
+def record(build: Path, *, brokers: list[str], cpu_s: float = 100.0) -> None:
+    """Write a recording of `make test` as the plugin does."""
+    recorded = {
+        "wall_s": 60.0,
+        "cpu_s": cpu_s,
+        "loop_s": 0.04,
+        "files": {"tests/test_a.py": {"s": 1.0, "cpu_s": cpu_s, "tests": 3}},
+        "slowest": {"tests/test_a.py::test_one": 1.0},
+        "processes": [["brokers", test] for test in brokers],
+    }
+    (build / "test.json").write_text(json.dumps(recorded))
+
+
+ONE, TWO = "tests/test_a.py::test_one", "tests/test_a.py::test_two"
 
 
 @pytest.fixture
-def limits(tmp_path) -> Path:
-    """Return limits of one broker and 5,000 loops, met by a run in which `test_one` has started a broker."""
-    path = tmp_path / "limits.toml"
-    path.write_text('brokers = 1\n"CPU in loops" = 5000\n')
-    return path
+def check(tmp_path) -> Callable[[], int]:
+    """Return what compares with limits of one broker and 5,000 loops; a run in which `test_one` had a broker was accepted."""
+    limits, accepted = tmp_path / "limits.toml", tmp_path / "accepted.data"
+    limits.write_text('[test]\nbrokers = 1\n"CPU in loops" = 5000\n')
+    accepted.write_text('{"files": {}, "processes": {}}')
+    record(tmp_path, brokers=[ONE])
+    budget.refresh(tmp_path, accepted)
+    return lambda: budget.check(tmp_path, limits, accepted)
 
 
-@pytest.fixture
-def accepted(tmp_path) -> Path:
-    """Return the measurements of a run in which `test_one` started a broker."""
-    path = tmp_path / "files.json"
-    budget.refresh(recorded(tmp_path / "before.json", brokers=["tests/test_a.py::test_one"]), path)
-    return path
-
-
-def test_budget_that_is_kept(tmp_path, limits, accepted, capsys):
+def test_budget_that_is_kept(check, capsys):
     """The counts are printed beside the limits, and nothing is wrong."""
-    found = budget.check(recorded(tmp_path / "run.json", brokers=["tests/test_a.py::test_one"]), limits, accepted)
-
-    assert found == 0
+    assert check() == 0
     assert capsys.readouterr().out.split("\n")[1].split() == ["brokers", "1", "1"]
 
 
-def test_one_more_broker_fails_and_names_the_test(tmp_path, limits, accepted, capsys):
+def test_one_more_broker_fails_and_names_the_test(tmp_path, check, capsys):
     """A kind above its limit fails, and the test that has added one is named."""
-    run = recorded(tmp_path / "run.json", brokers=["tests/test_a.py::test_one", "tests/test_a.py::test_two"])
+    record(tmp_path, brokers=[ONE, TWO])
 
-    assert budget.check(run, limits, accepted) == 1
-    assert "tests/test_a.py::test_two: 1, was 0" in capsys.readouterr().out
+    assert check() == 1
+    out = capsys.readouterr().out
+    assert f"{TWO}: 1, was 0" in out
+    assert ONE not in out
 
 
-def test_too_much_processor_time_fails(tmp_path, limits, accepted, capsys):
+def test_too_much_processor_time_fails_and_names_the_file(tmp_path, check, capsys):
     """Processor time counts in loops, so that a slower machine has the same limit."""
-    run = recorded(tmp_path / "run.json", brokers=["tests/test_a.py::test_one"], cpu_s=300.0)
+    record(tmp_path, brokers=[ONE], cpu_s=300.0)
 
-    assert budget.check(run, limits, accepted) == 1
-    assert "CPU in loops" in capsys.readouterr().out
+    assert check() == 1
+    assert "tests/test_a.py: +200.0 s" in capsys.readouterr().out
 
 
-def test_budget_without_a_run(tmp_path, limits, accepted, capsys):
+def test_budget_without_a_run(tmp_path, check, capsys):
     """Whoever has not run the tests is told to."""
-    assert budget.check(tmp_path / "none.json", limits, accepted) == 2
-    assert "make test" in capsys.readouterr().out
+    (tmp_path / "test.json").unlink()
+
+    assert check() == 2
+    assert "`make test` has not been run here" in capsys.readouterr().out

@@ -1,7 +1,7 @@
-"""`python -m tests.budget`: compares what the last `make test` has cost with `limits.toml`, and fails above.
+"""`python -m tests.budget`: compares what the last `make test` and `make e2e` have cost with `limits.toml`, and fails above.
 
-`--refresh` accepts that run's measurements: files run in the order that follows from them, and the next comparison names the
-tests that have started more processes since.
+`--refresh` accepts these measurements: the files of `make test` run in the order that follows from them, and the next comparison
+names the tests that have started more processes since.
 """
 
 from __future__ import annotations
@@ -15,33 +15,48 @@ from pathlib import Path
 
 from tests.budget.order import MEASURED
 
-_ROOT = Path(__file__).parents[2]
+_BUILD = Path(__file__).parents[2] / "build"
 _LIMITS = Path(__file__).with_name("limits.toml")
-_RUN = _ROOT / "build" / "tests.json"
 _CPU = "CPU in loops"
 
 
-def check(run: Path, limits: Path, accepted: Path) -> int:
-    """Print counts beside their limits; return 0 if all are kept, 1 if not, 2 if there is no run."""
-    if not run.exists():
-        print("There is no run to look at: `make test` first")
-        return 2
-    recorded = json.loads(run.read_text())
+def check(build: Path, limits: Path, accepted: Path) -> int:
+    """Print the counts of the last run of each kind beside their limits.
+
+    Args:
+        build: the folder of the recordings, `test.json` for `make test` and so on.
+        limits: for each kind of run its limits.
+        accepted: measurements that were accepted.
+
+    Returns:
+        0 if all limits are kept, 1 if not, 2 if there is no recording.
+    """
+    results = [2]
+    for run, limit_of in tomllib.loads(limits.read_text()).items():
+        path = build / f"{run}.json"
+        if path.exists():
+            results.append(_compare(run, limit_of, json.loads(path.read_text()), json.loads(accepted.read_text())))
+        else:
+            print(f"`make {run}` has not been run here")
+    return max(results[1:], default=2)
+
+
+def _compare(run: str, limit_of: dict, recorded: dict, accepted: dict) -> int:
     counts = Counter(kind for kind, _ in recorded["processes"])
     counts[_CPU] = round(recorded["cpu_s"] / recorded["loop_s"])
-    limit_of = tomllib.loads(limits.read_text())
-    print(f"{'':20} {'used':>8} {'limit':>8}")
+    title = f"make {run}"
+    print(f"{title:20} {'used':>8} {'limit':>8}")
     for name, limit in limit_of.items():
         print(f"{name:20} {counts[name]:>8,} {limit:>8,}{'   TOO MANY' if counts[name] > limit else ''}")
-    print(f"{recorded['cpu_s']:.0f} s of processor time in {recorded['wall_s']:.0f} s")
+    print(f"{recorded['cpu_s']:.0f} s of processor time in {recorded['wall_s']:.0f} s\n")
     exceeded = [name for name, limit in limit_of.items() if counts[name] > limit]
     for name in exceeded:
-        _explain(name, recorded, json.loads(accepted.read_text()))
+        _explain(run, name, recorded, accepted)
     return 1 if exceeded else 0
 
 
-def _explain(name: str, recorded: dict, accepted: dict) -> None:
-    print(f"\n{name}: what has grown since the last `make budget-refresh`")
+def _explain(run: str, name: str, recorded: dict, accepted: dict) -> None:
+    print(f"{name}: what has grown since the last `make budget-refresh`")
     if name == _CPU:
         before = accepted["files"]
         growth = {
@@ -50,27 +65,35 @@ def _explain(name: str, recorded: dict, accepted: dict) -> None:
         for file, grown in sorted(growth.items(), key=lambda found: -found[1])[:10]:
             print(f"  {file}: {grown:+.1f} s")
         return
-    before = Counter(test for kind, test in accepted["processes"] if kind == name)
+    before = Counter(test for kind, test in accepted["processes"].get(run, ()) if kind == name)
     for test, count in Counter(test for kind, test in recorded["processes"] if kind == name).items():
         if count > before[test]:
             print(f"  {test}: {count}, was {before[test]}")
 
 
-def refresh(run: Path, accepted: Path) -> int:
-    """Accept a run's measurements."""
-    recorded = json.loads(run.read_text())
-    processes = [found for found in recorded["processes"] if found[0] != "cold Python"]  # there are too many to list
-    kept = {"files": recorded["files"], "processes": processes}
+def refresh(build: Path, accepted: Path) -> None:
+    """Accept the measurements of the last run of each kind."""
+    kept = json.loads(accepted.read_text())
+    for path in (build / f"{run}.json" for run in ("test", "e2e")):
+        if not path.exists():
+            continue
+        recorded = json.loads(path.read_text())
+        # There are too many Python processes to list them.
+        kept["processes"][path.stem] = [found for found in recorded["processes"] if found[0] != "cold Python"]
+        if path.stem == "test":
+            kept["files"] = recorded["files"]
     text = json.dumps(kept, separators=(",", ":"), sort_keys=True)
     accepted.write_text(text.replace("},", "},\n").replace("],", "],\n") + "\n")
-    return 0
 
 
 def main() -> int:
     """Compare, or accept."""
     parser = argparse.ArgumentParser(prog="python -m tests.budget", description=__doc__)
-    parser.add_argument("--refresh", action="store_true", help="accept the last run's measurements")
-    return refresh(_RUN, MEASURED) if parser.parse_args().refresh else check(_RUN, _LIMITS, MEASURED)
+    parser.add_argument("--refresh", action="store_true", help="accept the measurements of the last runs")
+    if parser.parse_args().refresh:
+        refresh(_BUILD, MEASURED)
+        return 0
+    return check(_BUILD, _LIMITS, MEASURED)
 
 
 if __name__ == "__main__":

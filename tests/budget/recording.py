@@ -51,15 +51,37 @@ class TestCosts:
         return report
 
 
+class Costs:
+    """Counts what this process and those below it cost, from its creation on."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self._loop_s = loop_s()
+        self._processes = ProcessCounter()
+        self._processes.start()
+
+    def write(self, path: Path, **more: object) -> None:
+        """End, and write the costs to a file, with what else is known."""
+        self._processes.stop()
+        processes = self._processes.processes
+        own = os.times()
+        recorded = {
+            "wall_s": round(time.monotonic() - self._began_s, 1),
+            "cpu_s": round(own.user + own.system + sum(each.cpu_s for each in processes), 1),
+            "loop_s": self._loop_s,
+            "processes": sorted([kind, each.test] for each in processes for kind in each.kinds),
+            **more,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(recorded, indent=1) + "\n")
+
+
 class Recording:
     """Adds up what tests and processes have cost, in the process that the user has started."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._began_s = time.monotonic()
-        self._loop_s = loop_s()
-        self._processes = ProcessCounter()
-        self._processes.start()
+        self._costs = Costs()
         self._files: dict[str, dict[str, float]] = defaultdict(lambda: {"s": 0.0, "cpu_s": 0.0, "tests": 0})
         self._tests: dict[str, float] = defaultdict(float)
 
@@ -75,18 +97,6 @@ class Recording:
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
         """Write the file, once workers and shared brokers have ended."""
-        self._processes.stop()
-        processes = self._processes.processes
+        files = {name: {key: round(value, 2) for key, value in found.items()} for name, found in self._files.items()}
         slow = sorted(self._tests.items(), key=lambda found: -found[1])[:100]
-        recorded = {
-            "wall_s": round(time.monotonic() - self._began_s, 1),
-            "cpu_s": round(cpu_s() - sum(os.times()[2:4]) + sum(each.cpu_s for each in processes), 1),
-            "loop_s": self._loop_s,
-            "files": {
-                name: {key: round(value, 2) for key, value in found.items()} for name, found in self._files.items()
-            },
-            "slowest": {name: round(duration, 2) for name, duration in slow},
-            "processes": sorted([kind, each.test] for each in processes for kind in each.kinds),
-        }
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps(recorded, indent=1) + "\n")
+        self._costs.write(self._path, files=files, slowest={name: round(duration, 2) for name, duration in slow})
