@@ -24,4 +24,6 @@ class RunningTests:
         self._running.pop(nodeid, None)
 
     def _end(self, _number: int, _frame: FrameType | None) -> None:
-        pytest.exit(f"told to end; not ended: {', '.join(self._running) or 'none'}", returncode=143)
+        pytest.exit(
+            f"told to end; not ended: {', '.join(self._running) or 'none'}", returncode=pytest.ExitCode.INTERRUPTED
+        )

@@ -98,4 +98,4 @@ def test_run_that_is_ended_names_the_test(project):
         wait_until(lambda: "here" in process.stdout.readline(), "the test stands still")
         process.send_signal(signal.SIGTERM)
         assert "not ended: test_sample.py::test_endless" in process.communicate()[0]
-        assert process.returncode == 143
+        assert process.returncode == 2

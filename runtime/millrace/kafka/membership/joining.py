@@ -128,7 +128,7 @@ class Joining:
         if step.exception is not None:
             self._retry_after(step.exception)
             return []
-        if isinstance(step.value, SyncGroupResponse):  # the leader's
+        if not isinstance(step.value, tuple):  # the answer to the leader's SyncGroup
             return self._synced(step.value)
         joined, synced = step.value
         return self._joined(joined) if synced is None else self._synced(synced)
