@@ -355,7 +355,7 @@ def test_standbys_wait_for_active_tasks(kafka, topic_factory, tmp_path, app):
         assert updated.batches == []
         wait_until(lambda: sum(each[4] for each in updated.batches) == 10, "updated", meanwhile=reader.read)
         assert tasks[0].changelog_positions == {TopicPartition(changelog, 0): 10}
-        assert reader.let_go(TaskId(0, 0), SuspendReason.PROMOTED) is tasks[0]
+        assert reader.let_go(tasks[0], SuspendReason.PROMOTED)
         assert tasks[0].stores["counts"].committed_offset(TopicPartition(changelog, 0)) == 9
         assert updated.suspended == [(TopicPartition(changelog, 0), 9, 10, SuspendReason.PROMOTED)]
 
