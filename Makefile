@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS ?= tests runtime operator
 PYTEST_ARGS ?=
-# Tests wait for about half of their time.
-WORKERS ?= 4
+# Tests wait for more than half of their time.
+WORKERS ?= 5
 # A new environment has no compiled modules. Unless they are written, every process of the tests compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 

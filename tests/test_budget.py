@@ -20,6 +20,7 @@ from tests.waiting import wait_until
     [
         ("/usr/bin/java -Xmx1g -cp a.jar kafka.Kafka node.properties", {"brokers"}),
         ("java -cp a.jar org.apache.spark.deploy.SparkSubmit pyspark-shell", {"Spark's Java"}),
+        ("java -cp a.jar org.apache.spark.launcher.Main org.apache.spark.deploy.SparkSubmit pyspark-shell", set()),
         ("/usr/bin/java -cp a.jar Compare", {"other Java"}),
         (".venv/bin/python .venv/bin/millrace plan app:topology", {"cold Python"}),
         ("python3.11 -m millrace_operator", {"cold Python", "operator starts"}),
@@ -123,6 +124,13 @@ def test_one_more_broker_fails_and_names_the_test(tmp_path, check, capsys):
     out = capsys.readouterr().out
     assert f"{TWO}: 1, was 0" in out
     assert ONE not in out
+
+
+def test_what_workers_share_counts_once(tmp_path, check):
+    """The number of workers does not matter to the budget."""
+    record(tmp_path, brokers=["broker to break"] * 6)
+
+    assert check() == 0
 
 
 def test_too_much_processor_time_fails_and_names_the_file(tmp_path, check, capsys):

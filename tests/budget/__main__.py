@@ -42,7 +42,7 @@ def check(build: Path, limits: Path, accepted: Path) -> int:
 
 
 def _compare(run: str, limit_of: dict, recorded: dict, accepted: dict) -> int:
-    counts = Counter(kind for kind, _ in recorded["processes"])
+    counts = _counted(recorded["processes"])
     counts[_CPU] = round(recorded["cpu_s"] / recorded["loop_s"])
     title = f"make {run}"
     print(f"{title:20} {'used':>8} {'limit':>8}")
@@ -53,6 +53,13 @@ def _compare(run: str, limit_of: dict, recorded: dict, accepted: dict) -> int:
     for name in exceeded:
         _explain(run, name, recorded, accepted)
     return 1 if exceeded else 0
+
+
+def _counted(processes: list[list[str]]) -> Counter[str]:
+    """Count processes by kind; what workers start for all their tests counts once, however many workers there are."""
+    by_tests = [kind for kind, test in processes if "::" in test]
+    shared = {(kind, test) for kind, test in processes if "::" not in test}
+    return Counter([*by_tests, *(kind for kind, _ in shared)])
 
 
 def _explain(run: str, name: str, recorded: dict, accepted: dict) -> None:

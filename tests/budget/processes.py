@@ -101,6 +101,8 @@ def kinds_of(arguments: list[str]) -> Iterator[str]:
     if program == "java":
         if "kafka.Kafka" in arguments:
             yield "brokers"
+        elif "org.apache.spark.launcher.Main" in arguments:
+            return  # it ends at once, having said how to start the next
         elif "org.apache.spark.deploy.SparkSubmit" in arguments:
             yield "Spark's Java"
         else:

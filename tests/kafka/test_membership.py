@@ -472,4 +472,4 @@ def test_a_membership_whose_background_work_fails_ends(group, dies):
     if dies == "_watch":
         member._in_background(part.run, 10)
     with pytest.raises(StreamsError, match="this cannot be read"):
-        group.until(lambda: False, timeout_s=30)
+        group.until(lambda: False)
