@@ -26,6 +26,7 @@ from tests.waiting import wait_until
         ("python3.11 -m millrace_operator", {"cold Python", "operator starts"}),
         ("python .venv/bin/mypy --strict a.py", {"cold Python", "type checks"}),
         ("kube-apiserver --etcd-servers=http://127.0.0.1:1", {"control planes"}),
+        ("/cache/kubernetes kube-apiserver --etcd-servers=http://127.0.0.1:1", {"control planes"}),
         ("sleep 60", set()),
     ],
 )

@@ -107,7 +107,7 @@ def kinds_of(arguments: list[str]) -> Iterator[str]:
             yield "Spark's Java"
         else:
             yield "other Java"
-    elif program == "kube-apiserver":
+    elif "kube-apiserver" in {program, *arguments[1:2]}:
         yield "control planes"
     elif program.startswith("python"):
         yield "cold Python"
