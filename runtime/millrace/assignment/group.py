@@ -197,10 +197,14 @@ def kept_assignments(
 
 
 def subtopology_of(plan: TopologyPlan, topic: str) -> int | None:
-    """Return the sub-topology that reads a topic, if one does."""
+    """Return the sub-topology that reads a topic, if one does; patterns do not match the application's internal topics."""
     for subtopology in plan.subtopologies:
-        patterns = subtopology.source_patterns
-        if topic in subtopology.source_topics or any(re.fullmatch(pattern, topic) for pattern in patterns):
+        if topic in subtopology.source_topics:
+            return subtopology.id
+    if topic.startswith(f"{plan.application_id}-") and topic.endswith(("-repartition", "-changelog")):
+        return None
+    for subtopology in plan.subtopologies:
+        if any(re.fullmatch(pattern, topic) for pattern in subtopology.source_patterns):
             return subtopology.id
     return None
 

@@ -40,6 +40,8 @@ log = logging.getLogger("millrace.assignment")
 _SILENT = (StreamsTimeoutError, BrokerUnreachableError)
 _REFUSED = (AuthorizationError, AuthenticationError)
 _AGAIN_MS = 5_000
+_ANEW_MS = 180_000
+"""A failure that comes so long after the last one begins a new time of trouble: another member may have led meanwhile."""
 
 
 class ClusterAccess(Protocol):
@@ -94,6 +96,7 @@ class GroupLeader:
         self._patience_ms = patience_ms
         self._clock_ms = clock_ms
         self._failing_since_ms: int | None = None
+        self._failed_ms = 0
         self.error: StreamsError | None = None
 
     def __call__(self, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
@@ -119,8 +122,9 @@ class GroupLeader:
         if not isinstance(error, _SILENT) and not (isinstance(error, _REFUSED) and group.owners):
             return False
         now_ms = self._clock_ms()
-        if self._failing_since_ms is None:
+        if self._failing_since_ms is None or now_ms - self._failed_ms > _ANEW_MS:
             self._failing_since_ms = now_ms
+        self._failed_ms = now_ms
         return now_ms - self._failing_since_ms < self._patience_ms
 
     def _keep(self, group: GroupMembers, error: StreamsError) -> dict[str, MemberAssignment]:

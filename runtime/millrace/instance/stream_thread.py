@@ -493,9 +493,9 @@ class ThreadLoop:
             self.tasks.commit()
             self._progress.committed()
             self._slow.committed()
+            self._pace.committed(time.monotonic() - self._last_commit)
         except RebalanceInProgressError as error:
             _log.info("%s: %s", self._name, error)
-        self._pace.committed(time.monotonic() - self._last_commit)
 
     def close(self, *, clean: bool) -> None:
         """Close the tasks and then the clients, even if some steps fail.

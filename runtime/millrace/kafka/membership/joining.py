@@ -160,9 +160,11 @@ class Joining:
     ) -> tuple[JoinGroupResponse, SyncGroupResponse | None]:
         """Join, and unless this member has to assign also sync; on the IO thread."""
         joined = await self._requests.join(member_id, subscription, reason)
-        if joined.error_code or (joined.leader == joined.member_id and not joined.skip_assignment):
+        if joined.error_code:
             return joined, None
         self._enter(joined)
+        if joined.leader == joined.member_id and not joined.skip_assignment:
+            return joined, None
         return joined, await self._requests.sync(*self._in_generation(), {})
 
     def _enter(self, response: JoinGroupResponse) -> None:
@@ -185,9 +187,10 @@ class Joining:
         if response.error_code:
             self._refused(response.error_code, response.member_id)
             return []
-        self._enter(response)
-        assignments = self._assign_to(response)
         shared = self._shared
+        if shared.state is not MemberState.SYNCING:  # the broker has removed it since
+            return []
+        assignments = self._assign_to(response)
         with shared.lock:
             if shared.state is MemberState.SYNCING:  # else the broker removed it while it was assigning
                 self._start_step(MemberState.SYNCING, self._requests.sync, *self._in_generation(), assignments)
@@ -218,6 +221,8 @@ class Joining:
         now_owned = frozenset(assignment.partitions)
         shared = self._shared
         with shared.lock:
+            if shared.state is not MemberState.SYNCING:  # the broker has removed it since
+                return []
             revoked, added = shared.owned - now_owned, now_owned - shared.owned
             shared.owned = now_owned
             shared.state = MemberState.STABLE
