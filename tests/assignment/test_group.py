@@ -19,6 +19,7 @@ from millrace.assignment import (
     select_assignor,
 )
 from millrace.assignment.assignors import high_availability_assignor
+from millrace.assignment.group import kept_assignments, read_group
 from millrace.assignment.payloads import (
     NO_REBALANCE,
     AssignorError,
@@ -456,3 +457,39 @@ def test_a_group_that_starts_without_rights_is_told_at_once():
     leader = leader_of(cluster=FakeCluster(silence=AuthorizationError("may not describe topics")))
     leader({"member-1": FakeMember(1, 1).subscription()})
     assert "may not describe topics" in str(leader.error)
+
+
+def test_kept_tasks_are_those_of_the_topics_whatever_patterns_match():
+    """A repartition topic, and a topic that is read by its name, belong to their readers; a pattern only to what is left."""
+    plan = TopologyPlan(
+        application_id="app",
+        hash="",
+        subtopologies=(
+            PlannedSubtopology(id=0, source_patterns=(".*",)),
+            PlannedSubtopology(
+                id=1, source_topics=("app-x-repartition", "in"), repartition_topics=({"name": "app-x-repartition"},)
+            ),
+        ),
+    )
+    owned = [TopicPartition(topic, 0) for topic in ("app-x-repartition", "in", "shop")]
+    member = FakeMember(1, 1)
+    member.owned = frozenset(owned)
+    group = read_group({member.name: member.subscription()})
+
+    given = kept_assignments(group, plan, leader=UUID(int=1), retry_at_ms=6_000)[member.name]
+
+    assert given.partitions == tuple(owned)
+    active = decode_assignment_info(given.user_data).active
+    assert active == (TaskId(1, 0), TaskId(1, 0), TaskId(0, 0))
+
+
+def test_a_time_without_answers_is_not_counted_from_an_earlier_one():
+    """Another member may have led meanwhile, so a leader does not know that the earlier trouble is over."""
+    cluster, now = FakeCluster(), [0]
+    leader, members = working_group(cluster, lambda: now[0])
+    subscriptions = {member.name: member.subscription() for member in members}
+    cluster.silence = StreamsTimeoutError("no answer")
+    leader(subscriptions)
+    now[0] = 3_600_000
+    leader(subscriptions)
+    assert leader.error is None

@@ -38,7 +38,7 @@ from millrace.assignment.payloads import (
 from millrace.assignment.protocol import MemberAssignment, MemberSubscription
 from millrace.assignment.threads import ThreadAssignment, assign_to_threads
 from millrace.errors import TaskAssignmentError
-from millrace.plan.model import TopologyPlan
+from millrace.plan.model import TopologyPlan, changelog_topics, repartition_topics
 from millrace.records import TaskId, TopicPartition
 
 log = logging.getLogger("millrace.assignment")
@@ -174,8 +174,13 @@ def kept_assignments(
         leader: The process that asks.
         retry_at_ms: When, in milliseconds since the epoch.
     """
-    found = {tp: subtopology_of(plan, tp.topic) for tp in group.owners}
-    task_of = {tp: TaskId(number, tp.partition) for tp, number in found.items() if number is not None}
+    read_by = {topic: subtopology.id for subtopology in plan.subtopologies for topic in subtopology.source_topics}
+    internal = repartition_topics(plan).keys() | changelog_topics(plan).keys()
+    for topic in {tp.topic for tp in group.owners} - read_by.keys() - internal:
+        for subtopology in plan.subtopologies:
+            if any(re.fullmatch(pattern, topic) for pattern in subtopology.source_patterns):
+                read_by[topic] = subtopology.id
+    task_of = {tp: TaskId(read_by[tp.topic], tp.partition) for tp in group.owners if tp.topic in read_by}
     inputs: dict[TaskId, frozenset[TopicPartition]] = {}
     for tp, task in task_of.items():
         inputs[task] = inputs.get(task, frozenset()) | {tp}
@@ -194,19 +199,6 @@ def kept_assignments(
         )
         assignments[member] = MemberAssignment(tuple(kept), encode_assignment_info(info))
     return assignments
-
-
-def subtopology_of(plan: TopologyPlan, topic: str) -> int | None:
-    """Return the sub-topology that reads a topic, if one does; patterns do not match the application's internal topics."""
-    for subtopology in plan.subtopologies:
-        if topic in subtopology.source_topics:
-            return subtopology.id
-    if topic.startswith(f"{plan.application_id}-") and topic.endswith(("-repartition", "-changelog")):
-        return None
-    for subtopology in plan.subtopologies:
-        if any(re.fullmatch(pattern, topic) for pattern in subtopology.source_patterns):
-            return subtopology.id
-    return None
 
 
 def client_states(
