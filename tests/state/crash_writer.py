@@ -5,7 +5,6 @@ Which change a changelog offset stands for is computed, so the parent knows what
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 from pathlib import Path
@@ -128,17 +127,5 @@ def main(directory: Path, offset: int, seed: int) -> None:
         print(f"-{offset}", flush=True)  # noqa: T201
 
 
-def serve() -> None:
-    """Fork a writer for each line of input, and say when it has ended: a new process would spend its time on imports."""
-    for line in sys.stdin:
-        offset, seed, directory = line.rstrip("\n").split(" ", 2)
-        writer = os.fork()
-        if not writer:
-            print(os.getpid(), flush=True)  # noqa: T201
-            main(Path(directory), int(offset), int(seed))
-        os.waitpid(writer, 0)
-        print("ended", flush=True)  # noqa: T201
-
-
 if __name__ == "__main__":
-    serve()
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 import random
 import select
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 from millrace.state import ChangelogRecord
 from millrace.state.keys import encode_window_key
@@ -35,58 +34,34 @@ from crash_writer import (  # noqa: E402 (needs the path above)
 KILLS = int(os.environ.get("MILLRACE_CRASH_KILLS", "15"))
 SECONDS_PER_KILL = 5
 LIMIT_S = 300
-ENDED = b"ended\n"
 
 
-@pytest.fixture
-def writers():
-    """Start the process that forks a writer at each request."""
-    process = subprocess.Popen(
-        [sys.executable, str(HERE / "crash_writer.py")],
-        stdin=subprocess.PIPE,
+def kill_after(directory: Path, offset: int, commits: int, delay_s: float) -> int:
+    """Run the writer from an offset, kill it after some commits, and return the last offset it started to commit."""
+    writer = forked.Popen(
+        [sys.executable, str(HERE / "crash_writer.py"), str(directory), str(offset), str(commits)],
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    with process:
-        yield process
-
-
-def kill_after(writers: subprocess.Popen, directory: Path, offset: int, commits: int, delay_s: float) -> int:
-    """Run a writer from an offset, kill it after some commits, and return the last offset it started to commit."""
-    assert writers.stdin is not None
-    assert writers.stdout is not None
-    writers.stdin.write(f"{offset} {commits} {directory}\n".encode())
-    writers.stdin.flush()
-    output = writers.stdout.fileno()
+    assert writer.stdout is not None
     deadline = time.monotonic() + LIMIT_S
     printed = b""
-
-    def read(until: float) -> bool:
-        nonlocal printed
-        if not select.select([output], [], [], max(until - time.monotonic(), 0))[0]:
-            return False
-        chunk = os.read(output, 65536)
-        assert chunk, "the process that forks has ended"
-        printed += chunk
-        return True
-
-    while b"\n" not in printed:
-        assert read(deadline), "no writer was started"
-    writer = int(printed[: printed.index(b"\n")])
     try:
         while printed.count(b"-") < commits:
-            assert read(deadline), f"writer stopped after {printed.count(b'-')} commits"
-            assert ENDED not in printed, "writer ended by itself"
+            ready, _, _ = select.select([writer.stdout], [], [], max(deadline - time.monotonic(), 0))
+            assert ready, f"writer stopped after {printed.count(b'-')} commits"
+            chunk = os.read(writer.stdout.fileno(), 65536)
+            assert chunk, "writer ended by itself"
+            printed += chunk
         moment = time.monotonic() + delay_s
-        while read(moment):
-            pass
+        while (left := moment - time.monotonic()) > 0 and select.select([writer.stdout], [], [], left)[0]:
+            printed += os.read(writer.stdout.fileno(), 65536)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(writer, signal.SIGKILL)
-    while ENDED not in printed:
-        assert read(time.monotonic() + LIMIT_S), "the writer did not end"
-    _, *lines = printed[: printed.index(ENDED)].split(b"\n")
-    return max(int(line[1:]) for line in lines[:-1])
+        writer.kill()
+        writer.wait()
+    printed += writer.stdout.read()
+    writer.stdout.close()
+    return max(int(line[1:]) for line in printed[: printed.rindex(b"\n")].split())
 
 
 class KeyValueModel:
@@ -226,13 +201,13 @@ MODELS = {model.kind: model for model in (KeyValueModel, WindowModel, VersionedM
 
 @pytest.mark.slow
 @pytest.mark.timeout(LIMIT_S + KILLS * SECONDS_PER_KILL)
-def test_killed_stores_are_at_their_recorded_offsets(writers, tmp_path):
+def test_killed_stores_are_at_their_recorded_offsets(tmp_path):
     """However often the process is killed, every database has the rows of its recorded offset; the changelog has the rest."""
     chance = random.Random(7)
     models = [MODELS[kind]() for kind in STORES]
     reached = -1
     for _ in range(KILLS):
-        begun = kill_after(writers, tmp_path, reached, chance.randint(1, 100), chance.random() * 0.02)
+        begun = kill_after(tmp_path, reached, chance.randint(1, 100), chance.random() * 0.02)
         for model in models:
             store = open_store(tmp_path, model.kind)
             recorded = store.committed_offset(changelog(model.kind))
