@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from tests.running import RunningTests
 
 from e2e import diagnostics
 from e2e.cluster import Cluster, ClusterError
@@ -68,8 +69,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Handle SIGTERM like Ctrl-C, so that everything is taken down."""
-    signal.signal(signal.SIGTERM, lambda *_: pytest.exit("told to end", returncode=143))
+    """Handle SIGTERM like Ctrl-C, so that everything is taken down, and say what had not ended."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(RunningTests())
+    else:
+        signal.signal(signal.SIGTERM, lambda *_: pytest.exit("told to end", returncode=143))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -150,9 +150,8 @@ def test_a_turn_ends_with_a_slow_record(kafka, topic_factory, app, tmp_path, gua
     )
     with running(slow_copy(source, sink), config) as streams:
         wait_until(lambda: (committed_offset(kafka, app, source) or 0) >= 2, "two records are committed")
-        committed = streams.threads[0].totals.commits
-        assert committed >= 2
-    assert 2 <= committed_offset(kafka, app, source) < 100
+        assert streams.threads[0].totals.commits >= 2
+    assert 2 <= committed_offset(kafka, app, source) < 64, "not the whole of a first turn by number"
 
 
 @GUARANTEES
