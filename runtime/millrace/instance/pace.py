@@ -1,7 +1,6 @@
 """How much a stream thread processes: in one turn of a task, and between two commits.
 
-*Turns* take 50 ms, or as long as one record that takes longer: the clock is looked at between records (`TimedTurn`). The number
-of records that fit, at the speed measured last, is a limit too, so that a task takes no more from its queue than it needs.
+*Turns* take 50 ms, or as long as one record that takes longer: the clock is looked at between records (`TimedTurn`).
 
 *Between two commits* there is no limit by number, until a commit fails. What was sent is then processed again, and if it was too
 much to be delivered in time, because the brokers are slow or because each record has its own batch, the same amount would fail
@@ -26,7 +25,6 @@ _log = logging.getLogger(__name__)
 
 _TURN_S: Final = 0.05
 _LOOK_EVERY_S: Final = 0.005
-_FIRST_TURN: Final = 64
 _MAX_TURN: Final = 1_000
 _UNLIMITED: Final = 1 << 40
 _QUICK_S: Final = 1.0
@@ -69,7 +67,6 @@ class Pace:
     """The pace of one thread."""
 
     def __init__(self) -> None:
-        self._turn = _FIRST_TURN
         self._limit = _UNLIMITED
         self._uncommitted = 0
 
@@ -81,13 +78,11 @@ class Pace:
     @property
     def next_turn(self) -> int:
         """How many records a task may process now; 0 if the thread has to commit first."""
-        return max(0, min(self._turn, self._limit - self._uncommitted))
+        return max(0, min(_MAX_TURN, self._limit - self._uncommitted))
 
-    def processed(self, records: int, took_s: float) -> None:
-        """Note a turn, in which at least one record was processed."""
+    def processed(self, records: int) -> None:
+        """Note a turn, in which so many records were processed."""
         self._uncommitted += records
-        fitting = int(records * _TURN_S / took_s) if took_s > 0 else _MAX_TURN
-        self._turn = max(1, min(_MAX_TURN, fitting, 2 * self._turn))
 
     def committed(self, took_s: float) -> None:
         """Note a commit, and how long it has taken."""

@@ -454,9 +454,8 @@ class ThreadLoop:
 
     def _take_turn(self, task: StreamTask, limit: int) -> int:
         """Let a task process for a while; return how many records it has taken."""
-        now_ms, began = self._context.clock(), time.perf_counter()
+        now_ms, waiting = self._context.clock(), task.buffered()
         tracer, turn = self._context.instrumentation, self._turn
-        waiting = task.buffered()
         turn.begin()
         try:
             if tracer is None:
@@ -465,12 +464,12 @@ class ThreadLoop:
                 with tracer.process_batch(self._name, task.task_id, limit):
                     taken = task.process(now_ms, limit, turn)
         except StreamsError:  # it counts as processed: the same amount would fail again
-            self._pace.processed(waiting - task.buffered() + 1, time.perf_counter() - began)
+            self._pace.processed(waiting - task.buffered() + 1)
             raise
         finally:
             self._slow.note(task, turn.last_record_s(), self._progress.where)
         if taken:
-            self._pace.processed(taken, time.perf_counter() - began)
+            self._pace.processed(taken)
             task.punctuate_stream_time()
         return taken
 
