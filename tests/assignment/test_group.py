@@ -431,6 +431,38 @@ def test_standbys_stay_while_the_brokers_do_not_answer():
     assert standby == {task: frozenset({TopicPartition("in", task.partition)}) for task in one.copies}
 
 
+def test_queries_find_what_members_have_while_the_brokers_do_not_answer():
+    """Everybody learns which process has which partitions, active and as a standby."""
+    members = [FakeMember(1, 1, "one:80"), FakeMember(2, 2, "two:80")]
+    copied, other = TaskId(0, 0), TaskId(0, 1)
+    members[0].owned, members[0].tasks = frozenset({TopicPartition("in", 0)}), {copied: ()}
+    members[1].owned, members[1].tasks = frozenset({TopicPartition("in", 1)}), {other: ()}
+    members[1].copies = {copied: 5}
+    group = read_group({member.name: member.subscription() for member in members})
+
+    given = kept_assignments(group, PLAN, leader=UUID(int=1), retry_at_ms=6_000)
+
+    one, two = HostInfo("one", 80), HostInfo("two", 80)
+    for info in (decode_assignment_info(each.user_data) for each in given.values()):
+        assert info.partitions_by_host == {one: members[0].owned, two: members[1].owned}
+        assert info.standby_partitions_by_host == {one: frozenset(), two: members[0].owned}
+
+
+def test_state_that_nobody_uses_stays_so_while_the_brokers_do_not_answer():
+    """All members of a process report what lies in its directory: it must not become a standby of each of them."""
+    members = [FakeMember(1, 1), FakeMember(2, 1), FakeMember(3, 2)]
+    unused, used = TaskId(0, 0), TaskId(0, 1)
+    members[0].copies, members[1].copies = {unused: 5, used: 5}, {unused: 5}
+    members[2].owned = frozenset({TopicPartition("in", 0), TopicPartition("in", 1)})
+    members[2].tasks = {unused: (), used: ()}
+    group = read_group({member.name: member.subscription() for member in members})
+
+    given = kept_assignments(group, PLAN, leader=UUID(int=1), retry_at_ms=6_000)
+
+    standbys = {name: set(decode_assignment_info(each.user_data).standby) for name, each in given.items()}
+    assert standbys == {"member-1": {used}, "member-2": set(), "member-3": set()}
+
+
 def test_brokers_that_never_answer_end_the_group_after_a_while():
     """The time runs from the first failure, and starts again once tasks could be assigned."""
     cluster, now = FakeCluster(), [0]

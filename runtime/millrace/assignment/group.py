@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -184,21 +185,45 @@ def kept_assignments(
     inputs: dict[TaskId, frozenset[TopicPartition]] = {}
     for tp, task in task_of.items():
         inputs[task] = inputs.get(task, frozenset()) | {tp}
+    active = {member: sorted(tp for tp in task_of if group.owners[tp] == member) for member in group.members}
+    standby = {member: tasks & inputs.keys() for member, tasks in _standbys(group, task_of).items()}
+    hosts: dict[HostInfo, frozenset[TopicPartition]] = {}
+    standby_hosts: dict[HostInfo, frozenset[TopicPartition]] = {}
+    for process, members in group.processes.items():
+        if (host := _host(group, process)) is not None:
+            hosts[host] = frozenset(tp for member in members for tp in active[member])
+            copies = frozenset[TaskId]().union(*(standby[member] for member in members))
+            standby_hosts[host] = frozenset(tp for task in copies for tp in inputs[task])
     asking = group.processes.get(leader, ())[:1]
     assignments = {}
-    for member in group.members:
-        kept = sorted(tp for tp in task_of if group.owners[tp] == member)
-        active = {task_of[tp] for tp in kept}
-        had = group.infos[member].task_offset_sums if member in group.infos else {}
+    for member, kept in active.items():
         info = AssignmentInfo(
             active=tuple(task_of[tp] for tp in kept),
-            standby={task: inputs[task] for task in had if task in inputs and task not in active},
+            standby={task: inputs[task] for task in standby.get(member, ())},
+            partitions_by_host=hosts,
+            standby_partitions_by_host=standby_hosts,
             next_rebalance_ms=retry_at_ms if member in asking else NO_REBALANCE,
             version=group.version,
             commonly_supported_version=group.supported_version,
         )
         assignments[member] = MemberAssignment(tuple(kept), encode_assignment_info(info))
     return assignments
+
+
+def _standbys(group: GroupMembers, task_of: Mapping[TopicPartition, TaskId]) -> dict[str, frozenset[TaskId]]:
+    """Return which standbys each member has, as far as its state says.
+
+    A member also reports what lies in the directory of its process and nobody uses. If it has several members, all of them
+    report that, and a standby only one.
+    """
+    found = {}
+    for members in group.processes.values():
+        reported = Counter(task for member in members for task in group.infos[member].task_offset_sums)
+        active = {task_of[tp] for tp, owner in group.owners.items() if owner in members and tp in task_of}
+        for member in members:
+            had = group.infos[member].task_offset_sums
+            found[member] = frozenset(task for task in had if reported[task] == 1 and task not in active)
+    return found
 
 
 def client_states(
