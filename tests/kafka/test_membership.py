@@ -171,6 +171,22 @@ def test_heartbeats_alone_find_out_that_an_instance_was_fenced(group):
     group.members.pop("a").close()
 
 
+def test_an_instance_that_is_fenced_before_it_knows_its_tasks_stays_fenced(group):
+    """Its generation has begun although its thread was too busy to look: it does not take the place of its replacement."""
+    group.join("a")
+    group.settle()
+    generation = group.members["a"].generation
+    first = group.join("b", **{"group.instance.id": "pod"})
+    group.until(lambda: first.state is MemberState.JOINING, "a", "b")
+    group.until(lambda: group.members["a"].generation > generation and first.state is MemberState.SYNCING, "a")
+    group.until(lambda: group.members["a"].state is MemberState.STABLE, "a")
+    group.join("twin", **{"group.instance.id": "pod"})
+    group.until(lambda: group.members["twin"].assignment, "a", "twin")
+    with pytest.raises(FencedInstanceIdError, match="pod-1"):
+        group.until(lambda: False, "b")
+    group.members.pop("b").close()
+
+
 def test_offsets_come_back_with_their_metadata(group):
     """Any member reads what was committed, including metadata; partitions without a commit are left out."""
     group.join("a")
@@ -446,7 +462,7 @@ def test_a_busy_member_learns_what_it_must_give_up(group):
     """It is told at its next poll, although others have begun to rebalance again; no further generation is needed for that."""
     for name in "ab":
         group.join(name)
-    group.settle()
+        group.settle()  # so that it is the first that leads
     rebalances = group.rebalances
     third = group.join("c")
     group.until(lambda: group.members["b"].state is not MemberState.STABLE)

@@ -165,7 +165,7 @@ class Joining:
         self._enter(joined)
         if joined.leader == joined.member_id and not joined.skip_assignment:
             return joined, None
-        return joined, await self._requests.sync(*self._in_generation(), {})
+        return joined, await self._sync(*self._in_generation(), {})
 
     def _enter(self, response: JoinGroupResponse) -> None:
         """Note the generation that has begun; heartbeats keep the membership while the leader assigns."""
@@ -177,6 +177,16 @@ class Joining:
             shared.leader_id = response.leader
             if shared.state is MemberState.JOINING:  # it may be closed
                 shared.state = MemberState.SYNCING
+
+    async def _sync(
+        self, generation: int, member_id: str, current: Callable[[], bool], assignments: Mapping[str, bytes]
+    ) -> SyncGroupResponse:
+        """Sync; on the IO thread."""
+        synced = await self._requests.sync(generation, member_id, current, assignments)
+        with self._shared.lock:
+            if not synced.error_code and self._shared.member_id == member_id:
+                self._shared.id_is_stored = True
+        return synced
 
     def _in_generation(self) -> tuple[int, str, Callable[[], bool]]:
         """Return generation and member id, and a function that returns whether they still are this member's."""
@@ -193,7 +203,7 @@ class Joining:
         assignments = self._assign_to(response)
         with shared.lock:
             if shared.state is MemberState.SYNCING:  # else the broker removed it while it was assigning
-                self._start_step(MemberState.SYNCING, self._requests.sync, *self._in_generation(), assignments)
+                self._start_step(MemberState.SYNCING, self._sync, *self._in_generation(), assignments)
         return []
 
     def _assign_to(self, response: JoinGroupResponse) -> dict[str, bytes]:
@@ -226,7 +236,6 @@ class Joining:
             revoked, added = shared.owned - now_owned, now_owned - shared.owned
             shared.owned = now_owned
             shared.state = MemberState.STABLE
-            shared.id_is_stored = True
             self._backoff_ms = self._settings.retry_backoff_ms
             generation = shared.generation
         log.info(
