@@ -34,6 +34,9 @@ STANDBYS: Final = {
     "acceptable.recovery.lag": 0,
     "probing.rebalance.interval.ms": 60_000,
 }
+STREAMS: Final = {"group.protocol": "streams"}
+STREAMS_STANDBYS: Final = STREAMS | {"streams.num.standby.replicas": 1}
+THREADS: Final = {"num.stream.threads": 2}
 CACHES: Final = {"statestore.cache.max.bytes": 100_000}
 LONG_TRANSACTIONS: Final = {"producer.transaction.timeout.ms": 60_000, "session.timeout.ms": 6_000}
 _JSON: Final[JsonSerde[Any]] = JsonSerde()
@@ -144,23 +147,36 @@ class Application:
 
 
 APPLICATIONS: Final = {
-    "stateless": Application(stateless, {}, 14),
+    "stateless": Application(stateless, {}, 9),
+    "stateless, streams protocol": Application(stateless, STREAMS, 4),
+    "stateless, two threads": Application(stateless, THREADS, 1),
     "stateless, long transactions": Application(stateless, LONG_TRANSACTIONS, 6),
-    "stateless, at-least-once": Application(stateless, ALO, 10),
-    "counting": Application(counting, {}, 16),
+    "stateless, at-least-once": Application(stateless, ALO, 8),
+    "stateless, at-least-once, streams protocol": Application(stateless, ALO | STREAMS, 2),
+    "counting": Application(counting, {}, 8),
+    "counting, streams protocol": Application(counting, STREAMS, 3),
+    "counting, streams protocol, standbys": Application(counting, STREAMS_STANDBYS, 3),
+    "counting, two threads": Application(counting, THREADS, 2),
     "counting, caches": Application(counting, CACHES, 5),
-    "counting, at-least-once": Application(counting, ALO, 12),
+    "counting, at-least-once": Application(counting, ALO, 6),
+    "counting, at-least-once, streams protocol": Application(counting, ALO | STREAMS, 3),
+    "counting, at-least-once, streams protocol, two threads": Application(counting, ALO | STREAMS | THREADS, 2),
+    "counting, at-least-once, two threads": Application(counting, ALO | THREADS, 1),
     "counting, at-least-once, caches": Application(counting, ALO | CACHES, 2),
-    "counting, standbys": Application(counting, STANDBYS, 5),
+    "counting, standbys": Application(counting, STANDBYS, 3),
+    "counting, standbys, two threads": Application(counting, STANDBYS | THREADS, 2),
     "counting, at-least-once, standbys": Application(counting, ALO | STANDBYS, 3),
-    "table counting": Application(table_counting, {}, 5),
+    "table counting": Application(table_counting, {}, 3),
+    "table counting, streams protocol, two threads": Application(table_counting, STREAMS | THREADS, 1),
+    "table counting, streams protocol, standbys": Application(table_counting, STREAMS_STANDBYS, 1),
     "table counting, at-least-once": Application(table_counting, ALO, 3),
     "table counting, standbys": Application(table_counting, STANDBYS, 3),
     "windows": Application(windows, {}, 4),
     "windows, at-least-once": Application(windows, ALO, 2),
     "windows, standbys": Application(windows, STANDBYS, 2),
-    "joins": Application(joins, {}, 4),
+    "joins": Application(joins, {}, 3),
+    "joins, streams protocol, two threads": Application(joins, STREAMS | THREADS, 1),
     "joins, at-least-once": Application(joins, ALO, 2),
     "joins, standbys, caches": Application(joins, STANDBYS | CACHES, 2),
 }
-"""By name; their shares add up to a hundred."""
+"""By name; their shares add up to a hundred. A new one comes after the one whose share it takes, so that few seeds change."""

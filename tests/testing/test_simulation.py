@@ -16,6 +16,9 @@ from tests.simulation.topologies import (
     CACHES,
     LONG_TRANSACTIONS,
     STANDBYS,
+    STREAMS,
+    STREAMS_STANDBYS,
+    THREADS,
     counting,
     stateless,
     table_counting,
@@ -34,12 +37,16 @@ from millrace.instance.state_updater import StateUpdater
 from millrace.instance.task_manager import TaskManager
 from millrace.kafka.membership import offsets
 from millrace.kafka.membership.member import GroupMember
+from millrace.kafka.membership.state import NO_GENERATION, MemberState
+from millrace.kafka.membership.streams_heartbeat import StreamsHeartbeats
+from millrace.kafka.membership.streams_member import StreamsGroupMember
+from millrace.kafka.membership.streams_state import StreamsState
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.state.layered_store import flush_stores
 from millrace.testing.simulation import Plan, Problem, Simulation, SimulationFailure, World, simulate
 from millrace.testing.simulation.instance import Host
-from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, BEHIND, CALLS
+from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, BEHIND, CALLS, LATE, STREAMS_CALLS
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import StalledError
 
@@ -64,10 +71,32 @@ def test_counts_are_right_whatever_happens(config, seeds):
     simulate(counting(), {"in": words}, config, first_seed=seeds.start, seeds=len(seeds))
 
 
+@first_seeds(10, of=100)
+@pytest.mark.parametrize("threads", [{}, THREADS], ids=["one thread", "two threads"])
+@pytest.mark.parametrize("config", [STREAMS, ALO | STREAMS], ids=["exactly-once", "at-least-once"])
+def test_brokers_may_assign_the_tasks(config, threads, seeds):
+    """The same with the streams protocol, in which tasks move at heartbeats, whose answers may be lost or which arrive late."""
+    simulate(counting(), {"in": words}, config | threads, first_seed=seeds.start, seeds=len(seeds))
+
+
+@first_seeds(10, of=100)
+@pytest.mark.parametrize("config", [{}, ALO, STANDBYS], ids=["exactly-once", "at-least-once", "standbys"])
+def test_threads_of_a_process_move_tasks_between_them(config, seeds):
+    """The same with two threads in each process, which have clients of their own, and end together."""
+    taken = set()
+
+    def look(world):
+        taken.update(len([one for one in instance.threads if one.tasks.running]) for instance in world.instances)
+
+    simulate(counting(), {"in": words}, config | THREADS, first_seed=seeds.start, seeds=len(seeds), check_run=look)
+    assert 2 in taken
+
+
 @first_seeds(20, of=50)
 @pytest.mark.parametrize(
     "config",
     [
+        pytest.param(STREAMS_STANDBYS, id="streams protocol"),
         pytest.param(STANDBYS, id="exactly-once"),
         pytest.param(ALO | STANDBYS, id="at-least-once", marks=pytest.mark.thorough),
     ],
@@ -78,7 +107,7 @@ def test_standbys_have_what_their_active_tasks_have(topology, config, seeds):
     standbys = []
 
     def look(world):
-        standbys.extend(task for instance in world.instances for task in instance.tasks.standby)
+        standbys.extend(task for instance in world.instances for task in instance.standby)
 
     simulate(topology(), {"in": words}, config, first_seed=seeds.start, seeds=len(seeds), check_run=look)
     assert len(standbys) > 20
@@ -192,6 +221,12 @@ def test_every_kind_of_fault_happens():
     simulation = Simulation(counting(), {"in": words}, STANDBYS)
     faults = [fault for seed in range(200) for fault in simulation.plan(seed).faults]
     assert {fault.kind for fault in faults} == {*AT_A_CALL, *AT_A_TIME, BEHIND}
+    simulation = Simulation(stateless(), {"in": words}, STREAMS)
+    faults = [fault for seed in range(2_000) for fault in simulation.plan(seed).faults]
+    kinds = {*AT_A_CALL, LATE}
+    assert {(fault.kind, fault.call) for fault in faults if fault.call} == {
+        (k, c) for k in kinds for c in STREAMS_CALLS
+    }
 
 
 def test_a_failure_is_explained_with_a_small_plan(monkeypatch):
@@ -381,6 +416,35 @@ def _claim_the_next_record_of_a_standby(patch):
     patch(StandbyUpdate, "commit", commit)
 
 
+def _commit_as_any_streams_member(patch):
+    patch(StreamsGroupMember, "group_metadata", lambda self: encode_group_metadata(self._settings.group_id, -1, ""))
+
+
+def _keep_the_tasks_when_removed(patch):
+    original = StreamsHeartbeats._refused
+
+    def refused(self, code, message):
+        member = self._member
+        if code not in {25, 110}:
+            original(self, code, message)
+            return
+        member.generation, member.state, member.target = NO_GENERATION, MemberState.JOINING, None
+        self._retry()
+
+    patch(StreamsHeartbeats, "_refused", refused)
+
+
+def _do_not_read_the_assignment_after_a_lost_answer(patch):
+    async def reread(self):
+        self._missed_answer = False
+
+    patch(StreamsHeartbeats, "_reread", reread)
+
+
+def _say_too_early_that_tasks_are_closed(patch):
+    patch(StreamsState, "may_own", lambda self: self.current if self.target is None else self.target)
+
+
 @pytest.mark.parametrize(
     ("plant", "topology", "config", "seeds"),
     [
@@ -400,6 +464,13 @@ def _claim_the_next_record_of_a_standby(patch):
         (_update_standbys_one_too_far, counting, STANDBYS, 100),
         (_let_standbys_pass_the_committed_offset, table_counting, STANDBYS, 50),
         (_run_standbys_without_catching_up, counting, STANDBYS, 100),
+        pytest.param(_keep_tasks_that_others_have, stateless, STREAMS, 100, marks=pytest.mark.thorough),
+        (_keep_the_tasks_when_removed, stateless, STREAMS, 200),
+        pytest.param(_say_too_early_that_tasks_are_closed, stateless, STREAMS, 1_000, marks=pytest.mark.thorough),
+        pytest.param(_commit_as_any_streams_member, stateless, STREAMS, 500, marks=pytest.mark.thorough),
+        pytest.param(
+            *(_do_not_read_the_assignment_after_a_lost_answer, stateless, STREAMS, 1_500), marks=pytest.mark.thorough
+        ),
         pytest.param(_claim_the_next_record_of_a_standby, counting, STANDBYS, 300, marks=pytest.mark.slow),
     ],
 )

@@ -223,11 +223,9 @@ def _compare_stores(world: World, oracle: _Oracle, folder: Path, *, exact: bool)
     All input has been processed and committed, so a standby has the same as its active task.
     """
     for instance in world.instances:
-        tasks = instance.tasks
-        if tasks is None:
-            continue
-        for task_id, task in (*tasks.running.items(), *tasks.standby.items()):
-            role = "standby" if task_id in tasks.standby else "task"
+        standby = instance.standby
+        for task_id, task in (*instance.running.items(), *standby.items()):
+            role = "standby" if task is standby.get(task_id) else "task"
             copies = _Copies(world, task, folder / f"{task_id}-{instance.number}-restored")
             changelogs = {store.name: partition for partition, store in task.changelogs.items()}
             for name, store in task.stores.items():

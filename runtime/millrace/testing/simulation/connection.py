@@ -22,6 +22,7 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from millrace.errors import StreamsTimeoutError
+from millrace.kafka.streams_messages import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from millrace.testing.simulation.instance import CrashedError, Host
 
 __all__ = ["SimulatedConnection"]
@@ -35,6 +36,7 @@ _NAMES: Final[dict[type, str]] = {
     OffsetFetchRequest: "fetch_offsets",
     FindCoordinatorRequest: "find_coordinator",
     MetadataRequest: "metadata",
+    StreamsGroupDescribeRequest: "describe",
 }
 _TIMEOUT_S: Final = 30.0
 _FOREVER_S: Final = 1e9
@@ -133,7 +135,6 @@ class SimulatedConnection:
         scheduler = self._world.scheduler
         answered = Future()
         timeout_s = _TIMEOUT_S if timeout_ms is None else timeout_ms / 1000
-        name = _NAMES[type(request)]
 
         def answer(response: object) -> None:
             scheduler.soon(lambda: None if answered.is_done else answered.success(response))
@@ -150,13 +151,23 @@ class SimulatedConnection:
             if not self._host.alive:
                 return
             try:
-                self._host.call(name, lambda: self._world.handle(self._host, request, answer), lose)
+                self._host.call(
+                    self._name(request), lambda: self._world.handle(self._host, request, answer), lose, late=True
+                )
             except (_LostError, CrashedError):
                 return
 
         scheduler.soon(arrive)
         scheduler.later(timeout_s, fail)
         return await answered
+
+    def _name(self, request: Any) -> str:
+        """Return what a request is called in faults: heartbeats of streams groups as classic requests that do the same."""
+        if not isinstance(request, StreamsGroupHeartbeatRequest):
+            return _NAMES[type(request)]
+        if request.member_epoch <= 0:
+            return "join" if request.member_epoch == 0 else "leave"
+        return "sync" if self._world.group.moves(request.member_id) else "heartbeat"
 
     async def sleep(self, seconds: float) -> None:
         """Let other coroutines run for a while."""

@@ -1,4 +1,4 @@
-"""A model of a classic group's coordinator: members, generations, and committed offsets.
+"""A model of a classic group's coordinator: members and generations.
 
 Takes the request objects that Millrace's members send (kafka-python's), and answers with objects that have the same fields as the
 library's, at once or, for JoinGroup and SyncGroup, when the group is ready. So our own member runs against it unchanged.
@@ -6,51 +6,32 @@ library's, at once or, for JoinGroup and SyncGroup, when the group is ready. So 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from kafka.protocol.consumer import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    SyncGroupRequest,
+from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+
+from millrace.records import TopicPartition
+from millrace.testing.simulation.group_offsets import (
+    ILLEGAL_GENERATION,
+    UNKNOWN_MEMBER,
+    Answer,
+    BaseGroup,
+    Handler,
+    Timer,
+    Timers,
 )
 
-from millrace.records import OffsetAndMetadata, TopicPartition
-from millrace.testing.simulation.broker import Outcome, RefusedError, Transaction
+__all__ = ["Group"]
 
-__all__ = ["Group", "Timer", "Timers"]
-
-ILLEGAL_GENERATION: Final = 22
-UNKNOWN_MEMBER: Final = 25
 REBALANCE_IN_PROGRESS: Final = 27
 MEMBER_ID_REQUIRED: Final = 79
 FENCED_INSTANCE: Final = 82
-UNSTABLE_OFFSET: Final = 88
 
 _EMPTY, _PREPARING, _COMPLETING, _STABLE = "empty", "preparing", "completing", "stable"
 _NEW_MEMBER_S: Final = 300.0
-
-Answer = Callable[[Any], None]
-"""Takes the answer to a request."""
-
-
-class Timer(Protocol):
-    """Something that will happen later."""
-
-    def cancel(self) -> None:
-        """Do not let it happen."""
-
-
-class Timers(Protocol):
-    """Calls functions later."""
-
-    def later(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        """Call a function after some seconds."""
 
 
 @dataclass(slots=True)
@@ -66,13 +47,7 @@ class _Member:
     timer: Timer | None = None
 
 
-@dataclass(slots=True)
-class _Offsets:
-    committed: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
-    pending: dict[Transaction, dict[TopicPartition, OffsetAndMetadata]] = field(default_factory=dict)
-
-
-class Group:
+class Group(BaseGroup):
     """One group and its coordinator.
 
     Args:
@@ -87,12 +62,12 @@ class Group:
         initial_delay_s: float = 0.0,
         new_member_id: Callable[[int], str] = lambda number: f"member-{number:04d}",
     ) -> None:
+        super().__init__()
         self._timers = timers
         self._initial_delay_s = initial_delay_s
         self._new_member_id = new_member_id
         self._ids = 0
         self.state = _EMPTY
-        self.generation = 0
         self.members: dict[str, _Member] = {}
         self._static: dict[str, str] = {}
         self._promised: dict[str, Timer] = {}
@@ -100,109 +75,41 @@ class Group:
         self.leader: str | None = None
         """The id of the member that assigns."""
         self._timer: Timer | None = None
-        self._offsets = _Offsets()
 
-    def handle(self, request: object, answer: Answer) -> None:
-        """Answer a request, maybe later."""
-        handlers: dict[type, Callable[[Any, Answer], None]] = {
+    def _handlers(self) -> dict[type, Handler]:
+        return {
+            **super()._handlers(),
             JoinGroupRequest: self._join,
             SyncGroupRequest: self._sync,
             HeartbeatRequest: self._heartbeat,
             LeaveGroupRequest: self._leave,
-            OffsetCommitRequest: self._commit,
-            OffsetFetchRequest: self._fetch,
         }
-        handlers[type(request)](request, answer)
+
+    def is_settled(self, members: Collection[str]) -> bool:
+        """Whether it is not about to change its members' tasks; a rebalance that has begun is known to the members, too."""
+        del members
+        return True
 
     # Offsets
 
-    @property
-    def committed(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets."""
-        return self._offsets.committed
+    def _check_transaction(
+        self, partitions: Collection[TopicPartition], generation: int, member_id: str, instance_id: str | None
+    ) -> int:
+        del partitions
+        return self._check(member_id, instance_id, generation)
 
-    def pending(self, partition: TopicPartition) -> bool:
-        """Whether a transaction that has not ended commits this partition's offset."""
-        return any(partition in offsets for offsets in self._offsets.pending.values())
-
-    def commit_in_transaction(
-        self,
-        transaction: Transaction,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        generation: int,
-        member_id: str,
-        instance_id: str | None,
-    ) -> None:
-        """Add offsets to a transaction.
-
-        Raises:
-            RefusedError: this is not a current member (KIP-447). Offsets without a member and generation are not refused.
-        """
-        if generation >= 0 or member_id or instance_id is not None:
-            code = self._check(member_id, instance_id, generation)
-            if code:
-                raise RefusedError(code)
-        self._offsets.pending.setdefault(transaction, {}).update(offsets)
-
-    def offsets_of(self, transaction: Transaction) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets that a transaction commits."""
-        return dict(self._offsets.pending.get(transaction, {}))
-
-    def end(self, transaction: Transaction) -> None:
-        """Take a transaction's marker."""
-        offsets = self._offsets.pending.pop(transaction, {})
-        if transaction.outcome is Outcome.COMMITTED:
-            self._offsets.committed.update(offsets)
-
-    def _commit(self, request: Any, answer: Answer) -> None:
-        member_id, generation = request.member_id, request.generation_id_or_member_epoch
+    def _check_commit(
+        self, partitions: Collection[TopicPartition], generation: int, member_id: str, instance_id: str | None
+    ) -> int:
+        del partitions
         if generation < 0 and self.state == _EMPTY:
-            code = 0
-        else:
-            code = self._check(member_id, request.group_instance_id, generation)
-            if not code and self.state == _COMPLETING:
-                code = REBALANCE_IN_PROGRESS
+            return 0
+        code = self._check(member_id, instance_id, generation)
+        if not code and self.state == _COMPLETING:
+            code = REBALANCE_IN_PROGRESS
         if not code:
-            self._offsets.committed.update(
-                {
-                    TopicPartition(topic.name, part.partition_index): OffsetAndMetadata(
-                        part.committed_offset, part.committed_metadata or ""
-                    )
-                    for topic in request.topics
-                    for part in topic.partitions
-                }
-            )
-            if member_id in self.members:
-                self._beat(self.members[member_id])
-        parts = [
-            SimpleNamespace(
-                name=topic.name,
-                partitions=[
-                    SimpleNamespace(partition_index=part.partition_index, error_code=code) for part in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-        answer(SimpleNamespace(topics=parts))
-
-    def _fetch(self, request: Any, answer: Answer) -> None:
-        topics = []
-        for topic in request.groups[0].topics:
-            parts = []
-            for number in topic.partition_indexes:
-                partition = TopicPartition(topic.name, number)
-                unstable = request.require_stable and self.pending(partition)
-                known = None if unstable else self._offsets.committed.get(partition)
-                parts.append(
-                    SimpleNamespace(
-                        partition_index=number,
-                        error_code=UNSTABLE_OFFSET if unstable else 0,
-                        committed_offset=-1 if known is None else known.offset,
-                        metadata="" if known is None else known.metadata,
-                    )
-                )
-            topics.append(SimpleNamespace(name=topic.name, partitions=parts))
-        answer(SimpleNamespace(groups=[SimpleNamespace(error_code=0, topics=topics)]))
+            self._beat(self.members[member_id])
+        return code
 
     # Joining
 

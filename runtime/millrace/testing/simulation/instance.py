@@ -1,4 +1,4 @@
-"""One instance of the application: the product's thread loop and state updater, called step by step."""
+"""One instance of the application: the product's thread loops and state updaters, called step by step."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from millrace.instance.stream_thread import StreamThread, ThreadLoop
 from millrace.instance.task_manager import TaskManager
 from millrace.kafka.client_settings import ClientSettings
 from millrace.records import Headers, TaskId, TopicPartition
-from millrace.testing.simulation.plan import Fault
+from millrace.testing.simulation.plan import LATE, Fault
 from millrace.testing.simulation.scheduler import Event
 
 if TYPE_CHECKING:
     from millrace.testing.simulation.world import World
 
-__all__ = ["CrashedError", "Host", "Instance", "Processed"]
+__all__ = ["CrashedError", "Host", "Instance", "Processed", "Thread"]
 
 _Answer = TypeVar("_Answer")
 _UNWIND_S: Final = 0.05
@@ -51,22 +51,32 @@ class CrashedError(BaseException):
     """The process that makes this call has ended: nothing of it may catch this and go on."""
 
 
+class Process:
+    """A process, from its start to its end."""
+
+    def __init__(self) -> None:
+        self.alive = True
+        self.frozen_until_s = 0.0
+        """Until when nothing in it runs."""
+
+
 class Host:
-    """One process, from its start to its end, as its clients see it.
+    """One stream thread of a process, from its start to its end, as its clients see it.
 
     Args:
         world: where it runs.
         number: the instance's.
-        wake: called when something has happened that its thread may be waiting for.
+        wake: called when something has happened that the thread may be waiting for.
+        process: what it is a thread of; one of its own if not given.
     """
 
-    def __init__(self, world: World, number: int, wake: Callable[[], None]) -> None:
+    def __init__(self, world: World, number: int, wake: Callable[[], None], process: Process | None = None) -> None:
         self.world = world
         self.number = number
         self.wake = wake
-        self.alive = True
-        self.frozen_until_s = 0.0
-        """Until when nothing in it runs."""
+        self.process = process or Process()
+        self.ended = False
+        """Whether the thread has ended."""
         self.updater_waits_s = 0.0
         """How long its state updater waits before its next step."""
         self.idle_s = 0.0
@@ -80,6 +90,16 @@ class Host:
         self.restoring: set[TopicPartition] = set()
         """Changelog partitions that its state updater reads."""
 
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs, and it does."""
+        return self.process.alive and not self.ended
+
+    @property
+    def frozen_until_s(self) -> float:
+        """Until when nothing in its process runs."""
+        return self.process.frozen_until_s
+
     def forget(self, task_id: TaskId) -> None:
         """Forget what a task has processed since its last commit: it is about to start again from there."""
         self.processed = [one for one in self.processed if one[0] != task_id]
@@ -89,13 +109,21 @@ class Host:
         if not self.alive:
             raise CrashedError
 
-    def call(self, name: str, request: Callable[[], _Answer], lost: Callable[[], Exception] | None = None) -> _Answer:
+    def call(
+        self,
+        name: str,
+        request: Callable[[], _Answer],
+        lost: Callable[[], Exception] | None = None,
+        *,
+        late: bool = False,
+    ) -> _Answer:
         """Make a request to the cluster, with the fault that is planned for it, if any.
 
         Args:
             name: the request's, in faults.
             request: does it.
             lost: returns what to raise if it or its answer is lost; None = the client would just send it again.
+            late: whether it may arrive after the client has given it up.
         """
         self.require_alive()
         fault = self.world.fault_at(self.number, name)
@@ -108,7 +136,9 @@ class Host:
         elif fault.kind in {"pause before", "freeze before"}:
             self._pause(fault)
         self.require_alive()
-        if fault.kind == "lost request" and lost is not None:
+        if fault.kind == LATE and late:
+            self.world.scheduler.later(fault.seconds, lambda: _ignore(request()))
+        if fault.kind in {"lost request", LATE} and lost is not None:
             raise lost()
         answer = request()
         self.require_alive()
@@ -127,7 +157,7 @@ class Host:
             self.updater_waits_s = fault.seconds
             return
         if fault.kind.startswith("freeze"):
-            self.frozen_until_s = scheduler.now_s + fault.seconds
+            self.process.frozen_until_s = scheduler.now_s + fault.seconds
         scheduler.wait_for(lambda: not self.alive, fault.seconds)
 
 
@@ -169,25 +199,21 @@ class _Trace:
         return nullcontext()
 
 
-class Instance:
-    """An instance that can crash, lose its disk, stop and start again.
+class Thread:
+    """One stream thread of an instance with its state updater, called step by step.
 
     Args:
-        world: where it runs.
-        number: from 0; part of its static member's name.
-        config: the application's settings; the instance adds its own.
-        folder: its disk.
+        instance: whose it is.
+        number: from 1.
+        process: the instance's.
     """
 
-    def __init__(self, world: World, number: int, config: StreamsConfig, folder: Path) -> None:
-        self._world = world
-        self.number = number
-        self._config = config
-        self._folder = folder
-        self._host: Host | None = None
-        self._thread: StreamThread | None = None
+    def __init__(self, instance: Instance, number: int, process: Process) -> None:
+        self._instance = instance
+        self._world = world = instance.world
+        self.host = Host(world, instance.number, self.wake, process)
+        self._thread = StreamThread(number, instance.context(self.host), lambda *_: None, lambda *_: None)
         self._loop: ThreadLoop | None = None
-        self._directory: StateDirectory | None = None
         self._next: Event | None = None
         self._next_update: Event | None = None
         self._idle_rounds = 0
@@ -196,25 +222,24 @@ class Instance:
         """Steps of the updater since it last read anything, or was woken."""
         self._restoring: dict[TaskId, StreamTask] = {}
         """The tasks that were being restored after the last round."""
-        self._busy = False
-        self.deaths: list[BaseException] = []
-        """What has ended its thread."""
-
-    @property
-    def is_up(self) -> bool:
-        """Whether its process runs."""
-        return self._host is not None
+        self.busy = False
+        """Whether its code is running, or waits."""
 
     @property
     def tasks(self) -> TaskManager | None:
-        """Its tasks; None while it is down."""
-        return None if self._loop is None or self._host is None else self._loop.tasks
+        """Its tasks; None before it has begun, and after its end."""
+        return None if self._loop is None or self.host.ended else self._loop.tasks
+
+    @property
+    def member_id(self) -> str:
+        """Its id in the group."""
+        return "" if self._loop is None else self._loop.resources.member.client.member_id
 
     @property
     def is_settled(self) -> bool:
         """Whether all its tasks run, nothing waits to be committed, and it knows the group's generation."""
         tasks = self.tasks
-        if self._busy or tasks is None or self._loop is None or self._is_frozen:
+        if self.busy or tasks is None or self._loop is None or self._is_frozen:
             return False
         member = self._loop.resources.member
         if member.rebalancing or member.generation != self._world.group.generation:
@@ -235,165 +260,98 @@ class Instance:
 
     @property
     def _is_frozen(self) -> bool:
-        return self._host is not None and self._host.frozen_until_s > self._world.scheduler.now_s
+        return self.host.frozen_until_s > self._world.scheduler.now_s
 
     # Life
 
     def start(self) -> None:
-        """Start the process, unless it runs."""
-        if self._host is not None:
-            if not self._host.alive:  # it has crashed while it waited, and that wait is about to end
-                self._world.scheduler.later(_UNWIND_S, self.start)
-            return
-        world = self._world
-        self._host = host = Host(world, self.number, self.wake)
-        world.scheduler.note("start", self.number)
-        config = self._config.model_copy(
-            update={"state_dir": str(self._folder), "default_client_supplier": world.supplier(host)}
-        )
-        self._directory = directory = StateDirectory(config)
-        process_file = directory.path / PROCESS_FILE
-        if not process_file.exists():
-            process_file.parent.mkdir(parents=True, exist_ok=True)
-            process_file.write_text(json.dumps({"processId": str(UUID(int=self.number + 1))}))
-        directory.lock()
-        settings = ClientSettings(config, str(directory.process_id))
-        admin = world.supplier(host).admin({})
-        context = ThreadContext(
-            topology=world.topology,
-            config=config,
-            settings=settings,
-            directory=directory,
-            admin=admin,
-            new_membership=MembershipFactory(world.topology, config, settings, directory, admin),
-            on_shutdown_requested=lambda: None,
-            cache_max_bytes=lambda: config.statestore_cache_max_bytes,
-            instrumentation=_Trace(host),
-        )
-        self._thread = StreamThread(1, context, lambda *_: None, lambda *_: None)
+        """Open its clients."""
         self._step(self._open)
 
     def _open(self) -> None:
-        assert self._thread is not None
         self._loop = self._thread.begin()
         self._loop.start()
 
-    def crash(self) -> None:
-        """End the process without any notice; what was not written to disk is lost."""
-        host = self._host
-        if host is None:
-            return
-        self._world.scheduler.note("crash", self.number)
-        host.alive = False
-        if self._world.disks is not None:
-            self._world.disks.crash(self._folder)
-        if not self._busy:
-            self._bury()
-
-    def lose_disk(self) -> None:
-        """Crash, and lose everything on disk."""
-        self.crash()
-        if self._host is None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-    def stop(self) -> None:
-        """Ask the thread to commit and end."""
-        if self._thread is not None and self._host is not None:
-            self._world.scheduler.note("stop", self.number)
-            self._thread.shutdown(leave_group=self._world.rng.random() < 0.5)
-            self.wake()
+    def shutdown(self, *, leave_group: bool | None) -> None:
+        """Ask it to commit and end."""
+        self._thread.shutdown(leave_group=leave_group)
+        self.wake()
 
     def wake(self) -> None:
         """Have the next round soon, if the thread waits."""
         self._idle_rounds = 0
-        if self._next is not None and not self._busy and not self._is_frozen:
+        if self._next is not None and not self.busy and not self._is_frozen:
             self._next.cancel()
             self._next = self._world.scheduler.later(self._world.rng.random() * 0.003, self._round)
 
-    def wake_readers(self, partition: TopicPartition) -> None:
-        """Have thread or updater look soon for the records that they wait for in a partition."""
-        host = self._host
-        if host is None:
-            return
-        if partition in host.reading:
-            self.wake()
-        if partition in host.restoring:
-            self.wake_updater()
-
     def wake_updater(self) -> None:
         """Have its next step soon, if the updater waits for records."""
-        host = self._host
-        if host is not None and self._idle_updates and self._next_update is not None and not self._is_frozen:
+        if self.host.alive and self._idle_updates and self._next_update is not None and not self._is_frozen:
             self._idle_updates = 0
             self._next_update.cancel()
-            self._update_later(host, self._world.rng.random() * 0.003)
+            self._update_later(self._world.rng.random() * 0.003)
 
     # Steps
 
     def _step(self, step: Callable[[], None]) -> None:
-        """Take a step of the thread, and whatever follows from it."""
-        host, thread = self._host, self._thread
-        assert host is not None
-        assert thread is not None
-        outer, self._world.current = self._world.current, thread
-        self._busy = True
+        """Take a step, and whatever follows from it."""
+        outer, self._world.current = self._world.current, self._thread
+        self.busy = True
         failure: BaseException | None = None
         try:
             step()
         except (CrashedError, Exception) as error:
             failure = error
         finally:
-            self._busy = False
+            self.busy = False
             self._world.current = outer
-        if not host.alive:
-            self._bury()
-        elif failure is not None or thread.stop_requested.is_set():
+        if not self.host.alive:
+            self.bury()
+        elif failure is not None or self._thread.stop_requested.is_set():
             self._end(failure)
         else:
-            self._next = self._world.scheduler.later(
-                max(self._idle_s(host), self._world.rng.random() * 0.005), self._round
-            )
+            self._next = self._world.scheduler.later(max(self._idle_s(), self._world.rng.random() * 0.005), self._round)
 
-    def _idle_s(self, host: Host) -> float:
-        """Return how long the thread waits before its next round."""
+    def _idle_s(self) -> float:
+        """Return how long to wait before the next round."""
         self._idle_rounds += 1
         if self.tasks is not None and self.tasks.restoring:
-            return _longer(host.idle_s, self._idle_rounds)
-        return host.idle_s
+            return _longer(self.host.idle_s, self._idle_rounds)
+        return self.host.idle_s
 
     def _round(self) -> None:
-        assert self._host is not None
         assert self._loop is not None
         if self._is_frozen:
             self._next = self._world.scheduler.later(
-                self._host.frozen_until_s - self._world.scheduler.now_s, self._round
+                self.host.frozen_until_s - self._world.scheduler.now_s, self._round
             )
             return
         self._next = None
-        self._host.idle_s = 0.0
+        self.host.idle_s = 0.0
         self._step(self._loop.round)
         tasks = self.tasks
-        if tasks is not None:
-            generation = self._loop.resources.member.generation
-            for task_id, task in tasks.restoring.items():
-                if self._restoring.get(task_id) is not task:
-                    self._host.forget(task_id)
-                    self._world.took_over(self._host, generation, task.changelogs)
-            self._restoring = tasks.restoring.copy()
-        if tasks is not None and (tasks.restoring or tasks.standby) and self._next_update is None:
-            host = self._host
-            self._next_update = self._world.scheduler.soon(lambda: self._update(host))
+        if tasks is None:
+            return
+        generation = self._loop.resources.member.generation
+        for task_id, task in tasks.restoring.items():
+            if self._restoring.get(task_id) is not task:
+                self.host.forget(task_id)
+                self._world.took_over(self.host, generation, task.changelogs)
+        self._restoring = tasks.restoring.copy()
+        if (tasks.restoring or tasks.standby) and self._next_update is None:
+            self._next_update = self._world.scheduler.soon(self._update)
 
-    def _update_later(self, host: Host, delay_s: float) -> None:
-        self._next_update = self._world.scheduler.later(delay_s, lambda: self._update(host))
+    def _update_later(self, delay_s: float) -> None:
+        self._next_update = self._world.scheduler.later(delay_s, self._update)
 
-    def _update(self, host: Host) -> None:
+    def _update(self) -> None:
         """Take a step of the state updater."""
-        if host is not self._host or not host.alive or self._loop is None:
+        host = self.host
+        if not host.alive or self._loop is None:
             return
         self._next_update = None
         if self._is_frozen:
-            self._update_later(host, host.frozen_until_s - self._world.scheduler.now_s)
+            self._update_later(host.frozen_until_s - self._world.scheduler.now_s)
             return
         host.updater_idle_s = 0.0
         try:
@@ -402,7 +360,7 @@ class Instance:
             return
         self._idle_updates = self._idle_updates + 1 if host.updater_idle_s or not more else 0
         tasks = self.tasks
-        is_behind = self._world.is_behind(self.number)
+        is_behind = self._world.is_behind(host.number)
         if tasks is not None and tasks.restoring and not self._idle_updates:
             self.wake()
         if tasks is not None and (tasks.restoring or tasks.standby):
@@ -416,30 +374,29 @@ class Instance:
                 between_s = _SLOW_STANDBY_S if rng.random() < _SLOW_STANDBYS else _STANDBY_STEP_S
             delay_s = host.updater_waits_s + rng.random() * between_s
             host.updater_waits_s = 0.0
-            self._update_later(host, delay_s)
+            self._update_later(delay_s)
 
     def _end(self, failure: BaseException | None) -> None:
-        """End the thread as the product does, and start again after a while."""
-        host, thread = self._host, self._thread
-        assert host is not None
-        assert thread is not None
+        """End as the product does; the instance's other threads then end, too, and it starts again after a while."""
         if failure is not None:
-            self._world.scheduler.note("died", self.number, type(failure).__name__)
-            self.deaths.append(failure)
-        self._busy = True
+            self._world.scheduler.note("died", self.host.number, type(failure).__name__)
+            self._instance.deaths.append(failure)
+        self.busy = True
         try:
-            thread.end(clean=failure is None)
+            self._thread.end(clean=failure is None)
         except CrashedError:
             pass
         finally:
-            self._busy = False
-        host.alive = False
-        self._bury()
-        self._world.scheduler.later(_RESTART_AFTER_DEATH_S, self.start)
+            self.busy = False
+        self.bury()
+        if self._instance.is_up:
+            self._instance.shut_down(leave_group=None)
+        else:
+            self._world.scheduler.later(_RESTART_AFTER_DEATH_S, self._instance.start)
 
-    def _bury(self) -> None:
-        """Release what the process had open, as the operating system would; nothing is written."""
-        self._host = None
+    def bury(self) -> None:
+        """Release what the thread had open, as the operating system would; nothing is written."""
+        self.host.ended = True
         if self._next is not None:
             self._next.cancel()
             self._next = None
@@ -448,13 +405,158 @@ class Instance:
             for task in (*tasks.running.values(), *tasks.restoring.values(), *tasks.standby.values()):
                 with suppress(Exception, CrashedError):
                     task.close_dirty()
-        self._loop = self._thread = None
         self._next_update = None
-        self._idle_rounds = self._idle_updates = 0
-        self._restoring = {}
+        self._instance.release()
+
+
+class Instance:
+    """An instance that can crash, lose its disk, stop and start again.
+
+    Args:
+        world: where it runs.
+        number: from 0; part of its static members' names.
+        config: the application's settings; the instance adds its own.
+        folder: its disk.
+    """
+
+    def __init__(self, world: World, number: int, config: StreamsConfig, folder: Path) -> None:
+        self.world = world
+        self.number = number
+        self._config = config
+        self._folder = folder
+        self._process: Process | None = None
+        self._directory: StateDirectory | None = None
+        self.threads: list[Thread] = []
+        """Its stream threads; those of a process that has ended only until it has let go of what it had open."""
+        self.deaths: list[BaseException] = []
+        """What has ended its threads."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its process runs."""
+        return self._process is not None
+
+    @property
+    def running(self) -> dict[TaskId, StreamTask]:
+        """The active tasks that run in it."""
+        return {key: task for one in self.threads if one.tasks for key, task in one.tasks.running.items()}
+
+    @property
+    def standby(self) -> dict[TaskId, StreamTask]:
+        """Its standbys."""
+        return {key: task for one in self.threads if one.tasks for key, task in one.tasks.standby.items()}
+
+    @property
+    def member_ids(self) -> list[str]:
+        """Its threads' ids in the group."""
+        return [thread.member_id for thread in self.threads]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is up, and all its threads are settled."""
+        return bool(self.threads) and all(thread.is_settled for thread in self.threads)
+
+    # Life
+
+    def start(self) -> None:
+        """Start the process, unless it runs."""
+        if self._process is not None:
+            if not self._process.alive:  # it has crashed while it waited, and that wait is about to end
+                self.world.scheduler.later(_UNWIND_S, self.start)
+            return
+        self._process = process = Process()
+        self.world.scheduler.note("start", self.number)
+        self._directory = directory = StateDirectory(self._config.model_copy(update={"state_dir": str(self._folder)}))
+        process_file = directory.path / PROCESS_FILE
+        if not process_file.exists():
+            process_file.parent.mkdir(parents=True, exist_ok=True)
+            process_file.write_text(json.dumps({"processId": str(UUID(int=self.number + 1))}))
+        directory.lock()
+        numbers = range(1, self._config.num_stream_threads + 1)
+        self.threads = threads = [Thread(self, number, process) for number in numbers]
+        for thread in threads:
+            if thread.host.alive:  # the process may have crashed while another one waited
+                thread.start()
+            elif not thread.host.ended:
+                thread.bury()
+
+    def context(self, host: Host) -> ThreadContext:
+        """Return what a thread works with, whose clients see it as this host."""
+        world, directory = self.world, self._directory
+        assert directory is not None
+        supplier = world.supplier(host)
+        config = self._config.model_copy(update={"state_dir": str(self._folder), "default_client_supplier": supplier})
+        settings = ClientSettings(config, str(directory.process_id))
+        admin = supplier.admin({})
+        return ThreadContext(
+            topology=world.topology,
+            config=config,
+            settings=settings,
+            directory=directory,
+            admin=admin,
+            new_membership=MembershipFactory(world.topology, config, settings, directory, admin),
+            on_shutdown_requested=lambda: None,
+            cache_max_bytes=lambda: config.statestore_cache_max_bytes // config.num_stream_threads,
+            instrumentation=_Trace(host),
+        )
+
+    def crash(self) -> None:
+        """End the process without any notice; what was not written to disk is lost."""
+        if self._process is None:
+            return
+        self.world.scheduler.note("crash", self.number)
+        self._process.alive = False
+        if self.world.disks is not None:
+            self.world.disks.crash(self._folder)
+        for thread in list(self.threads):
+            if not thread.busy and not thread.host.ended:
+                thread.bury()
+
+    def lose_disk(self) -> None:
+        """Crash, and lose everything on disk."""
+        self.crash()
+        if self._process is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def stop(self) -> None:
+        """Ask the threads to commit and end."""
+        if self._process is not None:
+            self.world.scheduler.note("stop", self.number)
+            self.shut_down(leave_group=self.world.rng.random() < 0.5)
+
+    def shut_down(self, *, leave_group: bool | None) -> None:
+        """Ask the threads that are left to commit and end."""
+        for thread in list(self.threads):
+            if not thread.host.ended:
+                thread.shutdown(leave_group=leave_group)
+
+    def release(self) -> None:
+        """Let go of the directory once all threads have ended."""
+        if not all(thread.host.ended for thread in self.threads):
+            return
+        self._process, self.threads = None, []
         if self._directory is not None:
             self._directory.unlock()
             self._directory = None
+
+    def wake(self) -> None:
+        """Have the threads' next rounds soon, and the next steps of their updaters."""
+        for thread in self.threads:
+            thread.wake()
+            thread.wake_updater()
+
+    def wake_readers(self, partition: TopicPartition) -> None:
+        """Have threads and updaters look soon for the records that they wait for in a partition."""
+        for thread in self.threads:
+            if partition in thread.host.reading:
+                thread.wake()
+            if partition in thread.host.restoring:
+                thread.wake_updater()
+
+
+def _ignore(answer: object) -> None:
+    """Do nothing with an answer: nobody waits for it."""
+    del answer
 
 
 def _longer(wait_s: float, idle: int) -> float:

@@ -7,7 +7,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-__all__ = ["AT_A_CALL", "AT_A_TIME", "BEHIND", "CALLS", "Fault", "Input", "MakeRecord", "Plan", "make_plan", "smaller"]
+__all__ = [
+    "AT_A_CALL",
+    "AT_A_TIME",
+    "BEHIND",
+    "CALLS",
+    "LATE",
+    "STREAMS_CALLS",
+    "Fault",
+    "Input",
+    "MakeRecord",
+    "Plan",
+    "make_plan",
+    "smaller",
+]
 
 MakeRecord = Callable[[random.Random], tuple[bytes | None, bytes | None]]
 """Makes the key and value of one input record, serialised."""
@@ -17,6 +30,8 @@ AT_A_CALL: Final = (
     *("pause before", "pause after"),  # of the stream thread: the member's heartbeats continue
     *("freeze before", "freeze after"),  # of the whole process
 )
+LATE: Final = "late request"
+"""The fault that a request arrives only after its sender has given it up; for streams groups, whose heartbeats change a lot."""
 AT_A_TIME: Final = ("crash", "disk lost", "stop", "outage")
 BEHIND: Final = "behind"
 """The fault that an instance gets no records of changelogs for a while, so that its standbys fall behind."""
@@ -38,6 +53,27 @@ CALLS: Final = {
     "find_coordinator": 1,
 }
 """Requests at which faults happen, with how often."""
+STREAMS_CALLS: Final = CALLS | {"heartbeat": 4, "sync": 16, "describe": 3}
+"""The same for streams groups, where heartbeats that join, leave or may change the assignment are `join`, `leave` and `sync`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chances:
+    """How much happens in a run, and when. A list has what is chosen from; what is in it twice is twice as likely."""
+
+    lasts_s: tuple[float, ...]
+    """How long input arrives."""
+    faults: tuple[int, ...]
+    """How many there are."""
+    kinds: tuple[str, ...]
+    """What goes wrong at requests."""
+    calls: Mapping[str, int]
+
+
+_CLASSIC: Final = _Chances((1.0, 5.0, 15.0), (0, 1, 1, 2, 2, 3, 5), AT_A_CALL, CALLS)
+_STREAMS: Final = _Chances((5.0, 15.0, 30.0), (0, 1, 2, 3, 4, 6), (*AT_A_CALL, LATE, LATE), STREAMS_CALLS)
+"""Tasks move at heartbeats, so it takes longer until something happens."""
+_LASTS_LONG_S: Final = (5.0, 15.0, 60.0)
 _BEHIND: Final = 0.4
 """How many plans with standbys lose an instance while they are behind, longer than the group waits for a member."""
 
@@ -91,7 +127,13 @@ class Plan:
 
 
 def make_plan(
-    seed: int, makers: Mapping[str, MakeRecord], partitions: Mapping[str, int], max_instances: int, *, long: bool
+    seed: int,
+    makers: Mapping[str, MakeRecord],
+    partitions: Mapping[str, int],
+    max_instances: int,
+    *,
+    long: bool,
+    streams: bool = False,
 ) -> Plan:
     """Return the plan of a seed.
 
@@ -101,28 +143,31 @@ def make_plan(
         partitions: how many partitions the input topics have.
         max_instances: there are 1 to this many.
         long: whether there are standbys: input then also arrives after what has crashed is back, and standbys fall behind.
+        streams: whether the members' group has the streams protocol, in which members are not static.
     """
     rng = random.Random(f"plan {seed}")  # noqa: S311
     instances = rng.randint(1, max_instances)
-    lasts_s = rng.choice((5.0, 15.0, 60.0) if long else (1.0, 5.0, 15.0))
+    chances = _STREAMS if streams else _CLASSIC
+    lasts_s = rng.choice(_LASTS_LONG_S if long else chances.lasts_s)
     inputs = []
     for _ in range(rng.randint(3, 60 if long else 30)):
         topic = rng.choice(sorted(makers))
         key, value = makers[topic](rng)
         inputs.append(Input(rng.random() * lasts_s, topic, rng.randrange(partitions[topic]), key, value))
-    faults = [_make_fault(rng, instances, lasts_s) for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 5)))]
+    faults = [_make_fault(rng, instances, lasts_s, chances) for _ in range(rng.choice(chances.faults))]
     if long and instances > 1 and rng.random() < _BEHIND:
         faults += _lose_an_instance_whose_standbys_are_behind(rng, instances, lasts_s)
-    return Plan(seed, instances, tuple(sorted(inputs, key=lambda one: one.at_s)), tuple(faults), rng.random() < 0.5)
+    static = not streams and rng.random() < 0.5
+    return Plan(seed, instances, tuple(sorted(inputs, key=lambda one: one.at_s)), tuple(faults), static)
 
 
-def _make_fault(rng: random.Random, instances: int, lasts_s: float) -> Fault:
+def _make_fault(rng: random.Random, instances: int, lasts_s: float, chances: _Chances) -> Fault:
     instance = rng.randrange(instances)
     seconds = rng.choice((0.01, 0.3, 3.0, 8.0, 14.0, 25.0, 40.0))
     if rng.random() < 0.25:
         return Fault(rng.choice(AT_A_TIME), instance, at_s=rng.random() * (lasts_s + 2.0), seconds=seconds)
-    call = rng.choices(list(CALLS), list(CALLS.values()))[0]
-    return Fault(rng.choice(AT_A_CALL), instance, call, int(rng.expovariate(0.3)), seconds=seconds)
+    call = rng.choices(list(chances.calls), list(chances.calls.values()))[0]
+    return Fault(rng.choice(chances.kinds), instance, call, int(rng.expovariate(0.3)), seconds=seconds)
 
 
 def _lose_an_instance_whose_standbys_are_behind(rng: random.Random, instances: int, lasts_s: float) -> list[Fault]:

@@ -15,11 +15,12 @@ from typing import Final
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
-from millrace.config import StreamsConfig
+from millrace.config import GroupProtocol, StreamsConfig
 from millrace.testing.simulation.check import check
 from millrace.testing.simulation.disk import disks_in_memory
 from millrace.testing.simulation.plan import MakeRecord, Plan, make_plan, smaller
 from millrace.testing.simulation.scheduler import Scheduler, StalledError, virtual_time
+from millrace.testing.simulation.streams_group import GroupSettings
 from millrace.testing.simulation.world import Problem, World
 from millrace.topology.topology import Topology
 
@@ -93,7 +94,8 @@ def simulate(
             how records of different partitions are interleaved with commits (as wall-clock punctuators do).
         inputs: for each input topic, a function that makes the key and value of a record, serialised, with a given
             `random.Random`.
-        config: settings under Kafka's names; by default exactly-once without record caches.
+        config: settings under Kafka's names; by default exactly-once without record caches. With `group.protocol=streams` the
+            group's own settings (`streams.num.standby.replicas` and others) may be among them.
         seeds: how many runs.
         first_seed: the first run's seed; each further one's is greater by 1.
         max_instances: how many instances of the application there are at most.
@@ -131,13 +133,15 @@ class Simulation:
         *,
         real_disks: bool = False,
     ) -> None:
-        self._config = StreamsConfig.of({**_DEFAULTS, **(config or {})})
+        given = dict(config or {})
+        self._group_settings = {key: given.pop(key) for key in list(given) if key.startswith("streams.")}
+        self._config = StreamsConfig.of({**_DEFAULTS, **given})
         self._topology = topology.build(self._config)
         self._inputs = inputs
         self._max_instances = max_instances
         self._check_run = check_run
         self._disks = nullcontext if real_disks else disks_in_memory
-        given = dict(partitions or {})
+        counts = dict(partitions or {})
         topics = {
             *inputs,
             *(
@@ -149,15 +153,16 @@ class Simulation:
         }
         repartition = {topic for item in self._topology.subtopologies for topic in item.repartition_topics}
         self._partitions = {
-            topic: given.get(topic, _DEFAULT_PARTITIONS)
-            for topic in sorted(topics | given.keys())
+            topic: counts.get(topic, _DEFAULT_PARTITIONS)
+            for topic in sorted(topics | counts.keys())
             if topic not in repartition
         }
 
     def plan(self, seed: int) -> Plan:
         """Return the plan of a seed."""
-        standbys = self._config.num_standby_replicas > 0
-        return make_plan(seed, self._inputs, self._partitions, self._max_instances, long=standbys)
+        streams = self._config.group_protocol is GroupProtocol.STREAMS
+        standbys = GroupSettings.of(self._group_settings).standbys if streams else self._config.num_standby_replicas
+        return make_plan(seed, self._inputs, self._partitions, self._max_instances, long=standbys > 0, streams=streams)
 
     def run_seed(self, seed: int) -> Scheduler:
         """Run the plan of a seed; return what has happened.
@@ -181,7 +186,10 @@ class Simulation:
         folder = Path(tempfile.mkdtemp(prefix="millrace-simulation-", dir=_MEMORY if _MEMORY.is_dir() else None))
         try:
             with virtual_time() as of, self._disks() as disks:
-                world = World(self._topology, self._config, plan, self._partitions, folder / "disks", disks)
+                world = World(
+                    *(self._topology, self._config, plan, self._partitions, folder / "disks", disks),
+                    GroupSettings.of(self._group_settings),
+                )
                 of(world.scheduler)
                 with world.running():
                     world.run()

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from millrace.config import ClientConfig, StreamsConfig
+from millrace.config import ClientConfig, GroupProtocol, StreamsConfig
 from millrace.errors import FencedInstanceIdError, StreamsTimeoutError
 from millrace.instance import background, producer
 from millrace.kafka.admin_requests import give_up_when
@@ -31,10 +31,12 @@ from millrace.testing.simulation.connection import SimulatedConnection
 from millrace.testing.simulation.consumer import SimulatedConsumer
 from millrace.testing.simulation.disk import Disks
 from millrace.testing.simulation.group import Group
+from millrace.testing.simulation.group_offsets import BaseGroup
 from millrace.testing.simulation.instance import Host, Instance
 from millrace.testing.simulation.plan import BEHIND, Fault, Plan
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import Scheduler
+from millrace.testing.simulation.streams_group import GroupSettings, StreamsGroup
 from millrace.topology.model import BuiltTopology
 
 __all__ = ["ALLOWED_DEATHS", "Problem", "World"]
@@ -42,6 +44,10 @@ __all__ = ["ALLOWED_DEATHS", "Problem", "World"]
 _LIMIT_S: Final = 900.0
 _NODES: Final = 3
 _PROBE_S: Final = 0.5
+_START_S: Final = 0.5
+"""In which time the instances start."""
+_LATER_STARTS_S: Final = (0.5, 6.0, 20.0)
+"""The same with the streams protocol, so that tasks move more often."""
 _SLOW_MARKERS: Final = 0.03
 """How many of a transaction's markers are written much later than the one before."""
 _SLOW_MARKER_S: Final = 10.0
@@ -92,6 +98,7 @@ class World:
         partitions: how many partitions the input topics, and other topics that must exist, have.
         folder: for the instances' disks.
         disks: what stores write to, if they are in memory.
+        group_settings: the group's, if it has the streams protocol.
     """
 
     def __init__(
@@ -102,6 +109,7 @@ class World:
         partitions: dict[str, int],
         folder: Path,
         disks: Disks | None = None,
+        group_settings: GroupSettings | None = None,
     ) -> None:
         self.topology = topology
         self.config = config
@@ -109,8 +117,16 @@ class World:
         self.disks = disks
         self.scheduler = Scheduler(plan.seed)
         self.rng = self.scheduler.rng
-        self.group = Group(self.scheduler)
         self.broker = Broker(lambda: self.scheduler.now_s, lambda _group, transaction: self.group.end(transaction))
+        self._by_brokers = config.group_protocol is GroupProtocol.STREAMS
+        """Whether the brokers assign tasks and create internal topics."""
+        self.group: BaseGroup = (
+            StreamsGroup(
+                self.scheduler, self.broker.topics, self.broker.create_topic, group_settings or GroupSettings()
+            )
+            if self._by_brokers
+            else Group(self.scheduler)
+        )
         self.outputs = frozenset(topic for item in topology.subtopologies for topic in item.sink_topics)
         self.current: Any = None
         """The stream thread whose code is running."""
@@ -172,9 +188,11 @@ class World:
     def _schedule(self) -> None:
         scheduler = self.scheduler
         host = Host(self, -1, lambda: None)
-        provision(self.topology.plan(), self.supplier(host).admin({}), self.config)
+        if not self._by_brokers:
+            provision(self.topology.plan(), self.supplier(host).admin({}), self.config)
+        starts_s = self.rng.choice(_LATER_STARTS_S) if self._by_brokers else _START_S
         for instance in self.instances:
-            scheduler.later(self.rng.random() * 0.5, instance.start)
+            scheduler.later(self.rng.random() * starts_s, instance.start)
         for one in self.plan.inputs:
             row = (one.key, one.value, int((scheduler.now_s + one.at_s) * 1000), ())
             scheduler.later(one.at_s, _bind(self._write, TopicPartition(one.topic, one.partition), row))
@@ -209,18 +227,21 @@ class World:
         for partition, log in self.broker.logs.items():
             if log.open:
                 return f"{partition} has an open transaction"
-        for subtopology in self.topology.subtopologies:
-            for topic in subtopology.source_topics:
-                for number in range(self.broker.topics[topic]):
-                    partition = TopicPartition(topic, number)
-                    known = self.group.committed.get(partition)
-                    reached = 0 if known is None else known.offset
-                    last = next((one for one in reversed(self.broker.log(partition).committed())), None)
-                    if last is not None and last.offset >= reached:
-                        return f"{partition} is committed up to {reached}, and has a record at {last.offset}"
+        for topic in dict.fromkeys(topic for item in self.topology.subtopologies for topic in item.source_topics):
+            if topic not in self.broker.topics:
+                return f"{topic} does not exist"
+            for number in range(self.broker.topics[topic]):
+                partition = TopicPartition(topic, number)
+                known = self.group.committed.get(partition)
+                reached = 0 if known is None else known.offset
+                last = next(reversed(self.broker.log(partition).committed()), None)
+                if last is not None and last.offset >= reached:
+                    return f"{partition} is committed up to {reached}, and has a record at {last.offset}"
         for instance in self.instances:
             if not instance.is_settled:
                 return f"instance {instance.number} is not settled"
+        if not self.group.is_settled([name for instance in self.instances for name in instance.member_ids]):
+            return "the group is not settled"
         return None
 
     # Faults
@@ -398,7 +419,6 @@ class World:
                 self.current = outer
             for instance in self.instances:
                 instance.wake()
-                instance.wake_updater()
 
         self.scheduler.soon(run)
         return outcome
