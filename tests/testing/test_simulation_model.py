@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
+import uuid
 
 import pytest
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer
@@ -18,6 +19,7 @@ from kafka.protocol.consumer import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
+from tests.kafka.support import set_group
 from tests.waiting import wait_until
 
 from millrace.assignment.protocol import MemberAssignment, MemberSubscription
@@ -25,7 +27,11 @@ from millrace.config import StreamsConfig
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import Connection
 from millrace.kafka.membership.coordinator import Coordinator
+from millrace.kafka.membership.streams_topology import describe_topology
 from millrace.kafka.membership.wire import encode_assignment, encode_group_metadata, encode_subscription
+from millrace.kafka.streams_messages import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
+from millrace.plan.model import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
+from millrace.records import TaskId
 from millrace.testing.simulation.admin import SimulatedAdmin
 from millrace.testing.simulation.broker import Broker
 from millrace.testing.simulation.consumer import SimulatedConsumer
@@ -33,6 +39,7 @@ from millrace.testing.simulation.group import Group
 from millrace.testing.simulation.instance import Host
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import Scheduler
+from millrace.testing.simulation.streams_group import GroupSettings, MemberTasks, StreamsGroup
 
 pytestmark = pytest.mark.broker
 _PARTITIONS = 2
@@ -468,5 +475,170 @@ def test_groups_are_the_same_on_the_model(seed, static, kafka, topic_factory):  
                 seen.add(answers[0][:2] if isinstance(answers[0][1], int) else answers[0][0])
         assert [answer is None for answer in real.answers] == [answer is None for answer in model.answers]
         assert {("join", 0), ("sync", 0)} <= seen, seen
+    finally:
+        real_group.close()
+
+
+# Streams groups
+
+
+class StreamsSide:
+    """One of two streams groups, with what its members know."""
+
+    def __init__(self, members, send):
+        self.send = send
+        self.ids = [str(uuid.uuid4()) for _ in range(members)]
+        self.processes = [str(uuid.uuid4()) for _ in range(members)]
+        self.epochs = [0] * members
+        self.tasks = [frozenset()] * members
+        """What each member was last told to own."""
+        self.closes = [frozenset()] * members
+        """What it has yet to report that it has closed."""
+        self.given_in = [{} for _ in range(members)]
+        """The epoch in which each task was given."""
+
+    def heartbeat(self, member, group, topology, mode):
+        """Send a heartbeat and return what came of it, in a form that both sides have in common."""
+        epoch = {"join": 0, "leave": -1, "previous": self.epochs[member] - 1, "next": self.epochs[member] + 1}.get(
+            mode, self.epochs[member]
+        )
+        joins = epoch == 0
+        request = StreamsGroupHeartbeatRequest(
+            group_id=group, member_id=self.ids[member], member_epoch=epoch, endpoint_information_epoch=-1
+        )
+        if joins:
+            request.topology, request.rebalance_timeout_ms = topology, 300_000
+            request.process_id, request.client_tags = self.processes[member], []
+            self.tasks[member], self.closes[member], self.given_in[member] = frozenset(), frozenset(), {}
+        if joins or mode in {"keep", "close", "previous"}:
+            owned = self.tasks[member] | (frozenset() if mode == "close" else self.closes[member])
+            request.active_tasks, request.standby_tasks = (self.of_role(owned, role) for role in ("active", "standby"))
+            request.warmup_tasks = []
+        answer = self.send(member, request)
+        if mode == "close" and not answer.error_code:
+            self.closes[member] = frozenset()
+        if answer.error_code or mode == "leave":
+            return mode, answer.error_code
+        self.epochs[member] = answer.member_epoch
+        if answer.active_tasks is not None:
+            given = {"active": answer.active_tasks, "standby": answer.standby_tasks}
+            tasks = frozenset(
+                (role, number) for role, items in given.items() for item in items for number in item.partitions
+            )
+            self.closes[member] |= self.tasks[member] - tasks
+            self.given_in[member] = {task: self.given_in[member].get(task, answer.member_epoch) for task in tasks}
+            self.tasks[member] = tasks
+        told = None if answer.active_tasks is None else self.tasks[member]
+        return mode, 0, answer.member_epoch, told, [item.status_code for item in answer.status or ()]
+
+    def of_role(self, tasks, role):
+        """Return a request's description of the tasks that have a role."""
+        numbers = sorted(number for one, number in tasks if one == role)
+        return [StreamsGroupHeartbeatRequest.TaskIds(subtopology_id="0", partitions=numbers)] if numbers else []
+
+    def partition(self, member, kind):
+        """Return a partition that a member was given first or last, closes, or does not have; None if there is none."""
+        since = {number: epoch for (role, number), epoch in self.given_in[member].items() if role == "active"}
+        closing = {number for role, number in self.closes[member] if role == "active"}
+        chosen = {
+            "oldest": min(since, key=lambda number: (since[number], number), default=None),
+            "latest": max(since, key=lambda number: (since[number], number), default=None),
+            "closing": min(closing, default=None),
+            "others": min(set(range(4)) - since.keys() - closing, default=None),
+        }
+        return chosen[kind]
+
+    def commit(self, member, group, topic, number, behind):
+        """Commit an offset with an epoch that is behind, and return the error code."""
+        part = OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
+            partition_index=number, committed_offset=1, committed_leader_epoch=-1, committed_metadata=""
+        )
+        request = OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=self.epochs[member] - behind,
+            member_id=self.ids[member],
+            group_instance_id=None,
+            topics=[OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=[part])],
+            max_version=9,
+        )
+        return self.send(member, request).topics[0].partitions[0].error_code
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_streams_groups_are_the_same_on_the_model(seed, kafka, topic_factory):
+    """Members get the same answers in the same epochs, whoever joins, reports tasks, leaves or commits what and when.
+
+    Only who is to have which task is the real coordinator's choice on both sides.
+    """
+    rng, members = random.Random(seed), 3
+    topic, changelog = (topic_factory("model", partitions=4) for _ in range(2))
+    group = f"group-{secrets.token_hex(4)}"
+    settings = {
+        "streams.assignment.interval.ms": "0",
+        "streams.initial.rebalance.delay.ms": "0",
+        "streams.num.standby.replicas": "1",
+    }
+    set_group({"application.id": group, "bootstrap.servers": kafka.bootstrap_servers}, settings)
+    changelogs = (PlannedChangelogTopic(name=changelog, config={}),)
+    subtopology = PlannedSubtopology(id=0, source_topics=(topic,), changelog_topics=changelogs)
+    topology = describe_topology(TopologyPlan(application_id=group, hash="", subtopologies=(subtopology,)), -1)
+    real_group = RealGroup(kafka, group, members)
+
+    def ask_real(member, request):
+        connection, coordinator = real_group.links[member]
+        return connection.run(coordinator.send, request, 60_000)
+
+    def target():
+        """Return the real group's target."""
+        request = StreamsGroupDescribeRequest(group_ids=[group], include_authorized_operations=False)
+        found = {one.member_id: one.target_assignment for one in ask_real(0, request).groups[0].members}
+        return {
+            name: MemberTasks(
+                *(
+                    kind(TaskId(0, number) for item in items for number in item.partitions)
+                    for kind, items in ((dict.fromkeys, found[theirs].active_tasks), (set, found[theirs].standby_tasks))
+                )
+            )
+            for theirs, name in zip(real.ids, model.ids, strict=True)
+            if theirs in found
+        }
+
+    def ask_model(_member, request):
+        answers = []
+        model_group.handle(request, answers.append)
+        return answers.pop()
+
+    topics = {topic: 4, changelog: 4}
+    model_group = StreamsGroup(Scheduler(seed), topics, lambda *_: None, GroupSettings.of(settings), target)
+    real, model = StreamsSide(members, ask_real), StreamsSide(members, ask_model)
+    joined, seen = set(), set()
+    modes = ["join", "none", "keep", "close", "previous", "next", "leave", "commit"]
+    try:
+        real_group.await_coordinator()
+        for step in range(150):
+            member = rng.randrange(members)
+            mode = rng.choices(modes, [1, 6, 3, 5, 1, 0.5, 0.7, 6])[0] if member in joined else "join"
+            what = f"step {step}: {mode} of {member}"
+            if mode == "commit":
+                kind, behind = rng.choice(["oldest", "latest", "closing", "others"]), rng.choice([0, 0, 1, 2, -1])
+                numbers = [side.partition(member, kind) for side in (real, model)]
+                assert (numbers[0] is None) == (numbers[1] is None), f"{what} of {kind}"
+                if numbers[0] is None or model.epochs[member] - behind < 0:
+                    continue
+                codes = [
+                    side.commit(member, group, topic, number, behind)
+                    for side, number in zip((real, model), numbers, strict=True)
+                ]
+                assert codes[0] == codes[1], f"{what} of {kind}, {behind} behind"
+                seen.add(("commit", codes[0]))
+                continue
+            answers = [side.heartbeat(member, group, topology, mode) for side in (real, model)]
+            assert answers[0] == answers[1], what
+            seen.add(answers[0][:2])
+            if mode == "join":
+                joined.add(member)
+            elif mode == "leave":
+                joined.discard(member)
+        assert {("commit", 0), ("commit", 113), ("next", 110), ("close", 0)} <= seen, seen
     finally:
         real_group.close()

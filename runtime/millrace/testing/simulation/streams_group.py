@@ -14,7 +14,7 @@ UNRELEASED  has the target's epoch, and lacks tasks that others have not yet giv
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ from millrace.testing.simulation.group_offsets import (
     Timers,
 )
 
-__all__ = ["CreateTopic", "GroupSettings", "StreamsGroup"]
+__all__ = ["CreateTopic", "GroupSettings", "MemberTasks", "StreamsGroup"]
 
 INVALID_REQUEST: Final = 42
 GROUP_ID_NOT_FOUND: Final = 69
@@ -86,7 +86,7 @@ class _State(Enum):
 
 
 @dataclass(slots=True)
-class _Tasks:
+class MemberTasks:
     """What a member has, or is to have."""
 
     active: dict[TaskId, int] = field(default_factory=dict)
@@ -102,8 +102,8 @@ class _Member:
     epoch: int = 0
     previous_epoch: int = -1
     state: _State = _State.STABLE
-    tasks: _Tasks = field(default_factory=_Tasks)
-    leaving: _Tasks = field(default_factory=_Tasks)
+    tasks: MemberTasks = field(default_factory=MemberTasks)
+    leaving: MemberTasks = field(default_factory=MemberTasks)
     """What it has not yet given up."""
     session: Timer | None = None
     revocation: Timer | None = None
@@ -117,16 +117,24 @@ class StreamsGroup(BaseGroup):
         topics: the cluster's topics, with their partition counts.
         create_topic: creates an internal topic.
         settings: the group's.
+        assign: what decides which member is to have which tasks, instead of a simple rule of the model's own.
     """
 
     def __init__(
-        self, timers: Timers, topics: Mapping[str, int], create_topic: CreateTopic, settings: GroupSettings
+        self,
+        timers: Timers,
+        topics: Mapping[str, int],
+        create_topic: CreateTopic,
+        settings: GroupSettings,
+        assign: Callable[[], dict[str, MemberTasks]] | None = None,
     ) -> None:
         super().__init__()
+        self.generation = 1  # the first member raises it
         self._timers = timers
         self._topics = topics
         self._create_topic = create_topic
         self._settings = settings
+        self._assign = assign or self._assign_fairly
         self.members: dict[str, _Member] = {}
         self._topology: Any = None
         self._counts: dict[str, int | None] = {}
@@ -134,7 +142,7 @@ class StreamsGroup(BaseGroup):
         self._tasks: list[TaskId] | None = None
         """All tasks; None while topics are missing."""
         self._problem: tuple[int, str] | None = None
-        self._target: dict[str, _Tasks] = {}
+        self._target: dict[str, MemberTasks] = {}
         self._target_epoch = 0
         self._starting = self._resting = self._creating = False
         """Whether the group waits for more members; has just made a target; creates topics."""
@@ -226,7 +234,7 @@ class StreamsGroup(BaseGroup):
             vars(answer).update(_given(member.tasks))
         return answer
 
-    def _accepts(self, member: _Member, epoch: int, owned: _Tasks | None) -> bool:
+    def _accepts(self, member: _Member, epoch: int, owned: MemberTasks | None) -> bool:
         """Whether a member may go on: it knows its epoch, or has missed the answer that told it."""
         if epoch == member.epoch:
             return True
@@ -322,15 +330,21 @@ class StreamsGroup(BaseGroup):
         if self._target_epoch == self.generation or self._starting or self._resting:
             return
         self._target_epoch = self.generation
-        self._target = _assign(self._tasks or (), self.members.values(), self._target, self._settings.standbys)
+        self._target = self._assign()
         if self._settings.assignment_interval_s > 0:
             self._resting = True
             self._timers.later(self._settings.assignment_interval_s, self._rested)
 
+    def _assign_fairly(self) -> dict[str, MemberTasks]:
+        stateful = {int(each.subtopology_id) for each in self._topology.subtopologies if each.state_changelog_topics}
+        tasks = self._tasks or []
+        copies = [task for task in tasks if task.subtopology in stateful] * self._settings.standbys
+        return _assign(tasks, copies, self.members.values(), self._target)
+
     def _rested(self) -> None:
         self._resting = False
 
-    def _reconcile(self, member: _Member, owned: _Tasks | None) -> None:
+    def _reconcile(self, member: _Member, owned: MemberTasks | None) -> None:
         """Let a member come closer to the target.
 
         Args:
@@ -344,10 +358,10 @@ class StreamsGroup(BaseGroup):
             if owned is None or _share(owned, member.leaving):
                 return
             epoch += 1
-        had, target = member.tasks, self._target.get(member.member_id, _Tasks())
-        kept = _Tasks({task: since for task, since in had.active.items() if task in target.active})
+        had, target = member.tasks, self._target.get(member.member_id, MemberTasks())
+        kept = MemberTasks({task: since for task, since in had.active.items() if task in target.active})
         kept.standby = had.standby & target.standby
-        leaving = _Tasks({task: since for task, since in had.active.items() if task not in target.active})
+        leaving = MemberTasks({task: since for task, since in had.active.items() if task not in target.active})
         leaving.standby = had.standby - target.standby
         was_revoking = member.revocation
         if was_revoking is not None:
@@ -358,11 +372,12 @@ class StreamsGroup(BaseGroup):
             member.state, member.epoch, member.tasks, member.leaving = _State.UNREVOKED, epoch, kept, leaving
             member.revocation = self._timers.later(member.rebalance_s, lambda: self._remove(member))
             return
-        member.tasks, member.leaving = kept, _Tasks()
+        # What the member has just given up is not free for it yet: a task whose role changes takes two steps.
         free_active = {task for task in target.active if task not in kept.active and self._is_free(task, member)}
         free_standby = {
             task for task in target.standby - kept.standby if not self._is_in_process(task, member.process_id)
         }
+        member.tasks, member.leaving = kept, MemberTasks()
         lacks = len(kept.active) + len(free_active) < len(target.active) or (
             len(kept.standby) + len(free_standby) < len(target.standby)
         )
@@ -386,13 +401,19 @@ class StreamsGroup(BaseGroup):
 
 
 def _assign(
-    tasks: Iterable[TaskId], members: Collection[_Member], before: Mapping[str, _Tasks], standbys: int
-) -> dict[str, _Tasks]:
-    """Return which member is to have which tasks: as before where that is fair, then where there was a standby."""
-    target = {one.member_id: _Tasks() for one in members}
+    tasks: Sequence[TaskId], copies: Sequence[TaskId], members: Collection[_Member], before: Mapping[str, MemberTasks]
+) -> dict[str, MemberTasks]:
+    """Return which member is to have which tasks: as before where that is fair, then where there was a standby.
+
+    Args:
+        tasks: all tasks.
+        copies: the tasks of which there are to be standbys, as often as there are to be.
+        members: who there is.
+        before: the target that it takes the place of.
+    """
+    target = {one.member_id: MemberTasks() for one in members}
     if not target:
         return target
-    tasks = list(tasks)
     most, larger = -(-len(tasks) // len(members)), len(tasks) % len(members)
     load: Counter[str] = Counter()
 
@@ -412,22 +433,18 @@ def _assign(
         else:
             homeless.append(task)
     for task in homeless:
-        copies = [name for name, had in before.items() if task in had.standby and name in target and has_room(name)]
-        name = least(copies or target)
+        owners = [name for name, had in before.items() if task in had.standby and name in target and has_room(name)]
+        name = least(owners or target)
         target[name].active[task] = 0
         load[name] += 1
     processes = {one.member_id: one.process_id for one in members}
-    for task in tasks:
-        busy = {processes[name] for name, has in target.items() if task in has.active}
-        for _ in range(standbys):
-            free = [name for name in target if processes[name] not in busy]
-            if not free:
-                break
-            copies = [name for name in free if task in before.get(name, _Tasks()).standby]
-            name = least(copies or free)
+    for task in copies:
+        busy = {processes[name] for name, has in target.items() if task in has.active or task in has.standby}
+        free = [name for name in target if processes[name] not in busy]
+        if free:
+            name = least([name for name in free if name in before and task in before[name].standby] or free)
             target[name].standby.add(task)
             load[name] += 1
-            busy.add(processes[name])
     return target
 
 
@@ -461,19 +478,19 @@ def _partitions_needed(topology: Any, topics: Mapping[str, int]) -> dict[str, in
     return needed
 
 
-def _share(some: _Tasks, others: _Tasks) -> bool:
+def _share(some: MemberTasks, others: MemberTasks) -> bool:
     return bool(some.active.keys() & others.active.keys() or some.standby & others.standby)
 
 
-def _reported(request: Any) -> _Tasks:
-    return _Tasks(dict.fromkeys(_ids(request.active_tasks), 0), set(_ids(request.standby_tasks)))
+def _reported(request: Any) -> MemberTasks:
+    return MemberTasks(dict.fromkeys(_ids(request.active_tasks), 0), set(_ids(request.standby_tasks)))
 
 
 def _ids(items: Iterable[Any]) -> list[TaskId]:
     return [TaskId(int(item.subtopology_id), number) for item in items for number in item.partitions]
 
 
-def _given(tasks: _Tasks) -> dict[str, list[SimpleNamespace]]:
+def _given(tasks: MemberTasks) -> dict[str, list[SimpleNamespace]]:
     return {
         "active_tasks": _grouped(tasks.active),
         "standby_tasks": _grouped(tasks.standby),
