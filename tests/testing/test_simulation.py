@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from millrace.instance.state_updater import StateUpdater
 from millrace.instance.task_manager import TaskManager
 from millrace.kafka.membership import offsets
 from millrace.kafka.membership.member import GroupMember
+from millrace.kafka.membership.offsets import GroupOffsets, MigratedCommitError
 from millrace.kafka.membership.state import NO_GENERATION, MemberState
 from millrace.kafka.membership.streams_heartbeat import StreamsHeartbeats
 from millrace.kafka.membership.streams_member import StreamsGroupMember
@@ -416,6 +418,22 @@ def _claim_the_next_record_of_a_standby(patch):
     patch(StandbyUpdate, "commit", commit)
 
 
+def _take_a_stale_epoch_for_accepted(patch):
+    """Commit with the epoch of the first commit, and take it for successful."""
+    identity, commit, first = StreamsState.identity, GroupOffsets.commit, {}
+
+    async def commit_anyway(self, *arguments):
+        with contextlib.suppress(MigratedCommitError):
+            await commit(self, *arguments)
+
+    def first_identity(self):
+        now = identity(self)
+        return first.setdefault(self.member_id, now)
+
+    patch(StreamsState, "identity", first_identity)
+    patch(GroupOffsets, "commit", commit_anyway)
+
+
 def _commit_as_any_streams_member(patch):
     patch(StreamsGroupMember, "group_metadata", lambda self: encode_group_metadata(self._settings.group_id, -1, ""))
 
@@ -465,6 +483,7 @@ def _say_too_early_that_tasks_are_closed(patch):
         (_let_standbys_pass_the_committed_offset, table_counting, STANDBYS, 50),
         (_run_standbys_without_catching_up, counting, STANDBYS, 100),
         pytest.param(_keep_tasks_that_others_have, stateless, STREAMS, 100, marks=pytest.mark.thorough),
+        (_take_a_stale_epoch_for_accepted, stateless, ALO | STREAMS, 100),
         (_keep_the_tasks_when_removed, stateless, STREAMS, 200),
         pytest.param(_say_too_early_that_tasks_are_closed, stateless, STREAMS, 1_000, marks=pytest.mark.thorough),
         pytest.param(_commit_as_any_streams_member, stateless, STREAMS, 500, marks=pytest.mark.thorough),
