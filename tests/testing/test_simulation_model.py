@@ -564,8 +564,8 @@ class StreamsSide:
         return self.send(member, request).topics[0].partitions[0].error_code
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_streams_groups_are_the_same_on_the_model(seed, kafka, topic_factory):
+@pytest.mark.parametrize(("seed", "delay_ms"), [(0, 0), (1, 0), (2, 0), (3, 300_000)])
+def test_streams_groups_are_the_same_on_the_model(seed, delay_ms, kafka, topic_factory):
     """Members get the same answers in the same epochs, whoever joins, reports tasks, leaves or commits what and when.
 
     Only who is to have which task is the real coordinator's choice on both sides.
@@ -575,7 +575,7 @@ def test_streams_groups_are_the_same_on_the_model(seed, kafka, topic_factory):
     group = f"group-{secrets.token_hex(4)}"
     settings = {
         "streams.assignment.interval.ms": "0",
-        "streams.initial.rebalance.delay.ms": "0",
+        "streams.initial.rebalance.delay.ms": str(delay_ms),
         "streams.num.standby.replicas": "1",
     }
     set_group({"application.id": group, "bootstrap.servers": kafka.bootstrap_servers}, settings)

@@ -129,7 +129,7 @@ class StreamsGroup(BaseGroup):
         assign: Callable[[], dict[str, MemberTasks]] | None = None,
     ) -> None:
         super().__init__()
-        self.generation = 1  # the first member raises it
+        self.generation = self._target_epoch = 1  # so that a member never has epoch 0
         self._timers = timers
         self._topics = topics
         self._create_topic = create_topic
@@ -143,7 +143,6 @@ class StreamsGroup(BaseGroup):
         """All tasks; None while topics are missing."""
         self._problem: tuple[int, str] | None = None
         self._target: dict[str, MemberTasks] = {}
-        self._target_epoch = 0
         self._starting = self._resting = self._creating = False
         """Whether the group waits for more members; has just made a target; creates topics."""
         self._shutdown = False
@@ -199,21 +198,15 @@ class StreamsGroup(BaseGroup):
 
     def _heartbeat(self, request: Any) -> SimpleNamespace:
         member, joins = self.members.get(request.member_id), request.member_epoch == 0
-        if self._topology is None and not joins:
-            return _refusal(GROUP_ID_NOT_FOUND)
-        if member is None and not joins:
-            return _refusal(UNKNOWN_MEMBER)
+        owned = None if request.active_tasks is None else _reported(request)
+        code = self._check_join(request, owned) if joins else self._check_member(request, owned)
+        if code:
+            return _answer(error_code=code, error_message=f"error {code}")
         if request.member_epoch < 0:
             assert member is not None
             self._remove(member)
             return _answer(member_id=member.member_id, member_epoch=request.member_epoch)
-        owned = None if request.active_tasks is None else _reported(request)
-        if member is not None and not joins and not self._accepts(member, request.member_epoch, owned):
-            return _refusal(FENCED_MEMBER_EPOCH)
-        if self._topology is None:
-            self._topology = request.topology
-        elif request.topology is not None and request.topology != self._topology:
-            return _refusal(INVALID_REQUEST)
+        self._topology = self._topology or request.topology
         is_new = member is None
         if member is None:
             member = self._add(request)
@@ -234,16 +227,28 @@ class StreamsGroup(BaseGroup):
             vars(answer).update(_given(member.tasks))
         return answer
 
-    def _accepts(self, member: _Member, epoch: int, owned: MemberTasks | None) -> bool:
-        """Whether a member may go on: it knows its epoch, or has missed the answer that told it."""
-        if epoch == member.epoch:
-            return True
-        return (
-            epoch == member.previous_epoch
+    def _check_join(self, request: Any, owned: MemberTasks | None) -> int:
+        """Return why a heartbeat that joins is refused: an error code, or 0."""
+        complete = request.topology is not None and request.rebalance_timeout_ms >= 0 and owned == MemberTasks()
+        return 0 if complete and (self._topology is None or self._topology == request.topology) else INVALID_REQUEST
+
+    def _check_member(self, request: Any, owned: MemberTasks | None) -> int:
+        """Return why a member's heartbeat is refused: an error code, or 0.
+
+        With the epoch before its latest it may go on, if it has only what it is to have: it has missed the answer that told it.
+        """
+        if self._topology is None:
+            return GROUP_ID_NOT_FOUND
+        member = self.members.get(request.member_id)
+        if member is None:
+            return UNKNOWN_MEMBER
+        missed = (
+            request.member_epoch == member.previous_epoch
             and owned is not None
             and owned.active.keys() <= member.tasks.active.keys()
             and owned.standby <= member.tasks.standby
         )
+        return 0 if request.member_epoch in {-1, member.epoch} or missed else FENCED_MEMBER_EPOCH
 
     def _add(self, request: Any) -> _Member:
         if not self.members and self._settings.initial_delay_s > 0 and not self._starting:
@@ -520,7 +525,3 @@ def _answer(**fields: object) -> SimpleNamespace:
         "partitions_by_user_endpoint": None,
     }
     return SimpleNamespace(**(given | fields))
-
-
-def _refusal(code: int) -> SimpleNamespace:
-    return _answer(error_code=code, error_message=f"error {code}")
