@@ -39,7 +39,6 @@ from millrace.instance.task_manager import TaskManager
 from millrace.kafka.membership import offsets
 from millrace.kafka.membership.member import GroupMember
 from millrace.kafka.membership.offsets import GroupOffsets, MigratedCommitError
-from millrace.kafka.membership.state import NO_GENERATION, MemberState
 from millrace.kafka.membership.streams_heartbeat import StreamsHeartbeats
 from millrace.kafka.membership.streams_member import StreamsGroupMember
 from millrace.kafka.membership.streams_state import StreamsState
@@ -188,7 +187,9 @@ def test_a_seed_determines_everything():
         "for simulated, real_disks in ((plans, False), (calm, 'real' in sys.argv)):\n"
         "    simulation = Simulation(counting(), {'in': words}, real_disks=real_disks)\n"
         "    for plan in simulated:\n"
-        "        print(simulation.run(plan).digest)"
+        "        print(simulation.run(plan).digest)\n"
+        "simulation = Simulation(counting(), {'in': words}, ALO | STREAMS_STANDBYS | THREADS)\n"
+        "print(*[simulation.run(simulation.plan(seed)).digest for seed in range(3)])"
     )
 
     def digests(disks, hash_seed):
@@ -202,7 +203,7 @@ def test_a_seed_determines_everything():
         return done.stdout.split()
 
     found = digests("none", hash_seed="1")
-    assert len(found) == 12
+    assert len(found) == 15
     assert found == digests("real", hash_seed="2")
 
 
@@ -439,17 +440,15 @@ def _commit_as_any_streams_member(patch):
 
 
 def _keep_the_tasks_when_removed(patch):
-    original = StreamsHeartbeats._refused
+    """Join again without a word to the stream thread that others may have its tasks."""
+    original = StreamsState.reset
 
-    def refused(self, code, message):
-        member = self._member
-        if code not in {25, 110}:
-            original(self, code, message)
-            return
-        member.generation, member.state, member.target = NO_GENERATION, MemberState.JOINING, None
-        self._retry()
+    def reset(self, reason, **named):
+        owned, self.owned = self.owned, frozenset()
+        original(self, reason, **named)
+        self.owned = owned
 
-    patch(StreamsHeartbeats, "_refused", refused)
+    patch(StreamsState, "reset", reset)
 
 
 def _do_not_read_the_assignment_after_a_lost_answer(patch):
@@ -482,10 +481,10 @@ def _say_too_early_that_tasks_are_closed(patch):
         (_update_standbys_one_too_far, counting, STANDBYS, 100),
         (_let_standbys_pass_the_committed_offset, table_counting, STANDBYS, 50),
         (_run_standbys_without_catching_up, counting, STANDBYS, 100),
-        pytest.param(_keep_tasks_that_others_have, stateless, STREAMS, 100, marks=pytest.mark.thorough),
+        (_keep_tasks_that_others_have, stateless, STREAMS, 100),
         (_take_a_stale_epoch_for_accepted, stateless, ALO | STREAMS, 100),
-        (_keep_the_tasks_when_removed, stateless, STREAMS, 200),
-        pytest.param(_say_too_early_that_tasks_are_closed, stateless, STREAMS, 1_000, marks=pytest.mark.thorough),
+        pytest.param(_keep_the_tasks_when_removed, stateless, STREAMS, 1_000, marks=pytest.mark.thorough),
+        pytest.param(_say_too_early_that_tasks_are_closed, stateless, STREAMS, 1_500, marks=pytest.mark.thorough),
         pytest.param(_commit_as_any_streams_member, stateless, STREAMS, 500, marks=pytest.mark.thorough),
         pytest.param(
             *(_do_not_read_the_assignment_after_a_lost_answer, stateless, STREAMS, 1_500), marks=pytest.mark.thorough
