@@ -47,7 +47,7 @@ from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.state.layered_store import flush_stores
 from millrace.testing.simulation import Plan, Problem, Simulation, SimulationFailure, World, simulate
 from millrace.testing.simulation.instance import Host
-from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, BEHIND, CALLS, LATE, STREAMS_CALLS
+from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, BEHIND, CALLS, DELAYED, STREAMS_CALLS
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import StalledError
 
@@ -226,7 +226,7 @@ def test_every_kind_of_fault_happens():
     assert {fault.kind for fault in faults} == {*AT_A_CALL, *AT_A_TIME, BEHIND}
     simulation = Simulation(stateless(), {"in": words}, STREAMS)
     faults = [fault for seed in range(2_000) for fault in simulation.plan(seed).faults]
-    kinds = {*AT_A_CALL, LATE}
+    kinds = {*AT_A_CALL, DELAYED}
     assert {(fault.kind, fault.call) for fault in faults if fault.call} == {
         (k, c) for k in kinds for c in STREAMS_CALLS
     }

@@ -152,7 +152,10 @@ class SimulatedConnection:
                 return
             try:
                 self._host.call(
-                    self._name(request), lambda: self._world.handle(self._host, request, answer), lose, late=True
+                    self._name(request),
+                    lambda: self._world.handle(self._host, request, answer),
+                    lose,
+                    may_be_delayed=True,
                 )
             except (_LostError, CrashedError):
                 return

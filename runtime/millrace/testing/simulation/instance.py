@@ -19,7 +19,7 @@ from millrace.instance.stream_thread import StreamThread, ThreadLoop
 from millrace.instance.task_manager import TaskManager
 from millrace.kafka.client_settings import ClientSettings
 from millrace.records import Headers, TaskId, TopicPartition
-from millrace.testing.simulation.plan import LATE, Fault
+from millrace.testing.simulation.plan import DELAYED, Fault
 from millrace.testing.simulation.scheduler import Event
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Host:
         request: Callable[[], _Answer],
         lost: Callable[[], Exception] | None = None,
         *,
-        late: bool = False,
+        may_be_delayed: bool = False,
     ) -> _Answer:
         """Make a request to the cluster, with the fault that is planned for it, if any.
 
@@ -123,7 +123,7 @@ class Host:
             name: the request's, in faults.
             request: does it.
             lost: returns what to raise if it or its answer is lost; None = the client would just send it again.
-            late: whether it may arrive after the client has given it up.
+            may_be_delayed: whether it may arrive after the client has given it up.
         """
         self.require_alive()
         fault = self.world.fault_at(self.number, name)
@@ -136,9 +136,9 @@ class Host:
         elif fault.kind in {"pause before", "freeze before"}:
             self._pause(fault)
         self.require_alive()
-        if fault.kind == LATE and late:
+        if fault.kind == DELAYED and may_be_delayed:
             self.world.scheduler.later(fault.seconds, lambda: _ignore(request()))
-        if fault.kind in {"lost request", LATE} and lost is not None:
+        if fault.kind in {"lost request", DELAYED} and lost is not None:
             raise lost()
         answer = request()
         self.require_alive()

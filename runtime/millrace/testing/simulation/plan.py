@@ -12,7 +12,7 @@ __all__ = [
     "AT_A_TIME",
     "BEHIND",
     "CALLS",
-    "LATE",
+    "DELAYED",
     "STREAMS_CALLS",
     "Fault",
     "Input",
@@ -30,7 +30,7 @@ AT_A_CALL: Final = (
     *("pause before", "pause after"),  # of the stream thread: the member's heartbeats continue
     *("freeze before", "freeze after"),  # of the whole process
 )
-LATE: Final = "late request"
+DELAYED: Final = "delayed request"
 """The fault that a request arrives only after its sender has given it up; for streams groups, whose heartbeats change a lot."""
 AT_A_TIME: Final = ("crash", "disk lost", "stop", "outage")
 BEHIND: Final = "behind"
@@ -71,7 +71,7 @@ class _Chances:
 
 
 _CLASSIC: Final = _Chances((1.0, 5.0, 15.0), (0, 1, 1, 2, 2, 3, 5), AT_A_CALL, CALLS)
-_STREAMS: Final = _Chances((5.0, 15.0, 30.0), (0, 1, 2, 3, 4, 6), (*AT_A_CALL, LATE, LATE), STREAMS_CALLS)
+_STREAMS: Final = _Chances((5.0, 15.0, 30.0), (0, 1, 2, 3, 4, 6), (*AT_A_CALL, DELAYED, DELAYED), STREAMS_CALLS)
 """Tasks move at heartbeats, so it takes longer until something happens."""
 _LASTS_LONG_S: Final = (5.0, 15.0, 60.0)
 _BEHIND: Final = 0.4
