@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import random
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -22,24 +24,28 @@ from tests.simulation.topologies import (
     words,
 )
 
+from millrace.assignment.leader import GroupLeader
 from millrace.config import StreamsConfig
 from millrace.engine import task as engine_task
 from millrace.engine.task import StreamTask
 from millrace.instance import changelog_reader
 from millrace.instance.committer import Committer
 from millrace.instance.input_consumer import InputConsumer
+from millrace.instance.pace import Pace, TimedTurn
 from millrace.instance.record_collector import KafkaRecordCollector
-from millrace.instance.restoration import NO_LIMIT, StandbyUpdate
+from millrace.instance.restoration import NO_LIMIT, StandbyUpdate, SuspendReason
 from millrace.instance.state_updater import StateUpdater
 from millrace.instance.task_manager import TaskManager
 from millrace.kafka.membership import offsets
+from millrace.kafka.membership.joining import Joining
 from millrace.kafka.membership.member import GroupMember
+from millrace.kafka.membership.state import MemberState
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.state.layered_store import flush_stores
-from millrace.testing.simulation import Plan, Problem, Simulation, SimulationFailure, World, simulate
+from millrace.testing.simulation import Fault, Input, Plan, Problem, Simulation, SimulationFailure, World, simulate
 from millrace.testing.simulation.instance import Host
-from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, BEHIND, CALLS
+from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, BEHIND, CALLS, SILENT
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import StalledError
 
@@ -187,11 +193,11 @@ def test_every_kind_of_fault_happens():
     """Within a few hundred seeds every kind of fault happens at every kind of request that it is planned for."""
     simulation = Simulation(stateless(), {"in": words})
     faults = [fault for seed in range(2_000) for fault in simulation.plan(seed).faults]
-    assert {fault.kind for fault in faults} == {*AT_A_CALL, *AT_A_TIME}
+    assert {fault.kind for fault in faults} == {*AT_A_CALL, *AT_A_TIME, SILENT}
     assert {(fault.kind, fault.call) for fault in faults if fault.call} == {(k, c) for k in AT_A_CALL for c in CALLS}
     simulation = Simulation(counting(), {"in": words}, STANDBYS)
     faults = [fault for seed in range(200) for fault in simulation.plan(seed).faults]
-    assert {fault.kind for fault in faults} == {*AT_A_CALL, *AT_A_TIME, BEHIND}
+    assert {fault.kind for fault in faults} == {*AT_A_CALL, *AT_A_TIME, BEHIND, SILENT}
 
 
 def test_a_failure_is_explained_with_a_small_plan(monkeypatch):
@@ -381,9 +387,93 @@ def _claim_the_next_record_of_a_standby(patch):
     patch(StandbyUpdate, "commit", commit)
 
 
+def _limit_turns_by_number(patch):
+    def start_over(self):
+        self._uncommitted = 0
+
+    patch(TimedTurn, "over", lambda _self: False)
+    patch(Pace, "aborted", start_over)
+
+
+def _sync_when_the_thread_polls(patch):
+    joined = Joining._joined
+
+    async def only_join(self, member_id, subscription, reason):
+        response = await self._requests.join(member_id, subscription, reason)
+        if not response.error_code:
+            self._enter(response)
+        return response, None
+
+    def follow(self, response):
+        leads = response.leader == response.member_id and not response.skip_assignment
+        if response.error_code or leads or self._shared.state is not MemberState.SYNCING:
+            return joined(self, response)
+        self._start_step(MemberState.SYNCING, self._sync, *self._in_generation(), {})
+        return []
+
+    patch(Joining, "_join_and_follow", only_join)
+    patch(Joining, "_joined", follow)
+
+
+def busy_owner(seed):
+    """Return the plan that an instance joins one that is idle and one that is busy for a second with each of many records."""
+    busy = random.Random(seed).sample(range(6), 3)
+    inputs = tuple(Input(0.1 + 0.01 * n, "in", busy[n % 3], b"k", b"v") for n in range(150))
+    return Plan(seed, 3, inputs, (Fault("crash", 2, at_s=0.7, seconds=20.0),), static_members=False, record_s=1.0)
+
+
+def backlog(seed):
+    """Return the plan that many records wait whose processing takes longer than a transaction may."""
+    inputs = tuple(Input(0.1, "in", 0, b"k", b"v") for _ in range(30))
+    return Plan(seed, 1, inputs, (), static_members=False, record_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("make_plan", "plant", "found"),
+    [
+        (busy_owner, _sync_when_the_thread_polls, "does not settle"),
+        (backlog, _limit_turns_by_number, "times, more than"),
+    ],
+    ids=["a busy owner hands tasks over", "a backlog is processed once"],
+)
+def test_slow_records_stop_nothing(make_plan, plant, found, monkeypatch):
+    """All is committed in time, and is not if the product is as it once was."""
+    simulation = Simulation(
+        stateless(), {"in": words}, {"poll.ms": 100, "heartbeat.interval.ms": 1000}, partitions={"in": 6}
+    )
+    for seed in range(5):
+        simulation.run(make_plan(seed))
+    plant(monkeypatch.setattr)
+    with pytest.raises(Problem, match=found):
+        for seed in range(60):
+            simulation.run(make_plan(seed))
+
+
+def _end_all_while_brokers_are_silent(patch):
+    patch(GroupLeader, "_may_pass", lambda _self, _group, _error: False)
+
+
+def _let_removals_overtake(patch):
+    def remove(self, task, reason=SuspendReason.MIGRATED):
+        answer = Future()
+        answer.set_result(task if self._reader.let_go(task, reason) or self._take_finished(task) else None)
+        return answer
+
+    patch(StateUpdater, "remove", remove)
+
+
 @pytest.mark.parametrize(
     ("plant", "topology", "config", "seeds"),
     [
+        pytest.param(_limit_turns_by_number, counting, {}, 200, marks=pytest.mark.thorough),
+        pytest.param(
+            _end_all_while_brokers_are_silent,
+            counting,
+            {"max.poll.interval.ms": 120_000},
+            200,
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(_let_removals_overtake, counting, {}, 200, marks=pytest.mark.thorough),
         (_commit_one_too_far, stateless, {}, 20),
         pytest.param(_commit_as_anybody, stateless, {}, 300, marks=pytest.mark.thorough),
         (_flush_caches_after_the_commit, counting, CACHES, 100),

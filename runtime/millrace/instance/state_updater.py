@@ -139,6 +139,10 @@ class StateUpdater:
         """Changelog records restored so far, without those of standbys."""
         return self._reader.restored_total
 
+    def tasks(self) -> list[StreamTask]:
+        """Return the tasks that it has begun with and not returned; for its own thread, and for a simulation."""
+        return self._reader.tasks
+
     def remaining(self) -> dict[TopicPartition, int]:
         """Return how many offsets are left per changelog partition, also of standbys; approximate while the thread runs."""
         return {changelog.partition: changelog.remaining for changelog in self._reader.changelogs}

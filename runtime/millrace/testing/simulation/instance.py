@@ -12,6 +12,7 @@ from uuid import UUID
 
 from millrace.config import StreamsConfig
 from millrace.engine.task import StreamTask
+from millrace.engine.task_state import TaskState
 from millrace.instance.membership import MembershipFactory
 from millrace.instance.resources import ThreadContext
 from millrace.instance.state_directory import PROCESS_FILE, StateDirectory
@@ -19,7 +20,7 @@ from millrace.instance.stream_thread import StreamThread, ThreadLoop
 from millrace.instance.task_manager import TaskManager
 from millrace.kafka.client_settings import ClientSettings
 from millrace.records import Headers, TaskId, TopicPartition
-from millrace.testing.simulation.plan import Fault
+from millrace.testing.simulation.plan import WAITS, Fault
 from millrace.testing.simulation.scheduler import Event
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ _STANDBY_STEP_S: Final = 0.3
 _SLOW_STANDBYS: Final = 0.1
 _SLOW_STANDBY_S: Final = 10.0
 """How long it waits now and then, so that a standby is behind when it becomes active."""
+_LATE_UPDATES: Final = 5.0
+"""How many requests' time it may be before it begins with new tasks."""
 _BEHIND_STEP_S: Final = 1.0
 """How long it waits at most while it gets no records."""
 _LONGEST_WAIT_S: Final = 1.0
@@ -102,6 +105,7 @@ class Host:
         if fault is None:
             answer = request()
             self.require_alive()
+            self._wait_for_answer(name)
             return answer
         if fault.kind == "crash before":
             self.world.crash(fault)
@@ -112,6 +116,7 @@ class Host:
             raise lost()
         answer = request()
         self.require_alive()
+        self._wait_for_answer(name)
         if fault.kind == "crash after":
             self.world.crash(fault)
         elif fault.kind in {"pause after", "freeze after"}:
@@ -120,6 +125,19 @@ class Host:
         if fault.kind == "lost answer" and lost is not None:
             raise lost()
         return answer
+
+    def _wait_for_answer(self, name: str) -> None:
+        world = self.world
+        if name in WAITS and world.plan.request_s:
+            self.take_time(world.rng.random() * world.plan.request_s)
+
+    def take_time(self, seconds: float) -> None:
+        """Let the thread be busy for a while, or longer if the process is frozen meanwhile."""
+        scheduler = self.world.scheduler
+        scheduler.wait_for(lambda: not self.alive, seconds)
+        while self.alive and self.frozen_until_s > scheduler.now_s:
+            scheduler.wait_for(lambda: not self.alive, self.frozen_until_s - scheduler.now_s)
+        self.require_alive()
 
     def _pause(self, fault: Fault) -> None:
         scheduler = self.world.scheduler
@@ -140,7 +158,11 @@ class _Trace:
     @contextmanager
     def record(self, task_id: TaskId, topic: str, partition: int, offset: int, headers: Headers) -> Iterator[None]:
         del headers
-        self._host.processed.append((task_id, TopicPartition(topic, partition), offset))
+        read = TopicPartition(topic, partition)
+        self._host.processed.append((task_id, read, offset))
+        takes_s = self._host.world.begin_record(read, offset)
+        if takes_s:
+            self._host.take_time(takes_s)
         yield
 
     def inject(self, topic: str, headers: Headers) -> Headers:
@@ -381,8 +403,12 @@ class Instance:
                     self._world.took_over(self._host, generation, task.changelogs)
             self._restoring = tasks.restoring.copy()
         if tasks is not None and (tasks.restoring or tasks.standby) and self._next_update is None:
-            host = self._host
-            self._next_update = self._world.scheduler.soon(lambda: self._update(host))
+            host, scheduler = self._host, self._world.scheduler
+            late_s = _LATE_UPDATES * self._world.plan.request_s
+            if late_s:
+                self._update_later(host, scheduler.rng.random() * late_s)
+            else:
+                self._next_update = scheduler.soon(lambda: self._update(host))
 
     def _update_later(self, host: Host, delay_s: float) -> None:
         self._next_update = self._world.scheduler.later(delay_s, lambda: self._update(host))
@@ -400,6 +426,11 @@ class Instance:
             more = self._loop.resources.updater.step()
         except CrashedError:
             return
+        for task in self._loop.resources.updater.tasks():
+            if task.state is TaskState.CLOSED:
+                self._world.problem = (
+                    self._world.problem or f"Instance {self.number} restores task {task.task_id}, which is closed"
+                )
         self._idle_updates = self._idle_updates + 1 if host.updater_idle_s or not more else 0
         tasks = self.tasks
         is_behind = self._world.is_behind(self.number)
