@@ -2,6 +2,7 @@
 
 import secrets
 import uuid
+from concurrent.futures import Future
 
 from confluent_kafka.admin import AclBindingFilter, AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.waiting import PATIENCE_S, wait_until
@@ -92,10 +93,14 @@ class Group(PolledGroup):
             wanted = order[number % len(order)]
             if owners.get(self.tp(number), wanted) == wanted:
                 given[wanted].append(self.tp(number))
-        return {
-            member: MemberAssignment(tuple(tps), b"data of " + members[member].user_data)
-            for member, tps in given.items()
-        }
+        assigned = Future()
+        assigned.set_result(
+            {
+                member: MemberAssignment(tuple(tps), b"data of " + members[member].user_data)
+                for member, tps in given.items()
+            }
+        )
+        return assigned
 
     def member(self, name, *, patterns=(), **settings):
         """Return a new member, not yet started."""

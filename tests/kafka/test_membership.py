@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -412,11 +413,30 @@ def test_a_pattern_finds_new_topics(group, topic_factory):
 
 
 def test_the_assignor_s_error_reaches_the_leader_s_thread(group):
-    """An exception of the leader's callback is raised by poll."""
-    group.assign = lambda members: (_ for _ in ()).throw(ConfigError("cannot assign"))
-    group.join("a")
+    """What becomes known later than the poll that asked for it is raised by another one."""
+    assigned = Future()
+    group.assign = lambda members: assigned
+    member = group.join("a")
+    group.until(lambda: member.assigning)
+    assigned.set_exception(ConfigError("cannot assign"))
     with pytest.raises(ConfigError, match="cannot assign"):
         group.until(lambda: False)
+
+
+def test_a_member_that_assigns_does_not_wait(group):
+    """Its poll returns at once while the brokers take their time; what is late, because it has rejoined, is not sent."""
+    assigned, original = Future(), group.assign
+    waiting = [assigned]
+    group.assign = lambda members: waiting.pop() if waiting else original(members)
+    member = group.join("a")
+    group.until(lambda: member.assigning)
+    assert member.poll() == []
+    assert member.rebalancing
+    assert not group.of("a", Assigned)
+    member.reset("its thread dropped its tasks", keep_member_id=True)
+    group.settle()
+    assigned.set_result({})
+    group.settle()
 
 
 def test_a_plain_consumer_in_the_group_is_an_error(group, kafka):

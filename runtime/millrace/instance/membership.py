@@ -12,6 +12,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,11 +27,19 @@ from millrace.assignment import (
     select_assignor,
 )
 from millrace.assignment.payloads import AssignorError
-from millrace.assignment.protocol import Assigned, GroupEvent, TopicSubscription
+from millrace.assignment.protocol import (
+    Assigned,
+    GroupEvent,
+    MemberAssignment,
+    MemberSubscription,
+    TopicSubscription,
+)
 from millrace.config import GroupProtocol, StreamsConfig
 from millrace.deadline import Deadline
+from millrace.instance import background
 from millrace.instance.activity import LoopProgress
 from millrace.instance.state_directory import StateDirectory
+from millrace.kafka.admin_requests import give_up_when
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.internal_topics import LeaderCluster
 from millrace.kafka.membership.base import BaseMember
@@ -172,7 +181,7 @@ class ClassicMembership(GroupMembership):
             self._rejoin_at_ms = None
             self._member.request_rejoin("a follow-up rebalance is due")
         events = super().poll()
-        if self._leader.error is not None:
+        if self._leader.error is not None and not self._member.assigning:  # else the others are told first
             raise self._leader.error
         return events
 
@@ -308,12 +317,20 @@ class MembershipFactory:
             assignor=self._assignor,
             patience_ms=config.task_timeout_ms,
         )
+
+        def assign(members: Mapping[str, MemberSubscription]) -> Future[Mapping[str, MemberAssignment]]:
+            def call() -> Mapping[str, MemberAssignment]:
+                give_up_when(lambda: progress.given_up)
+                return leader(members)
+
+            return background.in_background(f"{self._settings.thread_name(thread)}-assignment", call)
+
         member = GroupMember(
             self._settings,
             thread,
             self._subscription,
             user_data=lambda: protocol.user_data(offset_sums()),
-            assign=leader,
+            assign=assign,
         )
         return ClassicMembership(
             member,

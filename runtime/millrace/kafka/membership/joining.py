@@ -2,17 +2,18 @@
 
 State          what is in flight          next
 UNJOINED       nothing                    `advance` sends JoinGroup → JOINING
-JOINING        JoinGroup                  answer → (leader: assign) send SyncGroup → SYNCING; error → UNJOINED
+JOINING        JoinGroup                  answer → SYNCING; error → UNJOINED
 SYNCING        SyncGroup                  answer → STABLE with events; error → UNJOINED
+               (leader: assigning)        assigned → send SyncGroup
 STABLE         heartbeats                 rejoin requested → JOINING; removed → UNJOINED with `Lost`
 CLOSED         nothing                    —
 
-`advance` runs on the stream thread, as do the callbacks, and never waits for the network. The requests (protocol type `consumer`,
-protocol name `stream`) are coroutines of the member's IO thread.
+`advance` runs on the stream thread and never waits for the network: assigning, which asks brokers, has a thread of its own. The
+requests (protocol type `consumer`, protocol name `stream`) are coroutines of the member's IO thread.
 
 A follower's SyncGroup follows JoinGroup's answer at once, on the IO thread: the stream thread may be busy with a slow record. If
 its next poll sent it, another member might have rejoined meanwhile, again and again, and this one would never learn which tasks
-it must give up. Only the leader's SyncGroup needs the stream thread, which assigns.
+it must give up. The leader's SyncGroup is sent by its next poll.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Final
 
@@ -37,6 +39,7 @@ from millrace.assignment.protocol import (
     GroupEvent,
     LeaderAssignor,
     Lost,
+    MemberAssignment,
     MemberSubscription,
     Revoked,
     UserDataProvider,
@@ -87,8 +90,14 @@ class Joining:
         self._requests = GroupRequests(coordinator, watch, settings)
         self._user_data = user_data
         self._assign = assign
+        self._assigning: Future[Mapping[str, MemberAssignment]] | None = None
         self._retry_at_s = 0.0
         self._backoff_ms = settings.retry_backoff_ms
+
+    @property
+    def assigning(self) -> bool:
+        """Whether this member leads, and has assignments to send once they are made."""
+        return self._assigning is not None
 
     @property
     def requests(self) -> GroupRequests:
@@ -121,6 +130,9 @@ class Joining:
         if state is MemberState.CLOSED:
             raise StreamsError(f"The member of group {self._settings.group_id} is closed")
         if step is None:
+            if state is MemberState.SYNCING:
+                self._send_assignments()
+                return []
             wanted = state is MemberState.UNJOINED or shared.rejoin_reason is not None
             if wanted and time.monotonic() >= self._retry_at_s:
                 self._join()
@@ -141,6 +153,7 @@ class Joining:
         step.add_both(lambda _: shared.changed.set())
 
     def _join(self) -> None:
+        self._assigning = None
         shared, user_data = self._shared, self._user_data()
         with shared.lock:  # a heartbeat's answer either came before, as the reason to join, or is ignored
             if shared.lost or shared.failure is not None:
@@ -200,26 +213,33 @@ class Joining:
         shared = self._shared
         if shared.state is not MemberState.SYNCING:  # the broker has removed it since
             return []
-        assignments = self._assign_to(response)
-        with shared.lock:
-            if shared.state is MemberState.SYNCING:  # else the broker removed it while it was assigning
-                self._start_step(MemberState.SYNCING, self._sync, *self._in_generation(), assignments)
-        return []
-
-    def _assign_to(self, response: JoinGroupResponse) -> dict[str, bytes]:
         members = {
             member.member_id: decode_subscription(member.metadata, member.group_instance_id)
             for member in response.members
         }
         group = self._settings.group_id
         log.info("Assigning generation %d of group %s to %d members", response.generation_id, group, len(members))
+        self._assigning = self._assign(members)
+        self._assigning.add_done_callback(lambda _: shared.changed.set())
+        return []
+
+    def _send_assignments(self) -> None:
+        """Sync with the assignments of the group, if they are known by now."""
+        assigning, shared = self._assigning, self._shared
+        if assigning is None or not assigning.done():
+            return
+        self._assigning = None
         try:
-            given = self._assign(members)
+            given = assigning.result()
         except BaseException:  # the next `poll`, if there is one, rejoins
-            with self._shared.lock:
-                self._shared.state = MemberState.UNJOINED
+            del assigning
+            with shared.lock:
+                shared.state = MemberState.UNJOINED
             raise
-        return {member_id: encode_assignment(assignment) for member_id, assignment in given.items()}
+        assignments = {member_id: encode_assignment(assignment) for member_id, assignment in given.items()}
+        with shared.lock:
+            if shared.state is MemberState.SYNCING:  # else the broker has removed it meanwhile
+                self._start_step(MemberState.SYNCING, self._sync, *self._in_generation(), assignments)
 
     def _synced(self, response: SyncGroupResponse) -> list[GroupEvent]:
         if response.error_code:

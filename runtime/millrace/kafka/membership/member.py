@@ -53,7 +53,7 @@ class GroupMember(BaseMember):
             thread: The stream thread's number, from 1.
             subscription: The topics that the topology reads.
             user_data: Returns the member's SubscriptionInfo each time it joins.
-            assign: Assigns the tasks of all members when this member leads.
+            assign: Begins to assign the tasks of all members when this member leads.
         """
         settings = clients.membership(thread)
         super().__init__(clients, thread, settings, SharedState(settings))
@@ -83,6 +83,11 @@ class GroupMember(BaseMember):
     def rebalancing(self) -> bool:
         """Whether this member is between generations, when it must not commit in a transaction."""
         return self._shared.state is not MemberState.STABLE
+
+    @property
+    def assigning(self) -> bool:
+        """Whether this member leads the group and has assignments to send once they are made."""
+        return self._joining.assigning
 
     @property
     def subscribed_topics(self) -> frozenset[str]:
