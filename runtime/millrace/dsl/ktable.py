@@ -282,12 +282,13 @@ class KTable(AbstractKTable[K, V]):
         )
 
     def group_by(
-        self, selector: Callable[[K, V], tuple[K2, V2]], grouped: Grouped[K2, V2] | None = None
+        self, selector: Callable[[K, V], tuple[K2, V2] | None], grouped: Grouped[K2, V2] | None = None
     ) -> KGroupedTable[K2, V2]:
         """Group the entries by another key, through a repartition topic.
 
         Args:
-            selector: gets key and value, returns the group's key and the value to aggregate; None leaves the entry out.
+            selector: gets key and value, returns the group's key and the value to aggregate; None leaves the entry out, and so
+                does a pair with None in it. It is called for the old value of an entry too, to take that out of its group.
             grouped: name and serdes of the repartition topic.
 
         Example:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from millrace.dsl.processors.stateless import result_error
 from millrace.dsl.processors.tables import (
     IS_LATEST,
     NOT_PUT,
@@ -18,7 +19,9 @@ from millrace.errors import StreamsError
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Change, Headers
 
-Selector = Callable[[Any, Any], tuple[object, object]]
+Selector = Callable[[Any, Any], tuple[object, object] | None]
+"""key and value → key of the group and value to aggregate; None, like a pair with None in it, is no entry of any group."""
+_NO_ENTRY = (None, None)
 
 
 class TableGroupBy:
@@ -46,10 +49,12 @@ class TableGroupBy:
             if versioned and not is_latest:
                 return
             try:
-                new_key, new_value = (None, None) if new is None else selector(key, new)
-                old_key, old_value = (None, None) if old is None else selector(key, old)
+                new_pair = None if new is None else selector(key, new)
+                new_key, new_value = _NO_ENTRY if new_pair is None else new_pair
+                old_pair = None if old is None else selector(key, old)
+                old_key, old_value = _NO_ENTRY if old_pair is None else old_pair
             except Exception as error:
-                fail(error, key, change, timestamp, headers)
+                fail(result_error(error, "a pair of key and value, or None"), key, change, timestamp, headers)
                 return
             has_new = new_key is not None and new_value is not None
             has_old = old_key is not None and old_value is not None
