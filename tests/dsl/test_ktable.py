@@ -127,7 +127,15 @@ def test_an_entry_without_a_group_leaves_the_one_it_was_in(nothing, upgraded_fro
     builder = StreamsBuilder()
     people = builder.table("in").group_by(lambda key, city: nothing if city == "?" else (city, key))
     people.count().to_stream().map_values(str).to("out")
-    records = [("ann", "Oslo"), ("bob", "Oslo"), ("ann", "?"), ("cid", "Rome"), ("ann", "??"), ("bob", "Rome"), ("ann", "?")]
+    records = [
+        ("ann", "Oslo"),
+        ("bob", "Oslo"),
+        ("ann", "?"),
+        ("cid", "Rome"),
+        ("ann", "??"),
+        ("bob", "Rome"),
+        ("ann", "?"),
+    ]
     settings = {"processing.exception.handler": handler, "upgrade.from": upgraded_from}
     settings = {name: value for name, value in settings.items() if value}
     assert pipe(builder, *[("in", *record, 0) for record in records], settings=settings) == [

@@ -130,12 +130,8 @@ class StreamTask:
             TaskCorruptedError: what is on disk must be wiped and restored.
         """
         self._move_to(TaskState.RESTORING)
-        subtopology = self.subtopology
-        logged = {
-            name: topic
-            for name, topic in subtopology.changelog_topics.items()
-            if name not in subtopology.source_changelogs
-        }
+        logged = dict(self.subtopology.changelog_topics)
+        copied = {name: logged.pop(name) for name in self.subtopology.source_changelogs}
         context = StoreContext(
             application_id=self.config.application_id,
             task_id=self.task_id,
@@ -147,6 +143,7 @@ class StreamTask:
             send_change=self._collector.change_sender,
             now_ms=self._clock,
             drop_record=self._drop_record,
+            source_topics=copied,
         )
         self._stores_open = True
         for store in self.stores.values():

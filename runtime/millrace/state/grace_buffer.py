@@ -22,7 +22,7 @@ from millrace.state.keys import (
     decode_time_ordered_window_key,
     encode_time_ordered_window_key,
 )
-from millrace.state.layered_store import changelog_topic, store_serdes
+from millrace.state.layered_store import store_serdes
 from millrace.state.segments import SegmentedDatabase
 from millrace.state.value_formats import PLAIN, pack_long
 
@@ -40,6 +40,7 @@ class GraceBuffer:
         key_serde: None means the configured default.
         value_serde: of the stream's values; None means the configured default.
         grace_ms: how long records wait, by the largest timestamp put here.
+        serde_topic: what the serdes are told; None: the changelog.
         logging: whether changes are logged.
     """
 
@@ -53,11 +54,13 @@ class GraceBuffer:
         value_serde: AnySerde | None,
         *,
         grace_ms: int,
+        serde_topic: str | None = None,
         logging: bool = True,
     ) -> None:
         self.name = name
         self._given_serdes = key_serde, value_serde
         self._grace_ms = grace_ms
+        self._serde_topic = serde_topic
         self._logging = logging
         self._log: LogChange | None = None
         self._rows = SegmentedDatabase(name, PLAIN, MAX_LONG, MAX_LONG)
@@ -71,7 +74,7 @@ class GraceBuffer:
         """Resolve the serdes and open the database."""
         self._context = context
         keys, values = store_serdes(self.name, *self._given_serdes, context.config)
-        self._topic = context.changelog_topics.get(self.name, changelog_topic(context.application_id, self.name))
+        self._topic = self._serde_topic or context.topic_of(self.name)
         self._key_bytes, self._key_of = keys.serialize, keys.deserialize
         self._value_bytes, self._value_of = values.serialize, values.deserialize
         self._rows.open(context)
@@ -174,20 +177,35 @@ class GraceBufferBuilder(StoreBuilderBase):
         key_serde: None means the configured default.
         value_serde: of the stream's values; None means the configured default.
         grace_ms: how long records wait.
+        serde_topic: what the serdes are told: in Java the name of the join; None: the changelog.
     """
 
     kind = "buffer"
     persistent = True
     value_format = "plain"
 
-    def __init__(self, name: str, key_serde: AnySerde | None, value_serde: AnySerde | None, *, grace_ms: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        key_serde: AnySerde | None,
+        value_serde: AnySerde | None,
+        *,
+        grace_ms: int,
+        serde_topic: str | None = None,
+    ) -> None:
         super().__init__(name)
         self.key_serde = key_serde
         self.value_serde = value_serde
         self.grace_ms = grace_ms
+        self._serde_topic = serde_topic
 
     def build(self) -> StateStore:
         """Return a new buffer."""
         return GraceBuffer(
-            self.name, self.key_serde, self.value_serde, grace_ms=self.grace_ms, logging=self.logging_enabled
+            self.name,
+            self.key_serde,
+            self.value_serde,
+            grace_ms=self.grace_ms,
+            serde_topic=self._serde_topic,
+            logging=self.logging_enabled,
         )

@@ -53,7 +53,7 @@ class LayeredStore(Generic[P]):
         """Resolve serdes, open the bytes store and connect the layers."""
         self._context = context
         self._record = context.record
-        self._topic = context.changelog_topics.get(self.name, changelog_topic(context.application_id, self.name))
+        self._topic = context.topic_of(self.name)
         keys, values = store_serdes(self.name, self._key_serde, self._value_serde, context.config)
         self._key_bytes: Callable[[str, Any], bytes] = keys.serialize
         self._key_of: Callable[[str, bytes], Any] = keys.deserialize
@@ -185,8 +185,3 @@ def store_serdes(
     keys.configure(config)
     values.configure(config)
     return keys, values
-
-
-def changelog_topic(application_id: str, store_name: str) -> str:
-    """Return the name of a store's changelog, which is also passed to its serdes."""
-    return f"{application_id}-{store_name}-changelog"

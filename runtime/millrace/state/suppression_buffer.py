@@ -24,7 +24,7 @@ from millrace.state.buffered_records import (
 )
 from millrace.state.builders import StoreBuilderBase
 from millrace.state.change_log import change_sender
-from millrace.state.layered_store import changelog_topic, store_serdes
+from millrace.state.layered_store import store_serdes
 from millrace.state.value_formats import pack_long
 
 NEVER = 2**63 - 1
@@ -73,7 +73,7 @@ class SuppressionBuffer:
     def init(self, context: StoreContext) -> None:
         """Resolve the serdes; the buffer is empty until it is restored."""
         keys, values = store_serdes(self.name, *self._given_serdes, context.config)
-        self._topic = context.changelog_topics.get(self.name, changelog_topic(context.application_id, self.name))
+        self._topic = context.topic_of(self.name)
         self._partition = context.task_id.partition
         self._key_bytes, self._key_of = keys.serialize, keys.deserialize
         self._value_bytes, self._value_of = values.serialize, values.deserialize

@@ -173,9 +173,7 @@ def flat_mapping_values(mapper: Callable[[Any], Iterable[object]]) -> NodeFactor
             try:
                 values = list(mapper(value))
             except Exception as error:
-                fail(
-                    result_error(error, "several values, such as a list; [] for none"), key, value, timestamp, headers
-                )
+                fail(result_error(error, "several values, such as a list; [] for none"), key, value, timestamp, headers)
                 return
             for new_value in values:
                 forward(key, new_value, timestamp, headers)
@@ -195,9 +193,7 @@ def flat_mapping_values_with_key(mapper: Callable[[Any, Any], Iterable[object]])
             try:
                 values = list(mapper(key, value))
             except Exception as error:
-                fail(
-                    result_error(error, "several values, such as a list; [] for none"), key, value, timestamp, headers
-                )
+                fail(result_error(error, "several values, such as a list; [] for none"), key, value, timestamp, headers)
                 return
             for new_value in values:
                 forward(key, new_value, timestamp, headers)
