@@ -107,7 +107,9 @@ class _Columns:
 class _Decode:
     """Turns changelog records of one store into a table, in an executor."""
 
-    def __init__(self, topology: Callable[[], Topology], settings: Mapping[str, object], store: str, topic: str) -> None:
+    def __init__(
+        self, topology: Callable[[], Topology], settings: Mapping[str, object], store: str, topic: str
+    ) -> None:
         self._topology = topology
         self._settings = settings
         self._store = store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
-from millrace.checks import callback, instance, mistake, option, processor_supplier, wrong
+from millrace.checks import callback, instance, mistake, new_processors, option, processor_supplier, wrong
 from millrace.dsl import table_joins
 from millrace.dsl.abstract_stream import AbstractKTable
 from millrace.dsl.graph.nodes import ProcessorStep
@@ -189,6 +189,7 @@ class KTable(AbstractKTable[K, V]):
         processor_supplier(supplier, "transform")
         options = table_options(materialized).with_defaults(self._key_serde)
         name = self._graph.names.processor("KTABLE-TRANSFORMVALUES-", name_of(named))
+        new_processors(supplier, name)
         processor = TableTransformValues(self._processor, supplier, queryable_name=options.queryable_name)
         return self._derived(name, options, processor, names_of_stores(store_names))
 
