@@ -26,7 +26,6 @@ from millrace.engine.record_collector import RecordCollector
 from millrace.engine.record_queue import ENDLESS, RecordQueue, Turn, default_timestamp_extractor
 from millrace.engine.task_state import IllegalTaskStateError, TaskCounters, TaskState, TaskTimes, check_transition
 from millrace.errors import StreamsError
-from millrace.processor.adapter import PASS_THROUGH
 from millrace.records import (
     NO_HEADERS,
     UNKNOWN_TIMESTAMP,
@@ -455,8 +454,6 @@ class StreamTask:
         record.raw_key = record.raw_value = None
         try:
             schedule.punctuator(now_ms)
-        except PASS_THROUGH:
-            raise
         except Exception as error:
             assert self._failures is not None
             self._failures.punctuation_failed(schedule.node, error, now_ms)

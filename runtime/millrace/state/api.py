@@ -103,15 +103,15 @@ class StoreContext:
     """Whether other threads read the store while its own thread writes and commits it, as with global stores."""
 
     def topic_of(self, store_name: str) -> str:
-        """Return the topic that has the store's rows, which its serdes are told: what the store is a copy of, or its changelog.
+        """Return the topic that the store's serdes are told: what the store is a copy of, or its changelog.
 
         For a store that is not logged it is the name that the changelog would have.
         """
-        return (
-            self.source_topics.get(store_name)
-            or self.changelog_topics.get(store_name)
-            or f"{self.application_id}-{store_name}-changelog"
-        )
+        return self.rows_topic(store_name) or f"{self.application_id}-{store_name}-changelog"
+
+    def rows_topic(self, store_name: str) -> str | None:
+        """Return the topic that has the store's rows, or None."""
+        return self.source_topics.get(store_name) or self.changelog_topics.get(store_name)
 
     def changelog_partition(self, store_name: str) -> TopicPartition | None:
         """Return the store's changelog partition, or None when it is not logged."""

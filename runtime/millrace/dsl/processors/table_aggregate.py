@@ -117,10 +117,10 @@ class TableAggregate:
             record.timestamp = timestamp
             record.headers = headers
             new_value, old_value, _ = change
-            found = get(key)
-            before = None if found is None else found[0]
-            time, aggregate = timestamp, before
             try:
+                found = get(key)
+                before = None if found is None else found[0]
+                time, aggregate = timestamp, before
                 if old_value is not None and found is not None:
                     aggregate = remove(key, old_value, before)
                     time = max(timestamp, found[1])
@@ -128,10 +128,10 @@ class TableAggregate:
                     if found is not None and (initial_time_counts or aggregate is not None):
                         time = max(timestamp, found[1])
                     aggregate = add(key, new_value, aggregate)
+                code = put(key, aggregate, time)
             except Exception as error:
                 fail(error, key, change, timestamp, headers)
                 return
-            code = put(key, aggregate, time)
             if code != NOT_PUT:
                 forward(key, aggregate, before, time, headers, code == IS_LATEST)
 
