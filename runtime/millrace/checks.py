@@ -236,6 +236,56 @@ def processor_supplier(supplier: object, method: str, *, instead: Mapping[str, s
         )
 
 
+def new_processors(supplier: Callable[[], object], node: str) -> None:
+    """Check that a supplier gives every task a processor of its own.
+
+    Raises:
+        TopologyError: it gives the same object again.
+    """
+    only = _given_again(supplier)
+    if only is not None:
+        name = (only if isinstance(only, type) else type(only)).__name__
+        raise mistake(
+            f"The supplier of node {node} gives the same object each time, {shown(only)}, in which the state of all tasks would "
+            f"mix: give the class {name}, or lambda: {name}(…)"
+        )
+
+
+def new_stores(make: Callable[[], object], maker: str, store: str) -> None:
+    """Check that a supplier or builder gives every task a store of its own.
+
+    Args:
+        make: returns a store.
+        maker: what it is.
+        store: its name.
+
+    Raises:
+        TopologyError: it gives the same object again.
+    """
+    only = _given_again(make)
+    if only is not None:
+        raise mistake(
+            f"The {maker} of store {store} gives the same object each time, {shown(only)}, in which the state of all tasks would "
+            "mix: return a new store"
+        )
+
+
+def _given_again(make: Callable[[], object]) -> object:
+    """Return the object that a function returns every time; None if it makes new ones.
+
+    As in Java it is called twice to find out. A class is not, unless it decides itself what a call returns. A function that
+    fails is left to the tasks: a topology is also built where it is only described, without the program's secrets for instance.
+    """
+    kind = type(make)
+    if issubclass(kind, type) and kind.__call__ is type.__call__ and getattr(make, "__new__", None) is object.__new__:
+        return None
+    try:
+        first = make()
+        return first if first is make() else None
+    except Exception:
+        return None
+
+
 def store_builder(value: object) -> None:
     """Check the builder of a store.
 

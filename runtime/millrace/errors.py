@@ -65,6 +65,10 @@ class UnavailableSerdeError(SerializationError):
     """What a serde needs, such as a schema registry, did not answer or refused: the same bytes may be readable later."""
 
 
+class UnreadableRowError(SerializationError):
+    """A row of a state store cannot be read with the store's serdes; names store, key, and the topic that the row came from."""
+
+
 class InvalidTimestampError(StreamsError):
     """A record's timestamp is negative and the extractor is configured to fail."""
 

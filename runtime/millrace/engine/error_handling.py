@@ -14,8 +14,13 @@ from millrace.engine.record_collector import RecordCollector
 from millrace.errors import (
     ConfigError,
     FailedProcessingError,
+    ProcessorStateError,
+    ProductionError,
     SerializationError,
+    StreamsTimeoutError,
     TaskCorruptedError,
+    TaskMigratedError,
+    TransactionAbortedError,
     UnavailableSerdeError,
     causes,
 )
@@ -44,6 +49,16 @@ HANDLERS_BY_NAME: Final[Mapping[str, type[object]]] = {
         handlers.DefaultProductionExceptionHandler,
     )
 }
+PASS_THROUGH: Final = (
+    FailedProcessingError,
+    ProcessorStateError,
+    ProductionError,
+    StreamsTimeoutError,
+    TaskCorruptedError,
+    TaskMigratedError,
+    TransactionAbortedError,
+)
+"""Errors already handled further down, and errors of the task itself: they are not passed to the processing handler."""
 _MAX_SHOWN: Final = 120
 
 
@@ -173,8 +188,8 @@ class ErrorHandling:
     def _processing_failed(
         self, node: str, error: Exception, record: Record[object, object] | None, timestamp: int, headers: Headers
     ) -> None:
-        if isinstance(error, TaskCorruptedError):
-            raise error  # not a fault of the record: it is processed again once the task's state is restored
+        if isinstance(error, PASS_THROUGH):
+            raise error
         context = self._context(node, timestamp, headers)
         response, remedy = HandlerResponse.fail(), "processing.exception.handler.global.enabled=true and "
         if self._asks_processing_handler:

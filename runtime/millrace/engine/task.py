@@ -26,7 +26,6 @@ from millrace.engine.record_collector import RecordCollector
 from millrace.engine.record_queue import ENDLESS, RecordQueue, Turn, default_timestamp_extractor
 from millrace.engine.task_state import IllegalTaskStateError, TaskCounters, TaskState, TaskTimes, check_transition
 from millrace.errors import StreamsError
-from millrace.processor.adapter import PASS_THROUGH
 from millrace.records import (
     NO_HEADERS,
     UNKNOWN_TIMESTAMP,
@@ -130,12 +129,8 @@ class StreamTask:
             TaskCorruptedError: what is on disk must be wiped and restored.
         """
         self._move_to(TaskState.RESTORING)
-        subtopology = self.subtopology
-        logged = {
-            name: topic
-            for name, topic in subtopology.changelog_topics.items()
-            if name not in subtopology.source_changelogs
-        }
+        logged = dict(self.subtopology.changelog_topics)
+        copied = {name: logged.pop(name) for name in self.subtopology.source_changelogs}
         context = StoreContext(
             application_id=self.config.application_id,
             task_id=self.task_id,
@@ -147,6 +142,7 @@ class StreamTask:
             send_change=self._collector.change_sender,
             now_ms=self._clock,
             drop_record=self._drop_record,
+            source_topics=copied,
         )
         self._stores_open = True
         for store in self.stores.values():
@@ -458,8 +454,6 @@ class StreamTask:
         record.raw_key = record.raw_value = None
         try:
             schedule.punctuator(now_ms)
-        except PASS_THROUGH:
-            raise
         except Exception as error:
             assert self._failures is not None
             self._failures.punctuation_failed(schedule.node, error, now_ms)

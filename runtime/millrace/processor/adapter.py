@@ -19,15 +19,8 @@ from millrace.config import StreamsConfig
 from millrace.durations import Duration, to_millis
 from millrace.errors import (
     ConfigError,
-    FailedProcessingError,
-    ProcessorStateError,
-    ProductionError,
     StreamsError,
-    StreamsTimeoutError,
-    TaskCorruptedError,
-    TaskMigratedError,
     TopologyError,
-    TransactionAbortedError,
 )
 from millrace.loading import implements
 from millrace.processor.api import (
@@ -49,17 +42,6 @@ AnyProcessor: TypeAlias = Processor[Any, Any, Any, Any]
 AnyFixedKeyProcessor: TypeAlias = FixedKeyProcessor[Any, Any, Any]
 AnyContext: TypeAlias = ProcessorContext[Any, Any]
 AnyRecord: TypeAlias = Record[Any, Any]
-
-PASS_THROUGH = (
-    FailedProcessingError,
-    ProcessorStateError,
-    ProductionError,
-    StreamsTimeoutError,
-    TaskCorruptedError,
-    TaskMigratedError,
-    TransactionAbortedError,
-)
-"""Errors already handled further down, and errors of the task itself: they are not passed to the processing handler."""
 
 
 class NodeProcessorContext:
@@ -227,8 +209,6 @@ class ProcessorFactory:
             current.headers = headers
             try:
                 process(Record(key, value, timestamp, headers))
-            except PASS_THROUGH:
-                raise
             except Exception as error:
                 failed(error, key, value, timestamp, headers)
 
@@ -256,8 +236,6 @@ class FixedKeyProcessorFactory:
             context.current_key = key
             try:
                 process(Record(key, value, timestamp, headers))
-            except PASS_THROUGH:
-                raise
             except Exception as error:
                 failed(error, key, value, timestamp, headers)
             finally:

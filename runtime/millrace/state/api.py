@@ -96,9 +96,22 @@ class StoreContext:
     now_ms: Callable[[], int]
     drop_record: Callable[[], None] = field(default=lambda: None)
     """Counts one record in the task's `dropped-records` metric (expired window, late version)."""
+    source_topics: Mapping[str, str] = field(default_factory=dict)
+    """Store name → topic that the store is a copy of: its changes are not logged, and it is restored from there."""
     restoring: bool = False
     shared: bool = False
     """Whether other threads read the store while its own thread writes and commits it, as with global stores."""
+
+    def topic_of(self, store_name: str) -> str:
+        """Return the topic that the store's serdes are told: what the store is a copy of, or its changelog.
+
+        For a store that is not logged it is the name that the changelog would have.
+        """
+        return self.rows_topic(store_name) or f"{self.application_id}-{store_name}-changelog"
+
+    def rows_topic(self, store_name: str) -> str | None:
+        """Return the topic that has the store's rows, or None."""
+        return self.source_topics.get(store_name) or self.changelog_topics.get(store_name)
 
     def changelog_partition(self, store_name: str) -> TopicPartition | None:
         """Return the store's changelog partition, or None when it is not logged."""

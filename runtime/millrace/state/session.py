@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+from millrace.errors import UnreadableRowError
 from millrace.records import NO_HEADERS, Headers, KeyValue, Window, Windowed
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
 from millrace.state.cache import CacheEntry
@@ -107,9 +108,9 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
             if entry is not None:
                 self._cache.touch(cache_key)
                 value = entry.value
-                return cast("A | None", value if self._shareable or value is None else self._join(value))
+                return cast("A | None", value if self._shareable or value is None else self._from_parts(raw, value))
         data = self._bytes_store.get(raw)
-        return None if data is None else cast("A", self._from_disk(data))
+        return None if data is None else cast("A", self._from_disk(raw, data))
 
     def find_sessions(self, key: K, earliest_end: int, latest_start: int) -> Iterator[KeyValue[Windowed[K], A]]:
         """Iterate a key's sessions that end at `earliest_end` or later and start at `latest_start` or earlier."""
@@ -193,11 +194,22 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         )
 
     def _typed(self, rows: SessionRows) -> Iterator[KeyValue[Windowed[K], A]]:
-        from_disk = self._from_disk
-        return (KeyValue(self._windowed(session), from_disk(data)) for session, data in rows)
+        from_disk, windowed = self._from_disk, self._windowed
+
+        def typed(row: tuple[SessionKey, bytes]) -> KeyValue[Windowed[K], A]:
+            return KeyValue(windowed(row[0]), from_disk(*row))
+
+        return map(typed, rows)
 
     def _windowed(self, session: SessionKey) -> Windowed[K]:
-        return Windowed(self._key_of(self._topic, session.key), Window(session.start, session.end))
+        try:
+            key = self._key_of(self._topic, session.key)
+        except Exception as error:
+            raise self._unreadable(session, error) from error
+        return Windowed(key, Window(session.start, session.end))
+
+    def _shown(self, row: SessionKey) -> str:
+        return f"{super()._shown(row.key)} in the session from {row.start} to {row.end}"
 
     def _merged(
         self,
@@ -216,9 +228,13 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         return self._typed_merged(merge_cached(cached, below, reverse=reverse))
 
     def _typed_merged(self, rows: Iterator[tuple[Any, bytes | None, Any]]) -> Iterator[KeyValue[Windowed[K], A]]:
-        for (_, session), data, cached in rows:
-            value = self._from_disk(data) if data is not None else cached if self._shareable else self._join(cached)
-            yield KeyValue(self._windowed(session), value)
+        def typed(row: tuple[Any, bytes | None, Any]) -> KeyValue[Windowed[K], A]:
+            (_, session), data, cached = row
+            if data is not None:
+                return KeyValue(self._windowed(session), self._from_disk(session, data))
+            return KeyValue(self._windowed(session), cached if self._shareable else self._from_parts(session, cached))
+
+        return map(typed, rows)
 
     def _write_back(self, cache_key: bytes, entry: CacheEntry) -> None:
         session = decode_session_key(cache_key)
@@ -231,10 +247,22 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         self._write(session, None if cached is None else self._split(cached) if self._shareable else cached)
         if listener is None:
             return
-        old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))
-        new = None if cached is None else self._bare(cached if self._shareable else self._join(cached))
+        key = new = None
+        try:
+            key = self._windowed(session)
+            new = (
+                None if cached is None else self._bare(cached if self._shareable else self._from_parts(session, cached))
+            )
+            old = (
+                None
+                if old_data is None or not self._send_old_values
+                else self._bare(self._from_disk(session, old_data))
+            )
+        except UnreadableRowError as error:
+            self._flush_failed(error, key, new, entry)
+            return
         headers = NO_HEADERS if self._format == SESSION_HEADERS else entry.headers
-        listener(self._windowed(session), (new, old, True), entry.timestamp, headers)
+        listener(key, (new, old, True), entry.timestamp, headers)
 
 
 class SessionStore(PlainValues, TypedSessionStore[K, A]):

@@ -92,7 +92,7 @@ class VersionedKeyValueStore(LayeredStore[RocksVersionedStore], Generic[K, V]):
         old = self._bytes_store.as_of(raw, timestamp)
         dropped = self._bytes_store.put_version(raw, None, timestamp) == NOT_PUT
         self._written(raw, None, timestamp, dropped=dropped)
-        return None if dropped or old is None else self._typed(old)
+        return None if dropped or old is None else self._typed(raw, old)
 
     def _written(self, raw: bytes, data: bytes | None, timestamp: int, *, dropped: bool) -> None:
         record = self._record
@@ -109,14 +109,18 @@ class VersionedKeyValueStore(LayeredStore[RocksVersionedStore], Generic[K, V]):
         found = (
             self._bytes_store.latest(raw) if as_of_timestamp is None else self._bytes_store.as_of(raw, as_of_timestamp)
         )
-        return None if found is None else self._typed(found)
+        return None if found is None else self._typed(raw, found)
 
     def get_versions(
         self, key: K, time_from: int, time_to: int, *, ascending: bool = False
     ) -> Iterator[VersionedRecord[V]]:
         """Iterate the versions of a key valid at some time in [time_from, time_to], newest first unless ascending."""
-        found = self._bytes_store.versions(self._key_bytes(self._topic, key), time_from, time_to)
-        return (self._typed(version, version[2]) for version in (reversed(found) if ascending else found))
+        raw = self._key_bytes(self._topic, key)
+        found = self._bytes_store.versions(raw, time_from, time_to)
+        return (self._typed(raw, version, version[2]) for version in (reversed(found) if ascending else found))
 
-    def _typed(self, found: FoundVersion, valid_to: int | None = None) -> VersionedRecord[V]:
-        return VersionedRecord(cast("V", self._value_of(self._topic, found[0])), found[1], valid_to)
+    def _typed(self, raw: bytes, found: FoundVersion, valid_to: int | None = None) -> VersionedRecord[V]:
+        try:
+            return VersionedRecord(cast("V", self._value_of(self._topic, found[0])), found[1], valid_to)
+        except Exception as error:
+            raise self._unreadable(raw, error) from error
