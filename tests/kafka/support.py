@@ -2,13 +2,13 @@
 
 import secrets
 import uuid
-from concurrent.futures import Future
 
 from confluent_kafka.admin import AclBindingFilter, AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.assignment.protocol import Assigned, Lost, MemberAssignment, Revoked, TopicSubscription
 from millrace.config import StreamsConfig
+from millrace.instance.background import in_background
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_settings import group_settings as known_settings
 from millrace.kafka.group_settings import wrong_group_settings
@@ -93,14 +93,10 @@ class Group(PolledGroup):
             wanted = order[number % len(order)]
             if owners.get(self.tp(number), wanted) == wanted:
                 given[wanted].append(self.tp(number))
-        assigned = Future()
-        assigned.set_result(
-            {
-                member: MemberAssignment(tuple(tps), b"data of " + members[member].user_data)
-                for member, tps in given.items()
-            }
-        )
-        return assigned
+        return {
+            member: MemberAssignment(tuple(tps), b"data of " + members[member].user_data)
+            for member, tps in given.items()
+        }
 
     def member(self, name, *, patterns=(), **settings):
         """Return a new member, not yet started."""
@@ -111,7 +107,7 @@ class Group(PolledGroup):
             1,
             TopicSubscription.of(topics, patterns),
             user_data=name.encode,
-            assign=self.assign,
+            assign=lambda members: in_background("assignment", lambda: self.assign(members)),
         )
 
     def balanced(self):

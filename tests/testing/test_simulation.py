@@ -39,7 +39,6 @@ from millrace.instance.task_manager import TaskManager
 from millrace.kafka.membership import offsets
 from millrace.kafka.membership.joining import Joining
 from millrace.kafka.membership.member import GroupMember
-from millrace.kafka.membership.state import MemberState
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.state.layered_store import flush_stores
@@ -396,23 +395,22 @@ def _limit_turns_by_number(patch):
 
 
 def _sync_when_the_thread_polls(patch):
-    joined = Joining._joined
+    advance, sync = Joining.advance, Joining._sync
+    polls = Counter()
 
-    async def only_join(self, member_id, subscription, reason):
-        response = await self._requests.join(member_id, subscription, reason)
-        if not response.error_code:
-            self._enter(response)
-        return response, None
+    def counted(self):
+        polls[self] += 1
+        return advance(self)
 
-    def follow(self, response):
-        leads = response.leader == response.member_id and not response.skip_assignment
-        if response.error_code or leads or self._shared.state is not MemberState.SYNCING:
-            return joined(self, response)
-        self._start_step(MemberState.SYNCING, self._sync, *self._in_generation(), {})
-        return []
+    async def sync_later(self, generation, member_id, current, assignments):
+        polled = polls[self]
+        while not assignments and polls[self] == polled and current():
+            await self._connection.sleep(0.01)
+        return await sync(self, generation, member_id, current, assignments)
 
-    patch(Joining, "_join_and_follow", only_join)
-    patch(Joining, "_joined", follow)
+    patch(Joining, "advance", counted)
+    patch(Joining, "_sync", sync_later)
+    patch(Joining, "rebalance", lambda self: self._shared.request_rejoin("the group is rebalancing"))
 
 
 def busy_owner(seed):

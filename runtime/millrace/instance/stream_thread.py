@@ -322,8 +322,12 @@ class ThreadLoop:
         resources, tasks = self.resources, self.tasks
         self._thread.rounds_total += 1
         self._progress.touch()
-        for event in resources.member.poll():
-            self._handle(event)
+        events = resources.member.poll()
+        while events:
+            for event in events:
+                self._handle(event)
+            tasks.reconcile()
+            events = resources.member.poll()  # what was given up is told before anything else is processed
         tasks.reconcile()
         paused = self._context.paused.is_set()
         if paused:

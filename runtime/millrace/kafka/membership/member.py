@@ -73,7 +73,9 @@ class GroupMember(BaseMember):
             user_data=self._user_data,
             assign=self._assign,
         )
-        self._heartbeats = Heartbeats(self._connection, self._coordinator, settings, shared, self._leave_stuck)
+        self._heartbeats = Heartbeats(
+            self._connection, self._coordinator, settings, shared, self._joining.rebalance, self._leave_stuck
+        )
         self._in_background(self._heartbeats.run)
         self._in_background(self._watch.run, settings.metadata_max_age_ms)
 
@@ -86,7 +88,7 @@ class GroupMember(BaseMember):
 
     @property
     def assigning(self) -> bool:
-        """Whether this member leads the group and has assignments to send once they are made."""
+        """Whether this member leads the group, and has not told the others yet what it assigns."""
         return self._joining.assigning
 
     @property
