@@ -183,6 +183,10 @@ class LoopProgress:
         """Limit how long the thread waits for brokers in all; an earlier limit stays. May be called in any thread."""
         self.gives_up_s = min(self.gives_up_s, time.monotonic() + seconds)
 
+    def left_s(self, at_least: float) -> float:
+        """Return how long the thread may still wait for brokers, or `at_least` if that is more."""
+        return max(at_least, self.gives_up_s - time.monotonic())
+
     @property
     def given_up(self) -> bool:
         """Whether the thread has stopped waiting for brokers."""

@@ -78,7 +78,7 @@ class TaskManager:
         self._starts: BackgroundQueries[TopicPartition, Mapping[TopicPartition, int]] = BackgroundQueries(
             resources.starting_offsets.resolve, resources.context.config.task_timeout_ms / 1000
         )
-        """Asks where to start reading input partitions that have no committed offset."""
+        """Asks where to start reading input partitions that have no committed offset, or have lost the one read next."""
         self._by_partition: dict[TopicPartition, StreamTask] = {}
         self.records_total = 0
 
@@ -194,7 +194,7 @@ class TaskManager:
             for held in self._held.values()
             if held.stage is Stage.RECALLED or self._target.get(held.task_id) != held.wanted
         ]
-        if not changed and len(self.running) == len(self._target):
+        if not changed and len(self.running) == len(self._target) and not self._resources.consumer.lost:
             return
         self._leave(changed)
         for task_id, wanted in self._target.items():
@@ -351,10 +351,16 @@ class TaskManager:
         return held if held is not None and held.task is task and held.stage is Stage.UPDATING else None
 
     def _start_restored(self) -> None:
-        known = self._committer.committed
+        """Start the tasks whose starting offsets are known, and read lost partitions again; ask for what is not known."""
+        known, consumer = self._committer.committed, self._resources.consumer
         for partition, answer in self._starts.take():
-            known[partition] = OffsetAndMetadata(answer.result()[partition])
-        undecided: set[TopicPartition] = set()
+            offset = answer.result()[partition]
+            if partition in consumer.lost:
+                consumer.assign({partition: offset})
+                _log.warning("%s is read on at offset %d", partition, offset)
+            else:
+                known[partition] = OffsetAndMetadata(offset)
+        undecided = set(consumer.lost)
         for held in sorted(self._in(Stage.RESTORED), key=lambda each: each.task_id):
             missing = held.wanted.inputs - known.keys()
             undecided |= missing
