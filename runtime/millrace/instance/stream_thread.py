@@ -507,7 +507,7 @@ class ThreadLoop:
         resources, tasks = self.resources, self.tasks
         if math.isinf(self._progress.gives_up_s):  # nobody asked it to end
             self._progress.give_up_in(CLOSE_WAIT_S)
-        deadline = Deadline(self._progress.gives_up_s - time.monotonic())
+        deadline = Deadline(self._progress.left_s(at_least=0.0))
         try:
             tasks.close(clean=clean, deadline=deadline)
         except Exception as error:  # the thread ends anyway; its successor repeats what is not committed
