@@ -299,7 +299,7 @@ def test_close_ends_every_wait(started, kafka, proxy, silent, guarantee, topolog
     proxy.silence(silent)
     produce(kafka, source, ["a", "b"], partitions=2)
     if silent != LEAVE_GROUP:
-        wait_until(lambda: proxy.held, "the thread waits")
+        wait_until(lambda: proxy.held and streams.threads[0].progress.waits_for, "the thread waits, and says so")
     streams.close(2)  # of which half is for brokers
     assert streams.wait(PATIENCE_S)
     assert proxy.held
@@ -335,7 +335,7 @@ def test_close_ends_the_wait_for_room_for_a_record(started, kafka, proxy):
     streams = start(copied, producer_queue_buffering_max_messages=5)
     proxy.silence(PRODUCE)
     produce(kafka, source, ["a"] * 100, partitions=2)
-    wait_until(lambda: proxy.held and len(streams.threads[0].resources.producer.client) == 5, "the buffer is full")
+    wait_until(lambda: streams.threads[0].progress.waits_for == "room in the producer's buffer", "the buffer is full")
     streams.close(2)
     assert streams.wait(PATIENCE_S)
     assert streams.state is State.NOT_RUNNING

@@ -185,7 +185,8 @@ class RepartitionPurge:
         wanted = {
             partition: position.offset
             for partition, position in committed().items()
-            if partition.topic in self._topics and position.offset > self._purged.get(partition, 0)
+            if partition.topic in self._topics
+            and position.offset != self._purged.get(partition, 0)  # less if recreated
         }
         if not wanted:
             return

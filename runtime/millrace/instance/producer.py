@@ -173,7 +173,8 @@ class StreamsProducer:
         self.on_failure: Callable[[KafkaError, Message], None] | None = None
         """Called, in `poll` or `flush`, for each record that could not be delivered."""
         self._task_timeout_s = task_timeout_ms / 1000
-        self._progress = LoopProgress() if progress is None else progress
+        self.progress = LoopProgress() if progress is None else progress
+        """The thread's."""
         self.client: Producer = self._open()
         """The librdkafka producer, for the path of every record; another one after `replace`."""
 
@@ -225,9 +226,9 @@ class StreamsProducer:
             TransactionAbortedError: it has failed for good, and `abort` will replace it.
             StreamsTimeoutError: the thread is closing, and has waited long enough.
         """
-        with self._progress.waiting_for("records to be acknowledged"):
+        with self.progress.waiting_for("records to be acknowledged"):
             while left := self._serve(lambda: self.client.flush(_FLUSH_STEP_S)):
-                if self._progress.given_up:
+                if self.progress.given_up:
                     raise StreamsTimeoutError(
                         f"The brokers have not acknowledged {left} records, and the thread no longer waits for them"
                     )
@@ -342,14 +343,14 @@ class StreamsProducer:
         Args:
             timeout_s: how long it may wait otherwise.
         """
-        limits = [timeout_s, self._progress.left_s(at_least=_LAST_ATTEMPT_S)]
+        limits = [timeout_s, self.progress.left_s(at_least=_LAST_ATTEMPT_S)]
         if self.in_transaction:
             limits.append(self._expiry.left_s(at_least=_LAST_ATTEMPT_S))
         return Deadline(min(limits))
 
     def in_vain(self, text: str) -> StreamsError:
         """Return what to raise when such a wait was in vain: an open transaction starts again; otherwise the thread ends."""
-        if self.in_transaction and not self._progress.given_up:
+        if self.in_transaction and not self.progress.given_up:
             return TransactionAbortedError(f"{text}. The records since the last commit are processed again")
         return StreamsTimeoutError(text)
 
@@ -388,7 +389,7 @@ class StreamsProducer:
         if not (self.in_transaction or self._to_be_replaced):
             return
         self.in_transaction = False
-        if self._progress.given_up:
+        if self.progress.given_up:
             return  # the thread is closing: a successor ends the transaction, or the broker when it times out
         if self._stuck or self._to_be_replaced or not self._abort():
             self.replace()
@@ -457,7 +458,7 @@ class StreamsProducer:
         """
         outcome = in_background(f"{threading.current_thread().name}-offsets", call)
         try:
-            while not (outcome.done() or deadline.passed or self._progress.given_up):
+            while not (outcome.done() or deadline.passed or self.progress.given_up):
                 wait([outcome], min(_LOOK_EVERY_S, deadline.left_s()))
             self._stuck = not outcome.done()
             if self._stuck:
@@ -482,11 +483,11 @@ class StreamsProducer:
         deadline = Deadline(min(self._task_timeout_s, within_s))
         while True:
             try:
-                with self._progress.waiting_for(f"a broker to {doing}"):
+                with self.progress.waiting_for(f"a broker to {doing}"):
                     call()
             except KafkaException as error:
                 cause: KafkaError = error.args[0]
-                late = deadline.passed or self._progress.given_up
+                late = deadline.passed or self.progress.given_up
                 if cause.retriable() and not cause.txn_requires_abort() and not late:
                     _log.info("Trying again to %s: %s", doing, cause.str())
                     time.sleep(_PAUSE_S)

@@ -222,7 +222,8 @@ class KafkaRecordCollector:
             return {}
         deadline = self._producer.deadline(self._request_timeout_s)
         try:
-            ends = latest_offsets(self._admin, written, deadline.left_s())
+            with self._producer.progress.waiting_for("the ends of changelogs"):
+                ends = latest_offsets(self._admin, written, deadline.left_s())
         except StreamsTimeoutError as error:
             raise self._producer.in_vain(str(error)) from error
         return {partition: end - 1 for partition, end in ends.items() if end > 0}
@@ -450,7 +451,8 @@ class KafkaRecordCollector:
         deadline = self._producer.deadline(_BLOCK_S)
         produce: Callable[..., None] = self._producer.client.produce
         while not deadline.passed and not given_up():
-            self._producer.poll(0.05)
+            with self._producer.progress.waiting_for("room in the producer's buffer"):
+                self._producer.poll(0.05)
             self._settle_reports()
             try:
                 produce(topic, value, key, partition, report, None, timestamp, list(headers))
@@ -469,10 +471,12 @@ class KafkaRecordCollector:
         problem = "no answer"
         while not deadline.passed and not given_up():
             try:
-                metadata = self._admin.list_topics(topic, timeout=min(5.0, deadline.left_s(0.1))).topics.get(topic)
+                with self._producer.progress.waiting_for(f"the number of partitions of {topic}"):
+                    known = self._admin.list_topics(topic, timeout=min(5.0, deadline.left_s(0.1))).topics
             except KafkaException as error:
                 problem = error.args[0].str()
                 continue
+            metadata = known.get(topic)
             if metadata is not None and metadata.error is None and metadata.partitions:
                 return len(metadata.partitions)
             problem = "it does not exist" if metadata is None or metadata.error is None else metadata.error.str()

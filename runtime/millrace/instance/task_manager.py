@@ -32,13 +32,7 @@ from millrace.assignment import LATEST_OFFSET, AssignedTasks
 from millrace.deadline import Deadline
 from millrace.engine.task import StreamTask
 from millrace.engine.task_state import TaskState
-from millrace.errors import (
-    RebalanceInProgressError,
-    StreamsError,
-    StreamsTimeoutError,
-    TaskCorruptedError,
-    UnfinishedBackfillError,
-)
+from millrace.errors import RebalanceInProgressError, StreamsError, TaskCorruptedError, UnfinishedBackfillError
 from millrace.instance.background import BackgroundQueries
 from millrace.instance.committer import Committer
 from millrace.instance.offset_sums import closing_offset_sum, open_offset_sum, stored_offset_sum
@@ -447,7 +441,7 @@ class TaskManager:
         except Exception as error:
             failure = failure or error
         for held in self._held.values():
-            failure = failure or StreamsTimeoutError(f"Not all tasks are closed: {self._awaited(held)}")
+            failure = failure or StreamsError(f"Not all tasks are closed: {self._awaited(held)}")
         try:
             self._committer.abort()  # even after a commit: a processor may have sent something in its `close`
         except StreamsError as error:  # the brokers do not answer; they will time out the transaction
