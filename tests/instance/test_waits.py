@@ -284,6 +284,7 @@ def test_wait_in_a_transaction_ends_with_it(started, kafka, proxy, silent):
         (LIST_OFFSETS, AT_LEAST_ONCE, word_count),
         (OFFSET_COMMIT, AT_LEAST_ONCE, word_count),
         (METADATA, AT_LEAST_ONCE, by_length),
+        (FETCH, AT_LEAST_ONCE, copied),
         (LEAVE_GROUP, AT_LEAST_ONCE, copied),
         (PRODUCE, EXACTLY_ONCE, word_count),
         (LIST_OFFSETS, EXACTLY_ONCE, word_count),
@@ -298,7 +299,7 @@ def test_close_ends_every_wait(started, kafka, proxy, silent, guarantee, topolog
     streams = start(topology, processing_guarantee=guarantee)
     proxy.silence(silent)
     produce(kafka, source, ["a", "b"], partitions=2)
-    if silent != LEAVE_GROUP:
+    if silent not in {FETCH, LEAVE_GROUP}:
         wait_until(lambda: proxy.held and streams.threads[0].progress.waits_for, "the thread waits, and says so")
     streams.close(2)  # of which half is for brokers
     assert streams.wait(PATIENCE_S)
