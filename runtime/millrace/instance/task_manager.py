@@ -452,12 +452,13 @@ class TaskManager:
     def _close(self, task_ids: Collection[TaskId], *, dirty: bool, wipe: Collection[TaskId] = ()) -> None:
         """Close all of the tasks, even if some fail to close, and release their directories.
 
-        Those that the state updater uses are closed by `reconcile`, once it has given them back.
+        Those that the state updater uses are closed by `reconcile` once it has given them back, or recycled if they are wanted.
 
         Args:
             task_ids: which ones.
             dirty: whether to close them without a commit.
-            wipe: those whose state is also deleted, before another thread can have it.
+            wipe: those whose state is also deleted, before another thread can have it, unless the state updater uses them: it
+                finds out itself what is corrupt.
 
         Raises:
             Exception: the first failure of a store's or a processor's `close`, or of deleting state.
