@@ -43,6 +43,7 @@ from tests.instance.support import (
 from tests.kafka.support import create_acl
 from tests.waiting import PATIENCE_S, wait_until
 
+from millrace.assignment import AssignedTasks
 from millrace.assignment.protocol import Assigned
 from millrace.config import StreamsConfig
 from millrace.dev.kafka import EmbeddedKafka
@@ -553,6 +554,82 @@ def test_asking_all_to_stop_waits_until_the_others_had_time_to_rejoin(monkeypatc
     )
     membership.request_shutdown_of_all()
     assert now == 290
+
+
+class FailOrWait(CountWords):
+    """Counts words; fails at the word `bad`, and waits at the word `wait`."""
+
+    waits, gate = threading.Event(), threading.Event()
+
+    def process(self, record):
+        """Fail, wait or count."""
+        if record.value == "bad":
+            raise ValueError("this word is bad")
+        if record.value == "wait":
+            self.waits.set()
+            assert self.gate.wait(PATIENCE_S)
+        super().process(record)
+
+
+def test_client_that_has_asked_all_to_stop_can_be_closed_before_they_know(kafka, topic_factory, app, tmp_path):
+    """Its other threads end at once, and its `close` ends the wait for a member that is busy with a slow record."""
+    source, sink = topic_factory("in", partitions=3), topic_factory("out")
+    topology = counting_with(FailOrWait, source, sink)
+    FailOrWait.waits.clear()
+    FailOrWait.gate.clear()
+
+    def partition(thread):
+        [task] = thread.tasks.running or [None]
+        return None if task is None else task.partition
+
+    with running(topology, settings(kafka, app, tmp_path / "other")) as other:
+        here = KafkaStreams(topology, settings(kafka, app, tmp_path / "here", num_stream_threads=2))
+        here.set_uncaught_exception_handler(lambda _: UncaughtExceptionResponse.SHUTDOWN_APPLICATION)
+        here.start()
+        try:
+            threads = (*other.threads, *here.threads)
+            wait_until(
+                lambda: all(thread.tasks and len(thread.tasks.running) == 1 for thread in threads), "a task each"
+            )
+            busy, failing_one, idle = threads
+            words = {partition(busy): "wait", partition(failing_one): "bad", partition(idle): "good"}
+            produce(kafka, source, ["wait" if words[number] == "wait" else "good" for number in range(3)], partitions=3)
+            assert FailOrWait.waits.wait(PATIENCE_S)
+            produce(
+                kafka, source, [{"wait": "good"}.get(words[number], words[number]) for number in range(3)], partitions=3
+            )
+            wait_until(lambda: not idle.is_alive, "the other thread ends")
+            assert failing_one.is_alive
+            assert here.close(4), "half of it is for brokers"
+            assert here.state is State.ERROR
+        finally:
+            FailOrWait.gate.set()
+            here.close(PATIENCE_S)
+
+
+def test_follow_up_rebalance_does_not_wait_for_a_clock_that_was_set_back(monkeypatch):
+    """The leader says by the wall clock when it is due; a member measures how long that is by a clock that nobody sets."""
+    wall_s, passed_s, reasons = 1_000_000, 0.0, []
+    clocks = SimpleNamespace(time_ns=lambda: wall_s * 10**9, monotonic=lambda: passed_s)
+    monkeypatch.setattr("millrace.deadline.time", clocks)
+    monkeypatch.setattr("millrace.instance.membership.time", clocks)
+    member = SimpleNamespace(instance_id=None, poll=list, request_rejoin=reasons.append)
+    tasks = AssignedTasks(active={}, standby={}, next_rebalance_ms=(wall_s + 600) * 1000)
+    membership = ClassicMembership(
+        *(member, SimpleNamespace(accept=lambda _: tasks), SimpleNamespace(error=None), LoopProgress()),
+        SimpleNamespace(changed=False, keep=lambda: None),
+        timeout_s=60,
+        rebalance_s=300,
+    )
+    membership.accept(Assigned((), frozenset(), b"", 2))
+    wall_s -= 3600
+    passed_s = 599.0
+    membership.poll()
+    assert reasons == []
+    passed_s = 601.0
+    membership.poll()
+    membership.poll()
+    assert reasons == ["a follow-up rebalance is due"]
 
 
 def test_status_file_shows_what_the_instance_does(kafka, topic_factory, app, tmp_path):

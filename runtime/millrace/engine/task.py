@@ -211,10 +211,13 @@ class StreamTask:
         self._running_group().set_lag(partition, lag)
 
     def set_position(self, partition: TopicPartition, offset: int) -> None:
-        """Set the consumer's position, to be committed when every record before it is processed (transaction markers)."""
+        """Set where the consumer has found the partition's end, to be committed when every record before it is processed.
+
+        It is beyond the last record if transaction markers follow, and before it if the topic was recreated.
+        """
         queue = self._running_group().queues[partition]
         if queue.position is not None and not queue:
-            queue.position = max(queue.position, offset)
+            queue.position = offset
 
     def ready(self, now_ms: int) -> bool:
         """Return whether a record can be processed now."""

@@ -261,8 +261,10 @@ class KafkaStreams:
             if not begun:
                 self._lifecycle.move(State.PENDING_SHUTDOWN)
                 self._startup.close()
-        if not begun:
-            broker_wait_s = max(timeout_s - _LOCAL_CLOSE_S, timeout_s / 2) if timeout_s else CLOSE_WAIT_S
+        broker_wait_s = max(timeout_s - _LOCAL_CLOSE_S, timeout_s / 2) if timeout_s else CLOSE_WAIT_S
+        if begun:
+            self._pool.shutdown(leave_group=leave_group, broker_wait_s=broker_wait_s)  # an earlier limit stays
+        else:
             self._begin_shutdown(leave_group, State.NOT_RUNNING, broker_wait_s)
             self._lifecycle.tell()
         return self._wait_for_end(timeout_s)
@@ -451,7 +453,10 @@ class KafkaStreams:
             self._lifecycle.move(State.REBALANCING if replaced else State.PENDING_ERROR)
         if not replaced:
             if response is UncaughtExceptionResponse.SHUTDOWN_APPLICATION:
-                thread.request_shutdown_of_all()
+                for other in self._pool.threads:
+                    if other is not thread:
+                        other.shutdown()
+                thread.request_shutdown_of_all()  # may take as long as a rebalance; `close` shortens it
             self._begin_shutdown(None, State.ERROR)
         self._lifecycle.tell()
 

@@ -35,6 +35,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import wait
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -107,6 +108,8 @@ them, and where they are caught, as in `logging`, the error is lost and the call
 _BATCH_BYTES: Final = 1_000_000
 """librdkafka's default of `batch.size`."""
 _PAUSE_S: Final = 0.1
+_LOOK_EVERY_S: Final = 0.5
+"""How often a wait looks whether the thread is to end."""
 
 
 class StaleGenerationError(TaskMigratedError):
@@ -170,7 +173,8 @@ class StreamsProducer:
         self.on_failure: Callable[[KafkaError, Message], None] | None = None
         """Called, in `poll` or `flush`, for each record that could not be delivered."""
         self._task_timeout_s = task_timeout_ms / 1000
-        self._progress = LoopProgress() if progress is None else progress
+        self.progress = LoopProgress() if progress is None else progress
+        """The thread's."""
         self.client: Producer = self._open()
         """The librdkafka producer, for the path of every record; another one after `replace`."""
 
@@ -222,9 +226,9 @@ class StreamsProducer:
             TransactionAbortedError: it has failed for good, and `abort` will replace it.
             StreamsTimeoutError: the thread is closing, and has waited long enough.
         """
-        with self._progress.waiting_for("records to be acknowledged"):
+        with self.progress.waiting_for("records to be acknowledged"):
             while left := self._serve(lambda: self.client.flush(_FLUSH_STEP_S)):
-                if self._progress.given_up:
+                if self.progress.given_up:
                     raise StreamsTimeoutError(
                         f"The brokers have not acknowledged {left} records, and the thread no longer waits for them"
                     )
@@ -297,7 +301,7 @@ class StreamsProducer:
         """
         if not self.in_transaction:
             self.begin()
-        deadline = self._commit_deadline()
+        deadline = self.deadline(_PATIENCE_S)
         client = self.client
         self.add_offsets(offsets, group_metadata, deadline)
         try:
@@ -320,7 +324,7 @@ class StreamsProducer:
         deadline: Deadline | None = None,
     ) -> None:
         """Add the offsets of a group to the transaction; arguments and errors are those of `commit`, which does it too."""
-        deadline = deadline or self._commit_deadline()
+        deadline = deadline or self.deadline(_PATIENCE_S)
         positions = [
             ClientTopicPartition(tp.topic, tp.partition, position.offset, position.metadata)
             for tp, position in offsets.items()
@@ -333,8 +337,22 @@ class StreamsProducer:
             ),
         )
 
-    def _commit_deadline(self) -> Deadline:
-        return Deadline(min(_PATIENCE_S, self._expiry.left_s(at_least=_LAST_ATTEMPT_S)))
+    def deadline(self, timeout_s: float) -> Deadline:
+        """Return until when the thread may wait for a broker: no longer than an open transaction or the end of the thread allows.
+
+        Args:
+            timeout_s: how long it may wait otherwise.
+        """
+        limits = [timeout_s, self.progress.left_s(at_least=_LAST_ATTEMPT_S)]
+        if self.in_transaction:
+            limits.append(self._expiry.left_s(at_least=_LAST_ATTEMPT_S))
+        return Deadline(min(limits))
+
+    def in_vain(self, text: str) -> StreamsError:
+        """Return what to raise when such a wait was in vain: an open transaction starts again; otherwise the thread ends."""
+        if self.in_transaction and not self.progress.given_up:
+            return TransactionAbortedError(f"{text}. The records since the last commit are processed again")
+        return StreamsTimeoutError(text)
 
     def replace_at_abort(self) -> None:
         """Have `abort` replace the producer.
@@ -371,7 +389,7 @@ class StreamsProducer:
         if not (self.in_transaction or self._to_be_replaced):
             return
         self.in_transaction = False
-        if self._progress.given_up:
+        if self.progress.given_up:
             return  # the thread is closing: a successor ends the transaction, or the broker when it times out
         if self._stuck or self._to_be_replaced or not self._abort():
             self.replace()
@@ -440,13 +458,15 @@ class StreamsProducer:
         """
         outcome = in_background(f"{threading.current_thread().name}-offsets", call)
         try:
-            outcome.result(deadline.left_s())
-        except TimeoutError:
-            self._stuck = True
-            raise TransactionAbortedError(
-                "The producer has not added offsets to the transaction in time: a new one takes its place, and the records "
-                "since the last commit are processed again"
-            ) from None
+            while not (outcome.done() or deadline.passed or self.progress.given_up):
+                wait([outcome], min(_LOOK_EVERY_S, deadline.left_s()))
+            self._stuck = not outcome.done()
+            if self._stuck:
+                raise TransactionAbortedError(
+                    "The producer has not added offsets to the transaction in time: a new one takes its place, and the records "
+                    "since the last commit are processed again"
+                )
+            outcome.result()
         finally:
             del outcome
 
@@ -463,11 +483,11 @@ class StreamsProducer:
         deadline = Deadline(min(self._task_timeout_s, within_s))
         while True:
             try:
-                with self._progress.waiting_for(f"a broker to {doing}"):
+                with self.progress.waiting_for(f"a broker to {doing}"):
                     call()
             except KafkaException as error:
                 cause: KafkaError = error.args[0]
-                late = deadline.passed or self._progress.given_up
+                late = deadline.passed or self.progress.given_up
                 if cause.retriable() and not cause.txn_requires_abort() and not late:
                     _log.info("Trying again to %s: %s", doing, cause.str())
                     time.sleep(_PAUSE_S)

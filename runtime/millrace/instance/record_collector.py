@@ -43,7 +43,6 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
-from millrace.deadline import Deadline
 from millrace.errors import (
     ProductionError,
     StreamsError,
@@ -74,6 +73,8 @@ _Identity = tuple[str, bytes | None, bytes | None, int, int]
 _log = logging.getLogger(__name__)
 _BLOCK_S: Final = 60.0
 """How long `send` may wait for room in the producer's buffer (Java: max.block.ms)."""
+_SETTINGS_S: Final = 10.0
+"""How long to wait for topics' settings, without which it goes on."""
 _REFUSED_AT_ONCE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
 _CAREFUL_S: Final = 60.0
 """How long to be careful after a refusal: longer than it takes to get to the record again."""
@@ -219,7 +220,12 @@ class KafkaRecordCollector:
         written = [partition for partition, (_, flag) in self._senders.items() if flag[0]]
         if not written:
             return {}
-        ends = latest_offsets(self._admin, written, self._request_timeout_s)
+        deadline = self._producer.deadline(self._request_timeout_s)
+        try:
+            with self._producer.progress.waiting_for("the ends of changelogs"):
+                ends = latest_offsets(self._admin, written, deadline.left_s())
+        except StreamsTimeoutError as error:
+            raise self._producer.in_vain(str(error)) from error
         return {partition: end - 1 for partition, end in ends.items() if end > 0}
 
     def committed(self) -> None:
@@ -352,9 +358,10 @@ class KafkaRecordCollector:
         if not self._limited:
             return
         try:
-            known = topic_configs(self._admin, sorted(self._limited), self._request_timeout_s)
+            deadline = self._producer.deadline(min(_SETTINGS_S, self._request_timeout_s))
+            known = topic_configs(self._admin, sorted(self._limited), deadline.left_s())
             limit = min(int(known[topic]["max.message.bytes"]) for topic in self._limited)
-        except (StreamsError, KeyError):  # a topic may not be described, so every such batch costs an abort
+        except (StreamsError, KeyError):  # a topic is not, or may not be, described, so every such batch costs an abort
             return
         self._producer.limit_batches(limit)
 
@@ -441,10 +448,11 @@ class KafkaRecordCollector:
                 self._failure = refusal
                 raise
             return
-        deadline = Deadline(_BLOCK_S)
+        deadline = self._producer.deadline(_BLOCK_S)
         produce: Callable[..., None] = self._producer.client.produce
         while not deadline.passed and not given_up():
-            self._producer.poll(0.05)
+            with self._producer.progress.waiting_for("room in the producer's buffer"):
+                self._producer.poll(0.05)
             self._settle_reports()
             try:
                 produce(topic, value, key, partition, report, None, timestamp, list(headers))
@@ -453,24 +461,26 @@ class KafkaRecordCollector:
             except KafkaException as problem:
                 self._send_again(problem, topic, key, value, timestamp, headers, partition, report)
             return
-        raise StreamsTimeoutError(
-            f"No room in the producer's buffer for a record to {topic} in {_BLOCK_S:.0f} s: the brokers accept records "
-            "more slowly than they are produced. Check the brokers, or raise producer.queue.buffering.max.kbytes"
+        raise self._producer.in_vain(
+            f"No room in the producer's buffer for a record to {topic} in time: the brokers accept records more slowly than "
+            "they are produced. Check the brokers, or raise producer.queue.buffering.max.kbytes"
         )
 
     def _ask_partition_count(self, topic: str) -> int:
-        deadline = Deadline(_BLOCK_S)
+        deadline = self._producer.deadline(_BLOCK_S)
         problem = "no answer"
         while not deadline.passed and not given_up():
             try:
-                metadata = self._admin.list_topics(topic, timeout=5.0).topics.get(topic)
+                with self._producer.progress.waiting_for(f"the number of partitions of {topic}"):
+                    known = self._admin.list_topics(topic, timeout=min(5.0, deadline.left_s(0.1))).topics
             except KafkaException as error:
                 problem = error.args[0].str()
                 continue
+            metadata = known.get(topic)
             if metadata is not None and metadata.error is None and metadata.partitions:
                 return len(metadata.partitions)
             problem = "it does not exist" if metadata is None or metadata.error is None else metadata.error.str()
             self._producer.poll(0.1)
-        raise StreamsTimeoutError(
+        raise self._producer.in_vain(
             f"Cannot learn how many partitions {topic} has: {problem}. Create it, or check its ACLs"
         )

@@ -32,6 +32,7 @@ from functools import partial
 from typing import Final
 
 from millrace.assignment.protocol import Assigned, GroupEvent, Lost, Revoked
+from millrace.deadline import Deadline
 from millrace.engine.task import StreamTask
 from millrace.errors import (
     RebalanceInProgressError,
@@ -509,8 +510,9 @@ class ThreadLoop:
         resources, tasks = self.resources, self.tasks
         if math.isinf(self._progress.gives_up_s):  # nobody asked it to end
             self._progress.give_up_in(CLOSE_WAIT_S)
+        deadline = Deadline(self._progress.left_s(at_least=0.0))
         try:
-            tasks.close(clean=clean)
+            tasks.close(clean=clean, deadline=deadline)
         except Exception as error:  # the thread ends anyway; its successor repeats what is not committed
             _log.warning(
                 "%s could not commit while closing (%s): the records since the last commit are processed again",
@@ -518,7 +520,7 @@ class ThreadLoop:
             )
             _log.debug("Closing failed", exc_info=True)
         steps: tuple[tuple[str, Callable[[], object]], ...] = (
-            ("state updater", resources.updater.shutdown),
+            ("state updater", lambda: resources.updater.shutdown(deadline.left_s(at_least=1.0))),
             ("group member", lambda: resources.member.close(leave_group=self._thread.leave_group)),
             ("consumer", resources.consumer.close),
             ("producer", resources.producer.close),

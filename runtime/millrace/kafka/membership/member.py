@@ -13,7 +13,6 @@ from collections.abc import Mapping
 
 from millrace.assignment.protocol import GroupEvent, LeaderAssignor, TopicSubscription, UserDataProvider
 from millrace.errors import RebalanceInProgressError
-from millrace.kafka.admin_requests import given_up
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.membership.base import BaseMember
 from millrace.kafka.membership.heartbeat import Heartbeats
@@ -128,7 +127,7 @@ class GroupMember(BaseMember):
             return
         identity = self._shared.identity()
         try:
-            self._connection.run_unless(given_up, self._offsets.commit, offsets, *identity, timeout_s)
+            self._wait_for(timeout_s, self._offsets.commit, offsets, *identity)
         except MigratedCommitError as error:
             shared = self._shared
             moved_on = shared.state is MemberState.JOINING or shared.generation not in {identity[0], NO_GENERATION}
