@@ -318,13 +318,15 @@ def test_close_ends_the_start_of_a_thread(started, proxy):
     assert streams.state is State.NOT_RUNNING
 
 
-def test_close_ends_the_assignment_of_tasks(started, proxy):
-    """The group's leader looks at the internal topics first."""
-    start, *_ = started
+def test_assigning_tasks_holds_nothing_up(started, kafka, proxy):
+    """The group's leader, which looks at the internal topics first, processes records meanwhile, and closes."""
+    start, source, sink = started
     streams = start()
     proxy.silence(DESCRIBE_CONFIGS)
     streams.threads[0].resources.member.client.request_rejoin("the test wants it")
-    wait_until(lambda: proxy.held, "the thread waits")
+    wait_until(lambda: proxy.held, "the leader asks")
+    produce(kafka, source, ["a", "b"], partitions=2)
+    wait_until(lambda: last_counts(kafka, sink) == {"a": 1, "b": 1}, "the words are counted")
     streams.close(2)
     assert streams.wait(PATIENCE_S)
     assert streams.state is State.NOT_RUNNING
