@@ -136,11 +136,11 @@ class Joining:
         if step.exception is not None:
             self._retry_after(step.exception)
             return []
-        answer = step.value
-        if isinstance(answer, JoinGroupResponse):
-            self._refused(answer.error_code, answer.member_id)
+        joined, synced = step.value
+        if synced is None:
+            self._refused(joined.error_code, joined.member_id)
             return []
-        return self._synced(answer)
+        return self._synced(synced)
 
     def _tell(self) -> None:
         """Make the user data for a rebalance that begins while this thread is busy."""
@@ -177,18 +177,18 @@ class Joining:
 
     async def _rejoin(
         self, member_id: str, subscription: MemberSubscription, reason: str
-    ) -> JoinGroupResponse | SyncGroupResponse:
-        """Join, assign if this member leads, and sync, on the IO thread; return SyncGroup's answer, or JoinGroup's refusal."""
+    ) -> tuple[JoinGroupResponse, SyncGroupResponse | None]:
+        """Join, and unless that is refused assign, if this member leads, and sync; on the IO thread. Return both answers."""
         joined = await self._requests.join(member_id, subscription, reason)
         if joined.error_code:
-            return joined
+            return joined, None
         self._enter(joined)
         identity = self._in_generation()
         if joined.leader != joined.member_id or joined.skip_assignment:
-            return await self._sync(*identity, {})
+            return joined, await self._sync(*identity, {})
         self.assigning = True
         try:
-            return await self._sync(*identity, await self._assigned(joined))
+            return joined, await self._sync(*identity, await self._assigned(joined))
         finally:
             self.assigning = False
 
