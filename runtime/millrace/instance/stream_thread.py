@@ -87,6 +87,8 @@ class StreamThread:
         self.error: Exception | None = None
         self.leave_group: bool | None = None
         """Whether to leave the group on shutdown; None = dynamic members leave, static ones stay."""
+        self.shuts_down_all = False
+        """Whether it tells the application's other instances to stop when it is asked to end."""
         self.rounds_total = 0
         self.progress = LoopProgress()
         self.joined = False
@@ -183,6 +185,8 @@ class StreamThread:
             loop.start()
             while not self.stop_requested.is_set():
                 loop.round()
+            if self.shuts_down_all:
+                self.request_shutdown_of_all()
         except BaseException as raised:  # the uncaught exception handler decides, and everything is closed
             clean = False
             error = of_thread(raised)
@@ -209,10 +213,12 @@ class StreamThread:
             clean: whether to commit first.
         """
         self.set_state(ThreadState.PENDING_SHUTDOWN)
-        if self._loop is not None:
-            self._loop.close(clean=clean)
-        self.progress.ended()
-        self.set_state(ThreadState.DEAD)
+        try:
+            if self._loop is not None:
+                self._loop.close(clean=clean)
+        finally:  # the client waits for it
+            self.progress.ended()
+            self.set_state(ThreadState.DEAD)
 
     def set_state(self, new: ThreadState) -> None:
         """Move to another state if the transition is allowed; for the thread itself."""
