@@ -114,7 +114,7 @@ class LockError(StateDirectoryError):
 
 
 class InvalidStateStoreError(StreamsError):
-    """The requested state store does not exist, is closed, or has another type."""
+    """The requested state store does not exist, is closed, has another type, or may only be read."""
 
 
 # Brokers, topics and the group.
