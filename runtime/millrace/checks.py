@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, SupportsIndex, TypeVar
 
-from millrace.errors import ConfigError, TopologyError
+from millrace.errors import ConfigError, InvalidTimestampError, TopologyError
 
 T = TypeVar("T")
 
@@ -155,6 +155,29 @@ def whole(value: object, parameter: str, expected: str) -> int:
     if not isinstance(value, SupportsIndex):
         raise wrong(parameter, expected, value)
     return operator.index(value)
+
+
+MAX_TIMESTAMP: Final = 2**63 - 1
+
+
+def timestamp_ms(value: object, what: Callable[[], str], minimum: int = 0) -> int:
+    """Return a timestamp that user code has made, which may be numpy's for example, as an int.
+
+    Args:
+        value: what was given.
+        what: returns what it is, for the message; called only if something is wrong.
+        minimum: the least that it may be.
+
+    Raises:
+        InvalidTimestampError: it is no whole number of milliseconds that fits into 8 bytes, or is less than `minimum`.
+    """
+    millis = operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else None
+    if millis is None or not minimum <= millis <= MAX_TIMESTAMP:
+        least = "-2**63" if minimum < -1 else minimum
+        raise InvalidTimestampError(
+            f"{what()} must be whole milliseconds, an int from {least} to 2**63-1, not {shown(value)}"
+        )
+    return millis
 
 
 def is_serde(value: object) -> bool:

@@ -66,7 +66,7 @@ class UnavailableSerdeError(SerializationError):
 
 
 class InvalidTimestampError(StreamsError):
-    """A record's timestamp is negative and the extractor is configured to fail."""
+    """A timestamp is no whole number of milliseconds, or is negative where it must not be."""
 
 
 class FailedProcessingError(StreamsError):
