@@ -157,6 +157,30 @@ def whole(value: object, parameter: str, expected: str) -> int:
     return operator.index(value)
 
 
+LEGAL_IN_TOPICS: Final = re.compile(r"[a-zA-Z0-9._-]+")
+LONGEST_NAME: Final = 249
+
+
+def checked_name(name: str) -> str:
+    """Return a name if it may be part of a topic's name.
+
+    Raises:
+        TopologyError: it is empty, `.`, `..`, longer than 249 characters, or has characters other than ASCII letters, digits,
+            `.`, `_` and `-`.
+    """
+    if not isinstance(name, str):
+        raise wrong("the name", "a text", name)
+    if not name:
+        raise mistake("A name must not be empty")
+    if name in (".", ".."):
+        raise mistake(f"{name!r} cannot be a name")
+    if len(name) > LONGEST_NAME:
+        raise mistake(f"Name {name!r} has {len(name)} characters; {LONGEST_NAME} is the most a topic name can have")
+    if not LEGAL_IN_TOPICS.fullmatch(name):
+        raise mistake(f"Name {name!r} is illegal: only ASCII letters and digits, '.', '_' and '-' are allowed")
+    return name
+
+
 MAX_TIMESTAMP: Final = 2**63 - 1
 
 

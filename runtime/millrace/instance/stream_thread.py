@@ -263,6 +263,8 @@ class ThreadLoop:
         self._last_commit, self._ends_refreshed = time.monotonic(), 0.0
         self._resume_at: dict[TopicPartition, int] = {}
         """How few records a paused partition must have left to be fetched again."""
+        self._starved: dict[StreamTask, tuple[float, float]] = {}
+        """Tasks that have records and wait for those of another partition: since when, and when this was last logged."""
         self._busy = False
         self._poll_s = config.poll_ms / 1000
         self._commit_every_s = config.commit_interval_ms / 1000
@@ -406,6 +408,7 @@ class ThreadLoop:
                 task.set_lag(partition, consumer.lag(partition))
         if several:
             self._hold_back(several, batches)
+            self._log_starved(several)
         if time.monotonic() - self._ends_refreshed >= _REFRESH_ENDS_S:
             self._ends_refreshed = time.monotonic()
             consumer.refresh_ends(list(consumer.partitions))
@@ -422,6 +425,28 @@ class ThreadLoop:
                     _log.debug("%s pauses %s with %d records", self._name, partition, records)
                     self._resume_at[partition] = records // 2
                     self.resources.consumer.pause([partition])
+
+    def _log_starved(self, tasks: Collection[StreamTask]) -> None:
+        """Log now and then which tasks have had records for long, and wait for those of another partition."""
+        every_s = self._context.config.log_summary_interval_ms / 1000
+        if every_s <= 0:
+            return
+        now, now_ms = time.monotonic(), self._context.clock()
+        waiting = {task for task in tasks if task.buffered() and not task.ready(now_ms)}
+        self._starved = {task: self._starved.get(task, (now, now)) for task in waiting}
+        for task, (since, logged) in self._starved.items():
+            if now - logged < every_s:
+                continue
+            self._starved[task] = since, now
+            lags = {
+                tp: self.resources.consumer.lag(tp) for tp in sorted(task.input_partitions) if not task.buffered(tp)
+            }
+            _log.info(
+                "%s: task %s has %d records and has been waiting for %.0f s for records of %s (max.task.idle.ms=%d)",
+                *(self._name, task.task_id, task.buffered(), now - since),
+                ", ".join(f"{tp} ({'unknown' if lag is None else lag} on the brokers)" for tp, lag in lags.items()),
+                self._context.config.max_task_idle_ms,
+            )
 
     def _wait_s(self) -> float:
         tasks = self.tasks
