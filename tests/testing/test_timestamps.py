@@ -7,7 +7,13 @@ import re
 import pytest
 
 from millrace import Consumed, StreamsBuilder
-from millrace.errors import FailedProcessingError, InvalidTimestampError, SerializationError, StreamsError
+from millrace.errors import (
+    FailedProcessingError,
+    InvalidTimestampError,
+    SerializationError,
+    StreamsError,
+    TopologyError,
+)
 from millrace.processor.api import Processor, PunctuationType
 from millrace.records import Record, ValueAndTimestamp, Window, Windowed
 from millrace.serdes import Serdes
@@ -84,10 +90,12 @@ def test_piped_timestamp(wrong):
     builder.stream("in").to("out")
     with TopologyTestDriver(builder.build(), CONFIG) as driver:
         topic = driver.create_input_topic("in")
-        with pytest.raises(InvalidTimestampError, match="topic in must be whole milliseconds"):
+        with pytest.raises(TopologyError, match="timestamp must be whole milliseconds"):
             topic.pipe_input("a", "b", wrong)
-        with pytest.raises(InvalidTimestampError, match="topic in must be whole milliseconds"):
+        with pytest.raises(TopologyError, match="timestamp must be whole milliseconds"):
             topic.pipe_record(Record("a", "b", wrong))
+        with pytest.raises(InvalidTimestampError, match="topic in must be whole milliseconds"):
+            driver.pipe_raw("in", b"a", b"b", wrong)
         with pytest.raises(InvalidTimestampError, match="must be whole milliseconds"):
             driver.create_input_topic("in", start_timestamp_ms=wrong)
     with pytest.raises(InvalidTimestampError, match="initial_wall_clock_ms must be whole milliseconds"):

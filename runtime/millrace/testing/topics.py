@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from millrace.checks import Suggesting, timestamp_ms
+from millrace.checks import Suggesting, timestamp_ms, wrong
 from millrace.durations import Duration, to_millis
+from millrace.errors import InvalidTimestampError
 from millrace.records import NO_HEADERS, Headers, KeyValue, Record
 from millrace.serdes.base import Serde
 from millrace.testing.collector import ProducedRecord
@@ -60,11 +61,16 @@ class TestInputTopic(Suggesting, Generic[K, V]):
             headers: name and value pairs.
 
         Raises:
-            InvalidTimestampError: the timestamp is no whole number.
+            TopologyError: the timestamp is no whole number of milliseconds.
         """
         if timestamp is None:
             timestamp = self._next_ms
             self._next_ms += self._auto_advance_ms
+        else:
+            try:
+                timestamp = timestamp_ms(timestamp, str, -(2**63))
+            except InvalidTimestampError:
+                raise wrong("the timestamp", "whole milliseconds since the epoch", timestamp) from None
         headers = Headers(headers)
         key_bytes = None if key is None else self._key_serde.serialize(self.name, key, headers)
         value_bytes = None if value is None else self._value_serde.serialize(self.name, value, headers)
