@@ -263,7 +263,7 @@ class ThreadLoop:
         self._last_commit, self._ends_refreshed = time.monotonic(), 0.0
         self._resume_at: dict[TopicPartition, int] = {}
         """How few records a paused partition must have left to be fetched again."""
-        self._starved: dict[StreamTask, tuple[float, float]] = {}
+        self._starved: dict[TaskId, tuple[float, float]] = {}
         """Tasks that have records and wait for those of another partition: since when, and when this was last logged."""
         self._busy = False
         self._poll_s = config.poll_ms / 1000
@@ -406,17 +406,18 @@ class ThreadLoop:
             consumer.refresh_ends([tp for tp in task.input_partitions if not task.buffered(tp)])
             for partition in task.input_partitions:
                 task.set_lag(partition, consumer.lag(partition))
-        if several:
-            self._hold_back(several, batches)
-            self._log_starved(several)
+        now_ms = self._context.clock()
+        waiting = [task for task in several if task.buffered() and not task.ready(now_ms)]
+        self._hold_back(waiting, batches)
+        self._log_starved(waiting)
         if time.monotonic() - self._ends_refreshed >= _REFRESH_ENDS_S:
             self._ends_refreshed = time.monotonic()
             consumer.refresh_ends(list(consumer.partitions))
 
-    def _hold_back(self, tasks: Collection[StreamTask], batches: Mapping[TopicPartition, Sequence[RawRecord]]) -> None:
+    def _hold_back(
+        self, waiting: Collection[StreamTask], batches: Mapping[TopicPartition, Sequence[RawRecord]]
+    ) -> None:
         """Pause partitions that are far ahead of the one their task waits for."""
-        now_ms = self._context.clock()
-        waiting = [task for task in tasks if task.buffered() and not task.ready(now_ms)]
         for task in waiting:
             limit_bytes = _AHEAD_BYTES / len(waiting)
             for partition in task.input_partitions & batches.keys():
@@ -426,18 +427,18 @@ class ThreadLoop:
                     self._resume_at[partition] = records // 2
                     self.resources.consumer.pause([partition])
 
-    def _log_starved(self, tasks: Collection[StreamTask]) -> None:
+    def _log_starved(self, waiting: Collection[StreamTask]) -> None:
         """Log now and then which tasks have had records for long, and wait for those of another partition."""
         every_s = self._context.config.log_summary_interval_ms / 1000
         if every_s <= 0:
             return
-        now, now_ms = time.monotonic(), self._context.clock()
-        waiting = {task for task in tasks if task.buffered() and not task.ready(now_ms)}
-        self._starved = {task: self._starved.get(task, (now, now)) for task in waiting}
-        for task, (since, logged) in self._starved.items():
+        now = time.monotonic()
+        self._starved = {task.task_id: self._starved.get(task.task_id, (now, now)) for task in waiting}
+        for task in waiting:
+            since, logged = self._starved[task.task_id]
             if now - logged < every_s:
                 continue
-            self._starved[task] = since, now
+            self._starved[task.task_id] = since, now
             lags = {
                 tp: self.resources.consumer.lag(tp) for tp in sorted(task.input_partitions) if not task.buffered(tp)
             }
@@ -539,7 +540,7 @@ class ThreadLoop:
             self._progress.give_up_in(CLOSE_WAIT_S)
         try:
             tasks.close(clean=clean)
-        except Exception as error:  # the thread ends anyway; its successor repeats what is not committed
+        except BaseException as error:  # the thread ends anyway; its successor repeats what is not committed
             _log.warning(
                 "%s could not commit while closing (%s): the records since the last commit are processed again",
                 *(self._name, error),
@@ -554,7 +555,7 @@ class ThreadLoop:
         for what, step in steps:
             try:
                 step()
-            except Exception:  # the others must still be closed
+            except BaseException:  # the others must still be closed
                 _log.warning("%s could not close its %s", self._name, what, exc_info=True)
         self._context.directory.disown_all(self._name)
 
