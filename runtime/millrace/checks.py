@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, SupportsIndex, TypeVar
 
-from millrace.errors import ConfigError, TopologyError
+from millrace.errors import ConfigError, InvalidTimestampError, TopologyError
 
 T = TypeVar("T")
 
@@ -155,6 +155,53 @@ def whole(value: object, parameter: str, expected: str) -> int:
     if not isinstance(value, SupportsIndex):
         raise wrong(parameter, expected, value)
     return operator.index(value)
+
+
+LEGAL_IN_TOPICS: Final = re.compile(r"[a-zA-Z0-9._-]+")
+LONGEST_NAME: Final = 249
+
+
+def checked_name(name: str) -> str:
+    """Return a name if it may be part of a topic's name.
+
+    Raises:
+        TopologyError: it is empty, `.`, `..`, longer than 249 characters, or has characters other than ASCII letters, digits,
+            `.`, `_` and `-`.
+    """
+    if not isinstance(name, str):
+        raise wrong("the name", "a text", name)
+    if not name:
+        raise mistake("A name must not be empty")
+    if name in (".", ".."):
+        raise mistake(f"{name!r} cannot be a name")
+    if len(name) > LONGEST_NAME:
+        raise mistake(f"Name {name!r} has {len(name)} characters; {LONGEST_NAME} is the most a topic name can have")
+    if not LEGAL_IN_TOPICS.fullmatch(name):
+        raise mistake(f"Name {name!r} is illegal: only ASCII letters and digits, '.', '_' and '-' are allowed")
+    return name
+
+
+MAX_TIMESTAMP: Final = 2**63 - 1
+
+
+def timestamp_ms(value: object, what: Callable[[], str], minimum: int = 0) -> int:
+    """Return a timestamp that user code has made, which may be numpy's for example, as an int.
+
+    Args:
+        value: what was given.
+        what: returns what it is, for the message; called only if something is wrong.
+        minimum: the least that it may be.
+
+    Raises:
+        InvalidTimestampError: it is no whole number of milliseconds that fits into 8 bytes, or is less than `minimum`.
+    """
+    millis = operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else None
+    if millis is None or not minimum <= millis <= MAX_TIMESTAMP:
+        least = "-2**63" if minimum < -1 else minimum
+        raise InvalidTimestampError(
+            f"{what()} must be whole milliseconds, an int from {least} to 2**63-1, not {shown(value)}"
+        )
+    return millis
 
 
 def is_serde(value: object) -> bool:

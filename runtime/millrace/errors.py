@@ -70,7 +70,7 @@ class UnreadableRowError(SerializationError):
 
 
 class InvalidTimestampError(StreamsError):
-    """A record's timestamp is negative and the extractor is configured to fail."""
+    """A timestamp is no whole number of milliseconds, or is negative where it must not be."""
 
 
 class FailedProcessingError(StreamsError):
@@ -118,7 +118,7 @@ class LockError(StateDirectoryError):
 
 
 class InvalidStateStoreError(StreamsError):
-    """The requested state store does not exist, is closed, or has another type."""
+    """The requested state store does not exist, is closed, has another type, or may only be read."""
 
 
 # Brokers, topics and the group.

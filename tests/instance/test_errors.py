@@ -59,6 +59,8 @@ from millrace.errors import (
     MissingSourceTopicError,
     ProductionError,
     StateDirectoryError,
+    StreamsError,
+    TopologyError,
 )
 from millrace.instance import KafkaStreams, State, UncaughtExceptionResponse, run
 from millrace.instance.activity import LoopProgress
@@ -487,18 +489,131 @@ def test_what_would_end_a_thread_silently_ends_the_client(kafka, topic_factory, 
     assert again.close(60)
 
 
-def test_exit_in_the_exception_handler_ends_the_client(kafka, topic_factory, app, tmp_path):
-    """A handler that fails, even by `sys.exit()`, shuts the client down."""
+def exits(_):
+    """Fail as a handler should not."""
+    sys.exit(1)
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        (exits, "exits failed"),
+        (print, "print returned None"),
+        (lambda _: "replace thread", "<lambda> returned 'replace"),
+    ],
+)
+def test_exception_handler_that_gives_no_answer_ends_the_client(
+    kafka, topic_factory, app, tmp_path, caplog, handler, said
+):
+    """A handler that fails, even by `sys.exit()`, or returns no response shuts the client down, and the log names it."""
     source, sink = topic_factory("in"), topic_factory("out")
     produce(kafka, source, ["bad"])
     streams = KafkaStreams(failing(source, sink), settings(kafka, app, tmp_path))
-    streams.set_uncaught_exception_handler(lambda _: sys.exit(1))
+    streams.set_uncaught_exception_handler(handler)
     streams.start()
     try:
-        wait_until(lambda: streams.state is State.ERROR, "ERROR")
-        assert "this word is bad" in str(streams.error)
+        with caplog.at_level(logging.ERROR), pytest.raises(FailedProcessingError, match="this word is bad"):
+            streams.wait(PATIENCE_S)
+        assert streams.state is State.ERROR
+        assert said in caplog.text
     finally:
         assert streams.close(60)
+
+
+def test_exception_handler_must_be_a_function(app, tmp_path):
+    """What cannot be called is refused when it is set, not when a thread has died."""
+    streams = KafkaStreams(word_count("in", "out"), settings("127.0.0.1:9", app, tmp_path))
+    with pytest.raises(TopologyError, match=r"set_uncaught_exception_handler: handler must be .*REPLACE_THREAD"):
+        streams.set_uncaught_exception_handler(UncaughtExceptionResponse.REPLACE_THREAD)
+
+
+@pytest.mark.parametrize("what", ["processor", "store", "state listener"])
+def test_exit_where_a_thread_ends_does_not_hide_its_end(kafka, topic_factory, app, tmp_path, what):
+    """A `close` or a state listener that calls `sys.exit()` does not keep a failed thread from being replaced."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    counts = counts_builder()
+
+    class Exits(FailOnce):
+        def close(self):
+            if what == "processor":
+                sys.exit(1)
+
+    def listen(new, old):
+        if what == "state listener" and threading.current_thread() is not threading.main_thread():
+            sys.exit(1)
+
+    def build():
+        store = type(counts).build(counts)
+        close = store.close
+
+        def close_and_exit():
+            close()
+            sys.exit(1)
+
+        store.close = close_and_exit
+        return store
+
+    if what == "store":
+        counts.build = build
+    FailOnce.failed = False
+    produce(kafka, source, ["good", "bad", "good"])
+    streams = KafkaStreams(counting_with(Exits, source, sink, counts), settings(kafka, app, tmp_path))
+    streams.set_uncaught_exception_handler(lambda _: UncaughtExceptionResponse.REPLACE_THREAD)
+    streams.set_state_listener(listen)
+    streams.start()
+    try:
+        wait_until(
+            lambda: last_counts(kafka, sink).get("good", 0) >= 2 and streams.state is State.RUNNING, "all counted"
+        )
+    finally:
+        assert streams.close(60)
+    assert streams.state is State.NOT_RUNNING
+
+
+@pytest.mark.parametrize("response", UncaughtExceptionResponse)
+def test_exception_handler_is_asked_about_global_stores(kafka, topic_factory, app, tmp_path, caplog, response):
+    """A failure of the global stores' thread is the handler's too; that thread is not replaced, so the client ends."""
+    source, names = topic_factory("in"), topic_factory("names")
+
+    class Ignore(Processor):
+        def process(self, record):
+            pass
+
+    class Fail(Processor):
+        def process(self, record):
+            raise ValueError(record.value)
+
+    def instance(directory, fill):
+        topology = Topology().add_source("in", source, key_serde=TEXT, value_serde=TEXT)
+        topology.add_processor("p", Processor, "in")
+        store = Stores.key_value_store_builder(Stores.in_memory_key_value_store("names"), TEXT, TEXT)
+        topology.add_global_store(
+            store.with_logging_disabled(), "names-source", names, "fill", fill, key_serde=TEXT, value_serde=TEXT
+        )
+        streams = KafkaStreams(topology, settings(kafka, app, tmp_path / directory))
+        streams.set_uncaught_exception_handler(lambda error: asked.append(error) or response)
+        return streams
+
+    asked: list[Exception] = []
+    streams, other = instance("here", Fail), instance("there", Ignore)
+    streams.start()
+    other.start()
+    try:
+        wait_until(lambda: streams.state is State.RUNNING is other.state, "RUNNING")
+        produce(kafka, names, ["wrong name"])
+        with pytest.raises(FailedProcessingError, match="wrong name"):
+            streams.wait(PATIENCE_S)
+        assert streams.state is State.ERROR
+        assert asked == [streams.error]
+        assert ("cannot be replaced" in caplog.text) == (response is UncaughtExceptionResponse.REPLACE_THREAD)
+        if response is UncaughtExceptionResponse.SHUTDOWN_APPLICATION:
+            with pytest.raises(StreamsError, match="whole application to stop"):
+                other.wait(PATIENCE_S)
+        else:
+            assert other.state.is_running_or_rebalancing
+    finally:
+        assert streams.close(60)
+        assert other.close(60)
 
 
 def test_run_returns_two_when_it_cannot_start(kafka, app, tmp_path, caplog):

@@ -24,7 +24,7 @@ from millrace.errors import (
     UnavailableSerdeError,
     causes,
 )
-from millrace.loading import implements, load_instance
+from millrace.loading import implements, load_instance, loadable
 from millrace.processor import handlers
 from millrace.processor.handlers import (
     DeserializationExceptionHandler,
@@ -73,9 +73,23 @@ def resolve_handler(value: object, default: type[object], key: str, config: Stre
         ConfigError: the value names no handler.
     """
     handler = load_instance(default if value is None else value, key, HANDLERS_BY_NAME, config=config)
+    _require_handler(handler, value, key)
+    return handler
+
+
+def check_handler(value: object, key: str) -> None:
+    """Check the value of a setting without making a handler.
+
+    Raises:
+        ConfigError: the value names no handler.
+    """
+    if value is not None:
+        _require_handler(loadable(value, key, HANDLERS_BY_NAME), value, key)
+
+
+def _require_handler(handler: object, value: object, key: str) -> None:
     if not implements(handler, _ErrorHandler):
         raise ConfigError(f"{key}: {value!r} is not an exception handler: it has no method handle_error")
-    return handler
 
 
 class ErrorHandling:

@@ -37,7 +37,7 @@ from millrace.records import (
 )
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import CacheBudget, ChangelogRecord, StateStore, StoreContext, close_all
-from millrace.state.layered_store import LayeredStore, flush_stores
+from millrace.state.layered_store import LayeredStore, flush_stores, read_only
 from millrace.topology.model import Subtopology
 
 _log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class StreamTask:
         self._state_dir = state_dir
         self._cache = cache
         self._clock = clock
-        self._global_stores = global_stores
+        self._global_stores = {name: read_only(store) for name, store in global_stores.items()}
         self._trace_record = trace_record
         self.schedules = TaskSchedules(clock)
         self._awaited = self.schedules.stream_time if punctuated_in_time else None

@@ -79,6 +79,8 @@ class GroupMembership(ABC):
     def __init__(self, member: BaseMember, progress: LoopProgress, *, timeout_s: float) -> None:
         self.client = member
         """The group client; others use it only to look at its identity and state."""
+        self.refused_tasks: tuple[str, ...] = ()
+        """Tasks that were assigned and are not taken, because the group's leader has another topology."""
         self._progress = progress
         self._timeout_s = timeout_s
 
@@ -200,7 +202,8 @@ class ClassicMembership(GroupMembership):
             self._rejoin = Deadline(_UNFIT_AGAIN_S if self._had_unfit else 0)
             names = ", ".join(map(str, unfit))
             _log.warning(
-                "The group's leader has another topology: tasks %s are not taken, because their input is not read here",
+                "The group's leader has another topology: tasks %s are not taken, because their input is not read here. "
+                "Run the same program in all instances, or give this one an application.id of its own",
                 names,
             )
             tasks = replace(
@@ -213,6 +216,7 @@ class ClassicMembership(GroupMembership):
         else:
             self._inputs.keep()
         self._had_unfit, self._asks = bool(unfit), False
+        self.refused_tasks = tuple(map(str, unfit))
         return tasks
 
     def rejoin_without_tasks(self, reason: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from millrace.config import StreamsConfig
+from millrace.errors import of_thread
 from millrace.plan.model import PlannedWindows
 from millrace.records import NO_HEADERS, Headers, RecordContext, TaskId, TopicPartition
 
@@ -271,12 +272,15 @@ def close_all(stores: Iterable[StateStore]) -> None:
 
 
 def call_all(calls: Iterable[Callable[[], object]]) -> None:
-    """Call all functions, even after one has failed, and then raise the first failure."""
+    """Call all functions, even after one has failed, and then raise the first failure.
+
+    They may be the user's: `sys.exit()` in one is a failure as any other, which callers expect.
+    """
     failure: Exception | None = None
     for call in calls:
         try:
             call()
-        except Exception as error:
-            failure = failure or error
+        except BaseException as error:
+            failure = failure or of_thread(error)
     if failure is not None:
         raise failure

@@ -227,13 +227,17 @@ class KeyValueStore(PlainValues, TypedKeyValueStore[K, V]):
 class TimestampedKeyValueStore(TimestampedValues, TypedKeyValueStore[K, ValueAndTimestamp[V]]):
     """A store of values with the timestamp of the record that last changed them; tables are kept in these."""
 
+    def put(self, key: K, value: ValueAndTimestamp[V] | None) -> None:
+        """Set the value of a key; None, or a value that is None, deletes it."""
+        super().put(key, self._checked(key, value))
+
 
 class TimestampedKeyValueStoreWithHeaders(HeaderValues, TypedKeyValueStore[K, ValueTimestampHeaders[V]]):
     """A store of values with timestamp and headers (KIP-1271); the changelog records carry the headers."""
 
     def put(self, key: K, value: ValueTimestampHeaders[V] | None) -> None:
         """Set the value of a key; None, or a value that is None, deletes it."""
-        super().put(key, None if value is None or value[0] is None else value)
+        super().put(key, self._checked(key, value))
 
 
 def merge_cached(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, NoReturn, TypeVar, cast
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, InvalidStateStoreError, UnreadableRowError
@@ -23,6 +23,24 @@ FlushFailed = Callable[[Exception, Any, Any, int, Headers], None]
 """The error, key and value if they can be read, timestamp (ms) and headers of the update; returns to leave it out."""
 
 _MOST_SHOWN = 80
+
+_CHANGES: Final = frozenset(
+    [
+        "clear_cache",
+        "close",
+        "commit",
+        "delete",
+        "flush",
+        "init",
+        "put",
+        "put_all",
+        "put_if_absent",
+        "remove",
+        "restore",
+        "set_flush_listener",
+    ]
+)
+"""The methods of stores, of all kinds, that change what they hold or are for the task that owns them."""
 
 
 class LayeredStore(Generic[P]):
@@ -173,6 +191,44 @@ class LayeredStore(Generic[P]):
     def position(self) -> Mapping[tuple[str, int], int]:
         """The input offsets, by topic and partition, that the store's content reflects (KIP-796)."""
         return self._bytes_store.position
+
+
+class ReadOnlyStore:
+    """A global store as the tasks see it that do not fill it: its contents can only be read.
+
+    Reads cost nothing extra, because its methods are the store's own. It counts as an instance of the store's class.
+    """
+
+    def __init__(self, store: StateStore) -> None:
+        name = store.name
+
+        def refuse(*_arguments: object, **_named: object) -> NoReturn:
+            raise InvalidStateStoreError(
+                f"Store {name!r} is global, and read only: only the processor that fills it may change it. Send the change to "
+                "the store's topic"
+            )
+
+        self._store = store
+        for method in dir(store):
+            if not method.startswith("_") and callable(own := getattr(store, method)):
+                setattr(self, method, refuse if method in _CHANGES else own)
+        if hasattr(store, "direct"):
+            self.direct: Callable[[], Any] = lambda: store.direct()._replace(put=refuse)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self._store)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def __repr__(self) -> str:
+        return f"<{self._store.name}, read only>"
+
+
+def read_only(store: StateStore) -> StateStore:
+    """Return a global store for those who may only read it; a store of the user's own class is returned as it is, as in Java."""
+    return cast("StateStore", ReadOnlyStore(store)) if isinstance(store, LayeredStore) else store
 
 
 def flush_stores(stores: Sequence[StateStore]) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from millrace.errors import UnreadableRowError
+from millrace.checks import shown
+from millrace.errors import SerializationError, UnreadableRowError
 from millrace.records import NO_HEADERS, Headers, KeyValue, Window, Windowed
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
 from millrace.state.cache import CacheEntry
@@ -53,21 +54,31 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
 
     def put(self, session: Windowed[K], aggregate: A | None) -> None:
         """Set a session's aggregate; None deletes it."""
-        key, (start, end) = session
-        raw = SessionKey(self._key_bytes(self._topic, key), start, end)
+        raw = self._session_key(session)
         if self._cache is None:
             self._write(raw, None if aggregate is None else self._split(aggregate))
         else:
-            self._latest_cached_end = max(self._latest_cached_end, end)
+            self._latest_cached_end = max(self._latest_cached_end, raw.end)
             self._put_cached(self._cache_key(raw), aggregate)
 
     def remove(self, session: Windowed[K]) -> None:
         """Delete a session. Unlike a put of None, it is never counted as a dropped record and never advances stream time."""
         if self._cache is None:
-            key, (start, end) = session
-            self._write(SessionKey(self._key_bytes(self._topic, key), start, end), None, removes=True)
+            self._write(self._session_key(session), None, removes=True)
         else:
             self.put(session, None)
+
+    def _session_key(self, session: Windowed[K]) -> SessionKey:
+        try:
+            key, (start, end) = session
+        except (TypeError, ValueError):
+            raise SerializationError(
+                f"Store {self.name!r}: a session is a Windowed(key, Window(start, end)), not {shown(session)}"
+            ) from None
+        if type(start) is not int or type(end) is not int or not 0 <= start <= end <= MAX_LONG:
+            start = self._timestamp(key, "the start of a session", start, 0)
+            end = self._timestamp(key, "the end of a session", end, start)
+        return SessionKey(self._key_bytes(self._topic, key), start, end)
 
     def _cache_key(self, session: SessionKey) -> bytes:
         return encode_session_key(*session)
@@ -285,7 +296,13 @@ class SessionStoreWithHeaders(TypedSessionStore[K, AggregationWithHeaders[A]]):
 
     def put(self, session: Windowed[K], aggregate: AggregationWithHeaders[A] | None) -> None:
         """Set a session's aggregate; None, or an aggregate that is None, deletes it."""
-        super().put(session, None if aggregate is None or aggregate[0] is None else aggregate)
+        if aggregate is not None and (not isinstance(aggregate, tuple) or len(aggregate) != 2):
+            raise self._wrong_value(session[0], "an AggregationWithHeaders(aggregation, headers), or None", aggregate)
+        if aggregate is None or aggregate[0] is None:
+            super().put(session, None)
+        else:
+            aggregation, headers = aggregate
+            super().put(session, AggregationWithHeaders(aggregation, Headers(headers)))
 
     def _split(self, value: Any) -> Parts:
         return self._value_bytes(self._topic, value[0]), self._record.timestamp, value[1]

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from sortedcontainers import SortedDict
 
+from millrace.errors import ConfigError, SerializationError
 from millrace.records import NO_HEADERS, Change, RecordContext, TopicPartition, ValueAndTimestamp
 from millrace.serdes.base import AnySerde
 from millrace.state.api import ChangelogRecord, LogChange, StateStore, StoreContext
@@ -35,6 +36,12 @@ _DIRTY_OVERHEAD = 100
 
 Emit = Callable[[Any, "Change[Any]", RecordContext], None]
 """Gets key, change and the context of the record that caused the change."""
+
+
+_NO_SERDES: Final = (
+    "suppress() takes no serdes: it uses those of its table, so give them to the operator before it. One that aggregates by "
+    "windows needs the key's serde for that: Materialized.with_(key_serde, value_serde)"
+)
 
 
 class SuppressionBuffer:
@@ -74,7 +81,10 @@ class SuppressionBuffer:
 
     def init(self, context: StoreContext) -> None:
         """Resolve the serdes; the buffer is empty until it is restored."""
-        keys, values = store_serdes(self.name, *self._given_serdes, context.config)
+        try:
+            keys, values = store_serdes(self.name, *self._given_serdes, context.config)
+        except ConfigError as error:
+            raise ConfigError(f"{error}. {_NO_SERDES}") from error
         self._topic = context.topic_of(self.name)
         self._rows_topic = context.rows_topic(self.name)
         self._partition = context.task_id.partition
@@ -151,8 +161,11 @@ class SuppressionBuffer:
             context: of the record that caused the change.
         """
         topic = self._topic
-        raw = self._key_bytes(topic, key)
-        new, old = (None if value is None else self._value_bytes(topic, value) for value in (change[0], change[1]))
+        try:
+            raw = self._key_bytes(topic, key)
+            new, old = (None if value is None else self._value_bytes(topic, value) for value in (change[0], change[1]))
+        except SerializationError as error:
+            raise SerializationError(f"{error}. {_NO_SERDES}") from error
         buffered = self._buffered(raw)
         prior = old if buffered is None else buffered.prior
         kept = RecordContext(context.topic, context.partition, context.offset, context.timestamp, context.headers)

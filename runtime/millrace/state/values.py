@@ -11,7 +11,8 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 (lower case in the standard library)
 from typing import Any, Final
 
-from millrace.errors import UnreadableRowError
+from millrace.checks import shown, timestamp_ms
+from millrace.errors import SerializationError, UnreadableRowError
 from millrace.records import NO_HEADERS, Headers, RecordContext, ValueAndTimestamp, Window, Windowed, new_tuple
 from millrace.serdes.base import AnySerde
 from millrace.serdes.primitives import FIXED_FORMATS
@@ -45,6 +46,7 @@ class Values:
     timed = True
     """Whether values are tuples that start with the bare value and its timestamp."""
 
+    name: str
     _format: ValueFormat
     _shareable: bool
     _type_read_back: type | None
@@ -187,6 +189,13 @@ class Values:
 
         return write_back
 
+    def _timestamp(self, key: object, what: str, value: object, minimum: int) -> int:
+        """Return a timestamp that a user has given for a key."""
+        return timestamp_ms(value, lambda: f"Store {self.name!r}, key {shown(key)}: {what}", minimum)
+
+    def _wrong_value(self, key: object, expected: str, value: object) -> SerializationError:
+        return SerializationError(f"Store {self.name!r}, key {shown(key)}: put takes {expected}, not {shown(value)}")
+
     def _present(self, value: object) -> Any:
         """Return a value in the form that users get."""
         return value
@@ -256,6 +265,22 @@ class TimestampedValues(Values):
 
     Internally they are plain tuples; users get `ValueAndTimestamp`.
     """
+
+    def _checked(self, key: object, value: Any) -> Any:
+        """Return a value that a user puts.
+
+        Raises:
+            SerializationError: it is no pair.
+            InvalidTimestampError: its timestamp is not one.
+        """
+        if value is None:
+            return None
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise self._wrong_value(key, "a ValueAndTimestamp(value, timestamp), or None", value)
+        data, timestamp = value
+        if data is None or (type(timestamp) is int and -1 <= timestamp <= MAX_LONG):
+            return value
+        return data, self._timestamp(key, "the timestamp of a value", timestamp, -1)
 
     def _disk_reader(self) -> Callable[[Any, bytes], Any]:
         if self._format.from_disk is not TIMESTAMPED.from_disk:
@@ -375,6 +400,25 @@ class TimestampedValues(Values):
 
 class HeaderValues(Values):
     """`ValueTimestampHeaders`; changelog records have the value's timestamp and headers (KIP-1271)."""
+
+    def _checked(self, key: object, value: Any) -> Any:
+        """Return a value that a user puts, None for a value of None.
+
+        Raises:
+            SerializationError: it is something else, or what it has cannot be headers.
+            InvalidTimestampError: its timestamp is not one.
+        """
+        if value is None:
+            return None
+        if not isinstance(value, tuple) or len(value) != 3:
+            raise self._wrong_value(key, "a ValueTimestampHeaders(value, timestamp, headers), or None", value)
+        data, timestamp, headers = value
+        if data is None:
+            return None
+        if type(timestamp) is int and -1 <= timestamp <= MAX_LONG and type(headers) is Headers:
+            return value
+        timestamp = self._timestamp(key, "the timestamp of a value", timestamp, -1)
+        return ValueTimestampHeaders(data, timestamp, Headers(headers))
 
     def _split(self, value: Any) -> Parts:
         return self._value_bytes(self._topic, value[0]), value[1], value[2]

@@ -153,6 +153,8 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
     def put(self, key: K, value: S | None, window_start: int) -> None:
         """Set the value of a key's window; None deletes it (as in Java, if duplicates are retained, it is only logged)."""
         raw = self._key_bytes(self._topic, key)
+        if type(window_start) is not int or not -MAX_LONG <= window_start <= MAX_LONG:
+            window_start = self._timestamp(key, "the start of a window", window_start, -MAX_LONG - 1)
         if self.retain_duplicates:
             self._put_duplicate(raw, value, window_start)
         else:
@@ -343,10 +345,14 @@ class JoinWindowStore(PlainValues, TypedWindowStore[K, V]):
 class TimestampedWindowStore(TimestampedValues, TypedWindowStore[K, ValueAndTimestamp[V]]):
     """A window store of values with timestamps; windowed aggregations are kept in these."""
 
+    def put(self, key: K, value: ValueAndTimestamp[V] | None, window_start: int) -> None:
+        """Set the value of a key's window; None, or a value that is None, deletes it."""
+        super().put(key, self._checked(key, value), window_start)
+
 
 class TimestampedWindowStoreWithHeaders(HeaderValues, TypedWindowStore[K, ValueTimestampHeaders[V]]):
     """A window store of values with timestamp and headers (KIP-1271)."""
 
     def put(self, key: K, value: ValueTimestampHeaders[V] | None, window_start: int) -> None:
         """Set the value of a key's window; None, or a value that is None, deletes it."""
-        super().put(key, None if value is None or value[0] is None else value, window_start)
+        super().put(key, self._checked(key, value), window_start)

@@ -225,6 +225,9 @@ class Topology(Suggesting):
     ) -> Self:
         """Add a store that is a partitioned copy of a topic and restored from it (KIP-813).
 
+        As in Java, other processors that are connected to it are trusted not to write to it: what they write is not in the topic,
+        and is lost when the store is restored.
+
         Raises:
             TopologyError: a name is taken.
         """
