@@ -1,6 +1,7 @@
 """A transactional producer of a backfill, under an id that every backfill of the application uses for the same purpose.
 
 It is never started again, unlike that of a stream thread: who has fenced it is a later backfill, which a new start would fence.
+So after a transaction that failed, or of which brokers may still get a request, it begins no other one.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["Writer"]
 
 _FENCED: Final = "Another backfill of this application was started, so this one has been fenced and writes nothing more"
+_REPEATED: Final = (
+    "A request of this backfill's last transaction may have been sent twice, because a connection to a broker broke, and might "
+    "end the next one half-way: nothing of that one is written. Start the backfill again"
+)
 _POLL_EVERY: Final = 1_000
 Sent = tuple["bytes | None", "bytes | None", int, Headers]
 """Key, value, timestamp and headers."""
@@ -64,7 +69,7 @@ class Writer:
         self.timeout_ms = int(settings()["transaction.timeout.ms"])
         """How long a transaction may take."""
         self._expiry: Deadline | None = None
-        self._producer = StreamsProducer(settings, clients.config.task_timeout_ms)
+        self._producer = StreamsProducer(settings, clients.config.task_timeout_ms, watched=True)
         self._producer.on_failure = self._on_failure
         try:
             self._producer.start()
@@ -97,6 +102,7 @@ class Writer:
             self._producer.in_transaction = False
             # Fenced producers refuse even this; others are ended by their successors. For the thread see `_send`.
             in_background("abort", partial(self._producer.client.abort_transaction, _ABORT_S)).exception()
+            self._producer.replace_at_abort()
 
     def send(self, target: TopicPartition, records: Iterable[Sent]) -> None:
         """Send records; a timestamp of 0 would mean now, and becomes 1 as in the engine."""
@@ -179,6 +185,8 @@ class Writer:
     def _begin(self) -> None:
         """Begin the transaction with its first record or offset: from then on, brokers count how long it takes."""
         if not self._producer.in_transaction:
+            if self._producer.must_be_replaced:
+                raise TransactionAbortedError(_REPEATED)
             self._check(self._producer.begin)
             self._expiry = Deadline(self.timeout_ms / 1000)
 
