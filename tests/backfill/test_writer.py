@@ -5,6 +5,7 @@ failed before the record is reported, so these tests wait until it knows, and ta
 """
 
 import secrets
+import time
 
 import pytest
 from tests.instance.support import has_failed, read_all
@@ -75,6 +76,17 @@ def test_a_refused_record_is_named_by_whatever_is_done_next(writer, topic_factor
         wait_until(lambda: has_failed(writer._producer.client), "the broker's refusal")
         with pytest.raises(ProductionError, match=rf"{target}.*max\.message\.bytes"):
             then(writer, target)
+
+
+def test_a_timestamp_that_is_too_late_is_named(writer, topic_factory):
+    """The error says which topic refuses which timestamp because of which setting. It is the latest one."""
+    target, late = TopicPartition(topic_factory("out"), 0), int(time.time() * 1000) + 7_200_000
+    with (
+        pytest.raises(ProductionError, match=rf"{target}.*timestamp {late}.*message\.timestamp\.after\.max\.ms"),
+        writer.transaction(),
+    ):
+        writer.send(target, [(b"key", b"value", stamp, NO_HEADERS) for stamp in (1, late, 1)])
+        writer.flush()
 
 
 def publish(writer, target, value):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException
@@ -69,6 +70,8 @@ class Writer:
         self.timeout_ms = int(settings()["transaction.timeout.ms"])
         """How long a transaction may take."""
         self._expiry: Deadline | None = None
+        self._latest: dict[TopicPartition, int] = {}
+        """The latest timestamp sent to each partition."""
         self._producer = StreamsProducer(settings, clients.config.task_timeout_ms, watched=True)
         self._producer.on_failure = self._on_failure
         try:
@@ -109,6 +112,7 @@ class Writer:
         following = iter(records)
         while some := list(islice(following, _POLL_EVERY)):
             self._begin()
+            self._latest[target] = max(self._latest.get(target, 0), max(some, key=itemgetter(2))[2])
             failure = self._send(target, some)
             self._check(self._producer.poll if failure is None else partial(self._fail, failure, target.topic))
 
@@ -213,7 +217,9 @@ class Writer:
             raise _ended(error) from error
 
     def _on_failure(self, error: KafkaError, message: Message) -> None:
-        failure = delivery_error(error, message.topic(), message.partition(), message.key())
+        # Only the latest of a partition's timestamps can be too late.
+        latest = self._latest.get(TopicPartition(message.topic() or "", message.partition() or 0))
+        failure = delivery_error(error, message.topic(), message.partition(), message.key(), latest)
         known = isinstance(failure, TaskMigratedError)
         self._failure = self._failure or (failure if known else ProductionError(str(failure)))
 

@@ -559,10 +559,26 @@ class StreamsProducer:
             return
 
 
-def delivery_error(error: KafkaError, topic: str | None, partition: int | None, key: bytes | None) -> StreamsError:
-    """Return an error that says which record was not written, and why."""
+def delivery_error(
+    error: KafkaError,
+    topic: str | None,
+    partition: int | None,
+    key: bytes | None,
+    timestamp: int | None = None,
+    source: str = "",
+) -> StreamsError:
+    """Return an error that says which record was not written, and why.
+
+    Args:
+        error: why.
+        topic: the record's.
+        partition: None or negative if it has none yet.
+        key: the record's.
+        timestamp: None if it is not known.
+        source: what it was made from, as a part of a sentence.
+    """
     where = topic if partition is None or partition < 0 else f"{topic}-{partition}"
-    text = f"A record for {where} (key {key!r:.80}) was not written: {error.str()} ({error.name()})"
+    text = f"A record for {where} (key {key!r:.80}{source}) was not written: {error.str()} ({error.name()})"
     if error.code() in MIGRATED:
         return TaskMigratedError(text)
     if error.code() in _NOT_DELIVERED_IN_TIME:
@@ -573,8 +589,23 @@ def delivery_error(error: KafkaError, topic: str | None, partition: int | None, 
         return TransactionAbortedError(f"{text}. Records since the last commit are processed again")
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         text += ". Raise the topic's max.message.bytes or send smaller records"
+    elif error.code() == KafkaError.INVALID_TIMESTAMP:
+        text += _timestamp_advice(timestamp)
     elif error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
         text += ". Grant this application's user WRITE on the topic"
     elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):  # noqa: SLF001
         text += ". Create the topic, or correct the partition"
     return ProductionError(text)
+
+
+def _timestamp_advice(timestamp: int | None) -> str:
+    if timestamp is None:
+        return (
+            ". Raise the topic's message.timestamp.after.max.ms or message.timestamp.before.max.ms, or correct the time"
+        )
+    ahead_ms = timestamp - int(time.time() * 1000)
+    setting, how = ("after", "ahead") if ahead_ms > 0 else ("before", "behind")
+    return (
+        f". Its timestamp {timestamp} is {abs(ahead_ms) / 60_000:,.1f} minutes {how}: raise the topic's "
+        f"message.timestamp.{setting}.max.ms, or correct the time"
+    )

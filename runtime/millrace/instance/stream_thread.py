@@ -457,6 +457,7 @@ class ThreadLoop:
         now_ms, began = self._context.clock(), time.perf_counter()
         tracer, turn = self._context.instrumentation, self._turn
         waiting = task.buffered()
+        self.resources.collector.at_work = task
         turn.begin()
         try:
             if tracer is None:
@@ -477,6 +478,7 @@ class ThreadLoop:
     def _punctuate(self) -> None:
         now_ms = self._context.clock()
         for task in self.tasks.running.values():
+            self.resources.collector.at_work = task
             task.punctuate_wall_clock(now_ms)
 
     def _next_commit(self) -> float:

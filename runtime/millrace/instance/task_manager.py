@@ -326,6 +326,7 @@ class TaskManager:
 
     def _start(self, task: StreamTask) -> None:
         known = {partition: self._committer.committed[partition] for partition in task.input_partitions}
+        self._resources.collector.at_work = task
         task.initialize(known)
         self._returned.discard(task.task_id)
         del self.restoring[task.task_id]
