@@ -7,7 +7,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-__all__ = ["AT_A_CALL", "AT_A_TIME", "BEHIND", "CALLS", "Fault", "Input", "MakeRecord", "Plan", "make_plan", "smaller"]
+__all__ = [
+    "AT_A_CALL",
+    "AT_A_TIME",
+    "BEHIND",
+    "CALLS",
+    "LATE",
+    "Fault",
+    "Input",
+    "MakeRecord",
+    "Plan",
+    "make_plan",
+    "smaller",
+]
 
 MakeRecord = Callable[[random.Random], tuple[bytes | None, bytes | None]]
 """Makes the key and value of one input record, serialised."""
@@ -20,6 +32,11 @@ AT_A_CALL: Final = (
 AT_A_TIME: Final = ("crash", "disk lost", "stop", "outage")
 BEHIND: Final = "behind"
 """The fault that an instance gets no records of changelogs for a while, so that its standbys fall behind."""
+LATE: Final = "late request"
+"""The fault that a connection breaks after a request: it is sent again, and arrives once more long after that was answered."""
+LATE_CALLS: Final = ("commit_transaction", "abort_transaction", "send_offsets")
+_LATE: Final = 0.4
+"""How many plans have such faults."""
 CALLS: Final = {
     "commit_transaction": 6,
     "send_offsets": 5,
@@ -63,7 +80,7 @@ class Fault:
     nth: int = 0
     at_s: float = 0.0
     seconds: float = 0.0
-    """How long a pause or outage lasts, no changelog is read, or the instance is down."""
+    """How long a pause or outage lasts, no changelog is read, a request is late, or the instance is down."""
 
     def __str__(self) -> str:
         where = f"at its {self.call} number {self.nth}" if self.call else f"at {self.at_s:.3f} s"
@@ -113,6 +130,7 @@ def make_plan(
     faults = [_make_fault(rng, instances, lasts_s) for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 5)))]
     if long and instances > 1 and rng.random() < _BEHIND:
         faults += _lose_an_instance_whose_standbys_are_behind(rng, instances, lasts_s)
+    faults += _late_requests(seed, instances)
     return Plan(seed, instances, tuple(sorted(inputs, key=lambda one: one.at_s)), tuple(faults), rng.random() < 0.5)
 
 
@@ -123,6 +141,22 @@ def _make_fault(rng: random.Random, instances: int, lasts_s: float) -> Fault:
         return Fault(rng.choice(AT_A_TIME), instance, at_s=rng.random() * (lasts_s + 2.0), seconds=seconds)
     call = rng.choices(list(CALLS), list(CALLS.values()))[0]
     return Fault(rng.choice(AT_A_CALL), instance, call, int(rng.expovariate(0.3)), seconds=seconds)
+
+
+def _late_requests(seed: int, instances: int) -> list[Fault]:
+    rng = random.Random(f"late {seed}")  # noqa: S311 (one of its own, so that the other faults do not depend on these)
+    if rng.random() >= _LATE:
+        return []
+    return [
+        Fault(
+            LATE,
+            rng.randrange(instances),
+            call,
+            int(rng.expovariate(0.3)),
+            seconds=rng.choice((0.15, 0.3, 0.6, 1.0, 3.0)),
+        )
+        for call in rng.choices(LATE_CALLS, (6, 2, 2), k=rng.randint(1, 4))
+    ]
 
 
 def _lose_an_instance_whose_standbys_are_behind(rng: random.Random, instances: int, lasts_s: float) -> list[Fault]:
