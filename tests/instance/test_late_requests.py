@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 
 import pytest
@@ -18,6 +19,7 @@ from millrace.records import OffsetAndMetadata, TopicPartition
 
 pytestmark = pytest.mark.broker
 END_TRANSACTION = 26
+ADD_OFFSETS = 25
 COMMIT_OFFSETS = 28
 """API keys of requests."""
 
@@ -158,3 +160,36 @@ def test_producer_is_replaced_once_because_it_was_slow(transactions):
         clients.append(transactions.producer.client)
     assert clients[0] is not clients[1]
     assert clients[1] is clients[2]
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_schedules_of_late_requests(begun):
+    """In two hundred transactions any request is late, at any moment of a later one: what is read is what was committed."""
+    rng = random.Random(1)
+    transactions = begun()
+    proxy, producer = transactions.proxy, transactions.producer
+    expected, read_up_to = ["first"], 1
+    for number in range(2, 202):
+        late = rng.choice([None, END_TRANSACTION, END_TRANSACTION, COMMIT_OFFSETS, ADD_OFFSETS])
+        values = [f"{number}.{part}" for part in range(rng.randint(1, 3))]
+        arrives = rng.randrange(len(values) + 1)
+        for part, value in enumerate(values):
+            transactions.send(value)
+            if part == arrives and proxy.holds:
+                proxy.deliver()
+        transactions.add_offsets(number)
+        if proxy.holds:
+            proxy.deliver()
+        if late in (COMMIT_OFFSETS, ADD_OFFSETS):
+            proxy.hold(late)
+            transactions.add_offsets(number)
+        elif late is not None:
+            proxy.hold(late)
+        if rng.random() < 0.6:
+            transactions.commit()
+            expected, read_up_to = [*expected, *values], number
+        else:
+            producer.abort()
+    assert transactions.written == expected
+    assert transactions.read_up_to == read_up_to
