@@ -28,6 +28,11 @@ begins: its start raises the epoch, and the brokers refuse whatever is still on 
 request, so a quick call is free of suspicion. After the first slow one the producer is replaced by one that is *watched*: from
 then on slow calls are suspicious only if its log does not say that the request was sent once. AddPartitionsToTxn and
 AddOffsetsToTxn may come late: they add nothing that the transaction's end does not settle.
+
+**Failed deliveries.** librdkafka reports the delivery of every record; a Python call for each would double the cost of sending.
+`delivery.report.only.error` keeps the calls for failures: 0.67 µs per record against 0.65 µs without any reports, 0.92 µs
+with a default `on_delivery`, and 0.80-1.2 µs with one per call (main thread CPU, 50-byte values, best of three runs).
+Passing arguments by position saves another 0.3 µs: `produce(topic, value, key, partition, None, None, timestamp, headers)`.
 """
 
 from __future__ import annotations
