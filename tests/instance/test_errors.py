@@ -232,13 +232,22 @@ def test_dead_letter_topic_that_may_not_be_written(guarded, app, tmp_path, topic
         KafkaStreams(copy("in", "out"), config).start()
 
 
+class SkipAll:
+    """Skips whatever it is asked about."""
+
+    def handle_error(self, context, record, exception):
+        """Answer RESUME."""
+        return HandlerResponse.resume()
+
+
 @BOTH
 def test_topic_that_may_not_be_written(guarded, app, tmp_path, guarantee):
-    """The instance ends and says so, also where its partitions are refused before any record is sent, as under exactly-once."""
+    """The instance ends and says so, also where partitions are refused before any record is sent; no handler may skip records."""
     source = f"{app}-in"
     guarded.create_topics(source)
     produce(guarded, source, ["a", "b"])
     config = settings(guarded, app, tmp_path, processing_guarantee=guarantee)
+    config["production.exception.handler"] = SkipAll()
     with contextlib.closing(KafkaStreams(copy(source, "failed"), config)) as streams:
         streams.start()
         with pytest.raises(ProductionError, match=r"failed.* WRITE on the topic"):

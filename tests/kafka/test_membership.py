@@ -381,7 +381,9 @@ def test_a_member_rejoins_before_or_after_a_heartbeat_s_answer():
         return SimpleNamespace(error_code=27)
 
     shared.rejoin_reason, shared.heartbeat_identity = None, found
-    heartbeats = Heartbeats(None, SimpleNamespace(send=answer), settings, shared, None, None)
+    heartbeats = Heartbeats(
+        None, SimpleNamespace(send=answer), settings, shared, lambda: shared.request_rejoin("test"), None
+    )
     asyncio.run(heartbeats._beat(1, "me"))
     rejoining.join()
     assert shared.rejoin_reason is None
@@ -486,6 +488,8 @@ def test_nobody_waits_for_a_busy_member(group):
     for name in "ab":
         group.join(name)
         group.settle()  # so that the first one leads
+    for name in "ab":
+        group.members[name].poll()
     rebalances = group.rebalances
     group.join("c")
     group.until(lambda: group.of("c", Assigned), "c")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
 import subprocess
@@ -32,6 +33,7 @@ from millrace.instance import changelog_reader
 from millrace.instance.committer import Committer
 from millrace.instance.input_consumer import InputConsumer
 from millrace.instance.pace import Pace, TimedTurn
+from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.instance.restoration import NO_LIMIT, StandbyUpdate, SuspendReason
 from millrace.instance.state_updater import StateUpdater
@@ -44,7 +46,7 @@ from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.state.layered_store import flush_stores
 from millrace.testing.simulation import Fault, Input, Plan, Problem, Simulation, SimulationFailure, World, simulate
 from millrace.testing.simulation.instance import Host
-from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, BEHIND, CALLS, SILENT
+from millrace.testing.simulation.plan import AT_A_CALL, AT_A_TIME, BEHIND, CALLS, LATE, LATE_CALLS, SILENT
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import StalledError
 
@@ -192,11 +194,12 @@ def test_every_kind_of_fault_happens():
     """Within a few hundred seeds every kind of fault happens at every kind of request that it is planned for."""
     simulation = Simulation(stateless(), {"in": words})
     faults = [fault for seed in range(2_000) for fault in simulation.plan(seed).faults]
-    assert {fault.kind for fault in faults} == {*AT_A_CALL, *AT_A_TIME, SILENT}
-    assert {(fault.kind, fault.call) for fault in faults if fault.call} == {(k, c) for k in AT_A_CALL for c in CALLS}
+    assert {fault.kind for fault in faults} == {*AT_A_CALL, *AT_A_TIME, LATE, SILENT}
+    at_calls = {(kind, call) for kind in AT_A_CALL for call in CALLS} | {(LATE, call) for call in LATE_CALLS}
+    assert {(fault.kind, fault.call) for fault in faults if fault.call} == at_calls
     simulation = Simulation(counting(), {"in": words}, STANDBYS)
     faults = [fault for seed in range(200) for fault in simulation.plan(seed).faults]
-    assert {fault.kind for fault in faults} == {*AT_A_CALL, *AT_A_TIME, BEHIND, SILENT}
+    assert {fault.kind for fault in faults} == {*AT_A_CALL, *AT_A_TIME, BEHIND, LATE, SILENT}
 
 
 def test_a_failure_is_explained_with_a_small_plan(monkeypatch):
@@ -335,6 +338,10 @@ def _read_unstable_offsets(patch):
 
     unstable.OffsetFetchRequestGroup = original.OffsetFetchRequestGroup
     patch(offsets, "OffsetFetchRequest", unstable)
+
+
+def _begin_again_whatever_may_come_late(patch):
+    patch(StreamsProducer, "_noticing_repeats", lambda *_: contextlib.nullcontext())
 
 
 def _keep_buffered_records_of_lost_tasks(patch):
@@ -484,6 +491,7 @@ def _let_removals_overtake(patch):
         pytest.param(_claim_one_change_too_many, counting, ALO, 1_200, marks=pytest.mark.thorough),
         pytest.param(_write_state_before_the_commit, counting, {}, 300, marks=pytest.mark.thorough),
         pytest.param(_read_unstable_offsets, stateless, LONG_TRANSACTIONS, 500, marks=pytest.mark.thorough),
+        (_begin_again_whatever_may_come_late, stateless, {}, 50),
         (_keep_buffered_records_of_lost_tasks, stateless, {}, 100),
         (_update_standbys_one_too_far, counting, STANDBYS, 100),
         (_let_standbys_pass_the_committed_offset, table_counting, STANDBYS, 50),

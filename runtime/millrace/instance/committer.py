@@ -80,6 +80,7 @@ class Committer:
         resources = self._resources
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for task in tasks:
+            resources.collector.at_work = task
             offsets.update(task.prepare_commit())
         tracer = resources.context.instrumentation
         with nullcontext() if tracer is None else tracer.send(resources.thread):

@@ -493,6 +493,7 @@ class ThreadLoop:
         """Let a task process for a while; return how many records it has taken."""
         now_ms, waiting = self._context.clock(), task.buffered()
         tracer, turn = self._context.instrumentation, self._turn
+        self.resources.collector.at_work = task
         turn.begin()
         try:
             if tracer is None:
@@ -513,6 +514,7 @@ class ThreadLoop:
     def _punctuate(self) -> None:
         now_ms = self._context.clock()
         for task in self.tasks.running.values():
+            self.resources.collector.at_work = task
             task.punctuate_wall_clock(now_ms)
 
     def _next_commit(self) -> float:

@@ -372,6 +372,7 @@ class TaskManager:
     def _start(self, held: HeldTask) -> None:
         task = held.opened
         known = {partition: self._committer.committed[partition] for partition in task.input_partitions}
+        self._resources.collector.at_work = task
         task.initialize(known)
         self._move(held, Stage.RUNNING)
         self._by_partition.update(dict.fromkeys(known, task))

@@ -20,7 +20,7 @@ from millrace.instance.stream_thread import StreamThread, ThreadLoop
 from millrace.instance.task_manager import TaskManager
 from millrace.kafka.client_settings import ClientSettings
 from millrace.records import Headers, TaskId, TopicPartition
-from millrace.testing.simulation.plan import WAITS, Fault
+from millrace.testing.simulation.plan import LATE, WAITS, Fault
 from millrace.testing.simulation.scheduler import Event
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ class Host:
         """How long its thread waits before its next round."""
         self.updater_idle_s = 0.0
         """How long its state updater would have waited for records in its last step."""
+        self.has_committed = False
+        """Whether its last transaction was committed, and it has begun no other."""
         self.processed: list[Processed] = []
         """What its thread has processed since its last commit."""
         self.reading: set[TopicPartition] = set()
@@ -92,13 +94,20 @@ class Host:
         if not self.alive:
             raise CrashedError
 
-    def call(self, name: str, request: Callable[[], _Answer], lost: Callable[[], Exception] | None = None) -> _Answer:
+    def call(
+        self,
+        name: str,
+        request: Callable[[], _Answer],
+        lost: Callable[[], Exception] | None = None,
+        late: Callable[[float], None] | None = None,
+    ) -> _Answer:
         """Make a request to the cluster, with the fault that is planned for it, if any.
 
         Args:
             name: the request's, in faults.
             request: does it.
             lost: returns what to raise if it or its answer is lost; None = the client would just send it again.
+            late: sends it so that it arrives so many seconds later, and waits as long as the client does before it repeats it.
         """
         self.require_alive()
         fault = self.world.fault_at(self.number, name)
@@ -114,6 +123,8 @@ class Host:
         self.require_alive()
         if fault.kind == "lost request" and lost is not None:
             raise lost()
+        if fault.kind == LATE and late is not None:
+            late(fault.seconds)
         answer = request()
         self.require_alive()
         self._wait_for_answer(name)

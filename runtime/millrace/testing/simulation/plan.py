@@ -12,6 +12,7 @@ __all__ = [
     "AT_A_TIME",
     "BEHIND",
     "CALLS",
+    "LATE",
     "SILENT",
     "WAITS",
     "Fault",
@@ -35,6 +36,11 @@ BEHIND: Final = "behind"
 """The fault that an instance gets no records of changelogs for a while, so that its standbys fall behind."""
 SILENT: Final = "silent"
 """The fault that an instance gets no answer about topics for a while, as when it leads the group and has to provision them."""
+LATE: Final = "late request"
+"""The fault that a connection breaks after a request: it is sent again, and arrives once more long after that was answered."""
+LATE_CALLS: Final = ("commit_transaction", "abort_transaction", "send_offsets")
+_LATE: Final = 0.4
+"""How many plans have such faults."""
 CALLS: Final = {
     "commit_transaction": 6,
     "send_offsets": 5,
@@ -83,7 +89,7 @@ class Fault:
     nth: int = 0
     at_s: float = 0.0
     seconds: float = 0.0
-    """How long a pause, outage or silence lasts, no changelog is read, or the instance is down."""
+    """How long a pause, outage or silence lasts, no changelog is read, a request is late, or the instance is down."""
 
     def __str__(self) -> str:
         where = f"at its {self.call} number {self.nth}" if self.call else f"at {self.at_s:.3f} s"
@@ -141,6 +147,7 @@ def make_plan(
     faults = [_make_fault(rng, instances, lasts_s) for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 5)))]
     if long and instances > 1 and rng.random() < _BEHIND:
         faults += _lose_an_instance_whose_standbys_are_behind(rng, instances, lasts_s)
+    faults += _late_requests(seed, instances)
     plan = Plan(seed, instances, tuple(sorted(inputs, key=lambda one: one.at_s)), tuple(faults), rng.random() < 0.5)
     return _slower(random.Random(f"slow {seed}"), plan) if seed % 2 else plan  # noqa: S311
 
@@ -163,6 +170,22 @@ def _make_fault(rng: random.Random, instances: int, lasts_s: float) -> Fault:
         return Fault(rng.choice(AT_A_TIME), instance, at_s=rng.random() * (lasts_s + 2.0), seconds=seconds)
     call = rng.choices(list(CALLS), list(CALLS.values()))[0]
     return Fault(rng.choice(AT_A_CALL), instance, call, int(rng.expovariate(0.3)), seconds=seconds)
+
+
+def _late_requests(seed: int, instances: int) -> list[Fault]:
+    rng = random.Random(f"late {seed}")  # noqa: S311 (one of its own, so that the other faults do not depend on these)
+    if rng.random() >= _LATE:
+        return []
+    return [
+        Fault(
+            LATE,
+            rng.randrange(instances),
+            call,
+            int(rng.expovariate(0.3)),
+            seconds=rng.choice((0.15, 0.3, 0.6, 1.0, 3.0)),
+        )
+        for call in rng.choices(LATE_CALLS, (6, 2, 2), k=rng.randint(1, 4))
+    ]
 
 
 def _lose_an_instance_whose_standbys_are_behind(rng: random.Random, instances: int, lasts_s: float) -> list[Fault]:

@@ -366,15 +366,25 @@ class World:
             self._committed(host, offsets)
         answer(response)
 
-    def end_transaction(self, host: Host, transactional_id: str, epoch: int, outcome: Outcome) -> None:
-        """Decide a transaction; its markers follow a little later, one by one."""
+    def end_transaction(
+        self, host: Host, transactional_id: str, epoch: int, outcome: Outcome, *, is_late: bool = False
+    ) -> None:
+        """Decide a transaction; its markers follow a little later, one by one.
+
+        Args:
+            host: whose transaction.
+            transactional_id: the producer's.
+            epoch: the one that the producer had when it sent the request.
+            outcome: what the transaction comes to.
+            is_late: whether the producer has sent the request again since, and knows nothing of this.
+        """
         before = self.broker.transaction_of(transactional_id)
         was_open = before is not None and before.outcome is Outcome.OPEN
         transaction = self.broker.end_transaction(transactional_id, epoch, outcome)
         self.scheduler.note(outcome.value, transactional_id)
         if was_open and outcome is Outcome.COMMITTED:
             self._committed(host, self.group.offsets_of(transaction))
-        if outcome is Outcome.ABORTED:
+        if outcome is Outcome.ABORTED and not is_late:
             host.processed.clear()
         self.scheduler.soon(lambda: self._write_marker(transaction))
 
