@@ -491,12 +491,12 @@ def _let_removals_overtake(patch):
         pytest.param(_claim_one_change_too_many, counting, ALO, 1_200, marks=pytest.mark.thorough),
         pytest.param(_write_state_before_the_commit, counting, {}, 300, marks=pytest.mark.thorough),
         pytest.param(_read_unstable_offsets, stateless, LONG_TRANSACTIONS, 500, marks=pytest.mark.thorough),
-        (_begin_again_whatever_may_come_late, stateless, {}, 50),
+        (_begin_again_whatever_may_come_late, stateless, {}, 200),
         (_keep_buffered_records_of_lost_tasks, stateless, {}, 100),
         (_update_standbys_one_too_far, counting, STANDBYS, 100),
         (_let_standbys_pass_the_committed_offset, table_counting, STANDBYS, 50),
         (_run_standbys_without_catching_up, counting, STANDBYS, 100),
-        pytest.param(_claim_the_next_record_of_a_standby, counting, STANDBYS, 300, marks=pytest.mark.slow),
+        pytest.param(_claim_the_next_record_of_a_standby, counting, STANDBYS, 500, marks=pytest.mark.slow),
     ],
 )
 def test_a_planted_bug_is_found(plant, topology, config, seeds, monkeypatch):
