@@ -495,9 +495,8 @@ def test_nobody_waits_for_a_busy_member(group):
     group.until(lambda: group.of("c", Assigned), "c")
     assert group.rebalances == rebalances + 1
     group.until(lambda: group.of("b", Revoked), "b")
-    group.until(lambda: group.members["c"].assignment, "b", "c")
     group.settle()
-    assert not group.of("a", Lost)
+    assert group.rebalances == rebalances + 2
 
 
 def test_a_member_rejoins_only_when_its_thread_has_given_up_what_it_must(group):
