@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Record costs, in the process that was started and in xdist's workers, and say at a sudden end what was running."""
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(RunningTests())
+        config.pluginmanager.register(RunningTests(config))
     path: Path | None = config.getoption("--record")
     if path is not None:
         config.pluginmanager.register(TestCosts())
