@@ -138,9 +138,9 @@ class Host:
         return answer
 
     def _wait_for_answer(self, name: str) -> None:
-        world = self.world
-        if name in WAITS and world.plan.request_s:
-            self.take_time(world.rng.random() * world.plan.request_s)
+        waits_s = self.world.waits_s() if name in WAITS else 0.0
+        if waits_s:
+            self.take_time(waits_s)
 
     def take_time(self, seconds: float) -> None:
         """Let the thread be busy for a while, or longer if the process is frozen meanwhile."""

@@ -237,6 +237,10 @@ class World:
         self.attempts[partition, offset] += 1
         return self.plan.record_s + self._longer_s.get((partition, offset), 0.0)
 
+    def waits_s(self) -> float:
+        """Return how long a stream thread waits for an answer."""
+        return self.rng.random() * self.plan.request_s if self.plan.request_s else 0.0
+
     def _expire(self) -> None:
         for transaction in self.broker.expire_transactions():
             self._write_marker(transaction)
