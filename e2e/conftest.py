@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Handle SIGTERM like Ctrl-C, so that everything is taken down, and say what had not ended."""
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(RunningTests())
+        config.pluginmanager.register(RunningTests(config))
     else:
         signal.signal(signal.SIGTERM, lambda *_: pytest.exit("told to end", returncode=143))
 

@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Record costs, in the process that was started and in xdist's workers, and say at a sudden end what was running."""
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(RunningTests())
+        config.pluginmanager.register(RunningTests(config))
     path: Path | None = config.getoption("--record")
     if path is not None:
         config.pluginmanager.register(TestCosts())
@@ -112,12 +112,18 @@ def kafka_options() -> Mapping[str, Any]:
 @pytest.fixture(scope="session")
 def broker_to_break(kafka_options: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
     """Run one more broker for this process; for `breakable_kafka`."""
-    kafka = EmbeddedKafka(**kafka_options)
+    with EmbeddedKafka(**kafka_options) as kafka:
+        yield kafka
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[Any]:
+    """Let what all tests share belong to none of them: the budget counts it once."""
+    if fixturedef.scope != "session":
+        return (yield)
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYTEST_CURRENT_TEST", "broker to break")  # no test's own: the budget counts it once
-        kafka.start()
-    yield kafka
-    kafka.stop()
+        environment.setenv("PYTEST_CURRENT_TEST", f"fixture {fixturedef.argname}")
+        return (yield)
 
 
 @pytest.fixture

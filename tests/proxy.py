@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import socket
 import struct
 import threading
+
+from tests.waiting import PATIENCE_S
 
 HOST = "127.0.0.1"
 
@@ -14,13 +17,15 @@ class BrokerProxy:
     """Accepts clients' connections and opens one to the broker for each; two threads pass on what is sent.
 
     Args:
-        port: where it listens.
+        port: where it listens; 0 for any.
     """
 
     def __init__(self, port):
         self.broker = None
         """The broker's port, once known."""
         self._listener = socket.create_server((HOST, port))
+        self.port = self._listener.getsockname()[1]
+        """Where it listens."""
         self._sockets = []
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
@@ -64,6 +69,61 @@ class BrokerProxy:
     def _until_it_ends(pass_on, client, server):
         with contextlib.suppress(OSError):
             pass_on(client, server)
+
+
+class LateRequests(BrokerProxy):
+    """Loses the connection on which a request is sent, and lets the broker have that request later.
+
+    Clients that are told of brokers are told of the proxy instead.
+
+    Args:
+        broker: the broker's port.
+    """
+
+    def __init__(self, broker):
+        self._kind = None
+        self._held = self._held_for = None
+        self._answers = queue.Queue()
+        self.slow_s = 0
+        """How long each answer takes."""
+        super().__init__(0)
+        self.broker = broker
+        self.address = f"{HOST}:{self.port}"
+
+    @property
+    def holds(self):
+        """Whether it has a request that the broker does not have yet."""
+        return self._held is not None
+
+    def hold(self, kind):
+        """Hold the next request of a kind back, and end the connection that it came on."""
+        self._kind = kind
+
+    def deliver(self):
+        """Let the broker have the request that was held, and return its answer, from the correlation id on."""
+        request, self._held = self._held, None
+        self._held_for.sendall(request)
+        return self._answers.get(timeout=PATIENCE_S)
+
+    def pass_requests(self, client, server):
+        """Pass requests on until one is held."""
+        while True:
+            request = read_request(client)
+            if api_key(request) == self._kind:
+                self._kind, self._held, self._held_for = None, request, server
+                client.shutdown(socket.SHUT_RDWR)
+                return
+            server.sendall(request)
+
+    def pass_answers(self, client, server):
+        """Pass answers on, with the proxy's port for the broker's."""
+        brokers, own = (HOST.encode() + struct.pack(">i", port) for port in (self.broker, self.port))
+        while answer := read_request(server):
+            if server is self._held_for:
+                self._answers.put(answer[4:])
+            else:
+                threading.Event().wait(self.slow_s)
+                client.sendall(answer.replace(brokers, own))
 
 
 def read_request(client):

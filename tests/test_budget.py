@@ -22,6 +22,8 @@ from tests.waiting import wait_until
         ("java -cp a.jar org.apache.spark.deploy.SparkSubmit pyspark-shell", {"Spark's Java"}),
         ("java -cp a.jar org.apache.spark.launcher.Main org.apache.spark.deploy.SparkSubmit pyspark-shell", set()),
         ("/usr/bin/java -cp a.jar Compare", {"other Java"}),
+        ("/usr/bin/java -version", set()),
+        ("/usr/bin/java --list-modules", set()),
         (".venv/bin/python .venv/bin/millrace plan app:topology", {"cold Python"}),
         ("python3.11 -m millrace_operator", {"cold Python", "operator starts"}),
         ("python .venv/bin/mypy --strict a.py", {"cold Python", "type checks"}),
@@ -129,9 +131,20 @@ def test_one_more_broker_fails_and_names_the_test(tmp_path, check, capsys):
 
 def test_what_workers_share_counts_once(tmp_path, check):
     """The number of workers does not matter to the budget."""
-    record(tmp_path, brokers=["broker to break"] * 6)
+    record(tmp_path, brokers=["fixture kafka"] * 6)
 
     assert check() == 0
+
+
+def test_limits_by_file(tmp_path, check, capsys):
+    """One more in a file is too many, whatever others have left; a file that is not named may start none."""
+    (tmp_path / "limits.toml").write_text('[test.brokers]\nshared = 1\n"tests/test_a.py" = 2\n"tests/test_b.py" = 5\n')
+    record(tmp_path, brokers=["fixture kafka", ONE, TWO])
+    assert check() == 0
+    for one_more in (ONE, "tests/test_c.py::test_one", "fixture other"):
+        record(tmp_path, brokers=["fixture kafka", ONE, TWO, one_more])
+        assert check() == 1
+    assert "tests/test_c.py starts 1 brokers, and may start 0" in capsys.readouterr().out
 
 
 def test_too_much_processor_time_fails_and_names_the_file(tmp_path, check, capsys):

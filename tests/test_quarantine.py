@@ -61,7 +61,7 @@ def pytest_addoption(parser):
     parser.addoption("--quarantined", action="store_true")
 
 def pytest_configure(config):
-    config.pluginmanager.register(RunningTests())
+    config.pluginmanager.register(RunningTests(config))
 
 def pytest_collection_modifyitems(config, items):
     quarantine.keep_apart(config, items)

@@ -186,6 +186,8 @@ class ReportedStatus:
     """The fraction of time that the stream threads process rather than wait, from 0 to 1."""
     storage_used_percent: float | None = None
     credentials_stale: bool = False
+    refused_tasks: tuple[str, ...] = ()
+    """Tasks that it was assigned and does not take, because the group's leader has another topology."""
     rebalances: int = 0
     tasks: tuple[ReportedTask, ...] = ()
     """Its tasks that have stores."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, SupportsIndex, TypeVar
 
-from millrace.errors import ConfigError, TopologyError
+from millrace.errors import ConfigError, InvalidTimestampError, TopologyError
 
 T = TypeVar("T")
 
@@ -157,6 +157,53 @@ def whole(value: object, parameter: str, expected: str) -> int:
     return operator.index(value)
 
 
+LEGAL_IN_TOPICS: Final = re.compile(r"[a-zA-Z0-9._-]+")
+LONGEST_NAME: Final = 249
+
+
+def checked_name(name: str) -> str:
+    """Return a name if it may be part of a topic's name.
+
+    Raises:
+        TopologyError: it is empty, `.`, `..`, longer than 249 characters, or has characters other than ASCII letters, digits,
+            `.`, `_` and `-`.
+    """
+    if not isinstance(name, str):
+        raise wrong("the name", "a text", name)
+    if not name:
+        raise mistake("A name must not be empty")
+    if name in (".", ".."):
+        raise mistake(f"{name!r} cannot be a name")
+    if len(name) > LONGEST_NAME:
+        raise mistake(f"Name {name!r} has {len(name)} characters; {LONGEST_NAME} is the most a topic name can have")
+    if not LEGAL_IN_TOPICS.fullmatch(name):
+        raise mistake(f"Name {name!r} is illegal: only ASCII letters and digits, '.', '_' and '-' are allowed")
+    return name
+
+
+MAX_TIMESTAMP: Final = 2**63 - 1
+
+
+def timestamp_ms(value: object, what: Callable[[], str], minimum: int = 0) -> int:
+    """Return a timestamp that user code has made, which may be numpy's for example, as an int.
+
+    Args:
+        value: what was given.
+        what: returns what it is, for the message; called only if something is wrong.
+        minimum: the least that it may be.
+
+    Raises:
+        InvalidTimestampError: it is no whole number of milliseconds that fits into 8 bytes, or is less than `minimum`.
+    """
+    millis = operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else None
+    if millis is None or not minimum <= millis <= MAX_TIMESTAMP:
+        least = "-2**63" if minimum < -1 else minimum
+        raise InvalidTimestampError(
+            f"{what()} must be whole milliseconds, an int from {least} to 2**63-1, not {shown(value)}"
+        )
+    return millis
+
+
 def is_serde(value: object) -> bool:
     """Return whether a value is a serde, and not the class of one."""
     return not isinstance(value, type) and all(
@@ -234,6 +281,56 @@ def processor_supplier(supplier: object, method: str, *, instead: Mapping[str, s
         callback(
             supplier, "supplier", "", {"record": "it takes no record: records go to the processor that it returns"}
         )
+
+
+def new_processors(supplier: Callable[[], object], node: str) -> None:
+    """Check that a supplier gives every task a processor of its own.
+
+    Raises:
+        TopologyError: it gives the same object again.
+    """
+    only = _given_again(supplier)
+    if only is not None:
+        name = (only if isinstance(only, type) else type(only)).__name__
+        raise mistake(
+            f"The supplier of node {node} gives the same object each time, {shown(only)}, in which the state of all tasks would "
+            f"mix: give the class {name}, or lambda: {name}(…)"
+        )
+
+
+def new_stores(make: Callable[[], object], maker: str, store: str) -> None:
+    """Check that a supplier or builder gives every task a store of its own.
+
+    Args:
+        make: returns a store.
+        maker: what it is.
+        store: its name.
+
+    Raises:
+        TopologyError: it gives the same object again.
+    """
+    only = _given_again(make)
+    if only is not None:
+        raise mistake(
+            f"The {maker} of store {store} gives the same object each time, {shown(only)}, in which the state of all tasks would "
+            "mix: return a new store"
+        )
+
+
+def _given_again(make: Callable[[], object]) -> object:
+    """Return the object that a function returns every time; None if it makes new ones.
+
+    As in Java it is called twice to find out. A class is not, unless it decides itself what a call returns. A function that
+    fails is left to the tasks: a topology is also built where it is only described, without the program's secrets for instance.
+    """
+    kind = type(make)
+    if issubclass(kind, type) and kind.__call__ is type.__call__ and getattr(make, "__new__", None) is object.__new__:
+        return None
+    try:
+        first = make()
+        return first if first is make() else None
+    except Exception:
+        return None
 
 
 def store_builder(value: object) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -68,6 +68,17 @@ def _millis(value: object) -> object:
 
 
 _T = TypeVar("_T", int, float, str)
+
+OPTIMIZATIONS: Final = frozenset({"merge.repartition.topics", "reuse.ktable.source.topics", "single.store.self.join"})
+"""The rules of `topology.optimization`."""
+
+
+def _optimization(value: str) -> str:
+    names = {name.strip() for name in value.split(",") if name.strip()}
+    if names - OPTIMIZATIONS and names not in ({"none"}, {"all"}):
+        raise ValueError(f"must be none, all, or a list of {', '.join(sorted(OPTIMIZATIONS))}")
+    return value
+
 
 ClientConfig: TypeAlias = Mapping[str, Any]
 """Settings of Kafka clients as given, by their dotted names: text, numbers, booleans, functions, classes."""
@@ -166,7 +177,7 @@ class StreamsConfig(BaseModel):
     uncommitted_max_bytes: Bytes = 67_108_864
     """Millrace's own: a task commits early when its uncommitted state writes reach this size."""
 
-    topology_optimization: str = "none"
+    topology_optimization: Annotated[str, AfterValidator(_optimization)] = "none"
     ensure_explicit_internal_resource_naming: bool = False
     replication_factor: int = -1
     windowstore_changelog_additional_retention_ms: Millis = 86_400_000

@@ -65,8 +65,12 @@ class UnavailableSerdeError(SerializationError):
     """What a serde needs, such as a schema registry, did not answer or refused: the same bytes may be readable later."""
 
 
+class UnreadableRowError(SerializationError):
+    """A row of a state store cannot be read with the store's serdes; names store, key, and the topic that the row came from."""
+
+
 class InvalidTimestampError(StreamsError):
-    """A record's timestamp is negative and the extractor is configured to fail."""
+    """A timestamp is no whole number of milliseconds, or is negative where it must not be."""
 
 
 class FailedProcessingError(StreamsError):
@@ -114,7 +118,7 @@ class LockError(StateDirectoryError):
 
 
 class InvalidStateStoreError(StreamsError):
-    """The requested state store does not exist, is closed, or has another type."""
+    """The requested state store does not exist, is closed, has another type, or may only be read."""
 
 
 # Brokers, topics and the group.

@@ -115,19 +115,40 @@ def load_instance(
     return made
 
 
+def loadable(value: object, setting: str, known: Mapping[str, object] | None = None) -> object:
+    """Return what a setting's value stands for, after checking that `load_instance` can make an instance of it if it is a class.
+
+    Args:
+        value: What the user gave.
+        setting: Its key, for messages.
+        known: What is built in, by name.
+
+    Raises:
+        ConfigError: The name is not known or cannot be imported, or the class needs arguments.
+    """
+    found = load(value, setting, known)
+    if isinstance(found, type):
+        _require_no_arguments(found, setting)
+    return found
+
+
 def construct(factory: Callable[[], object], setting: str) -> object:
     """Call a class or function without arguments.
 
     Raises:
         ConfigError: It needs some.
     """
+    _require_no_arguments(factory, setting)
+    return factory()
+
+
+def _require_no_arguments(factory: Callable[[], object], setting: str) -> None:
     # Only classes are remembered: other callables may have no hash, and would be kept alive.
     problem = (_missing_arguments if isinstance(factory, type) else _missing_arguments.__wrapped__)(factory)
     if problem is not None:
         raise ConfigError(
             f"{setting}: {factory!r} needs arguments ({problem}): give an object, or module:attribute that names one"
         ) from problem
-    return factory()
 
 
 @functools.lru_cache(maxsize=256)  # a signature takes half a millisecond, and a task asks for several

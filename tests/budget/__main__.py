@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from tests.budget.order import MEASURED
@@ -18,6 +18,7 @@ from tests.budget.order import MEASURED
 _BUILD = Path(__file__).parents[2] / "build"
 _LIMITS = Path(__file__).with_name("limits.toml")
 _CPU = "CPU in loops"
+_ALL, _SHARED = "all files", "shared"
 
 
 def check(build: Path, limits: Path, accepted: Path) -> int:
@@ -43,23 +44,33 @@ def check(build: Path, limits: Path, accepted: Path) -> int:
 
 def _compare(run: str, limit_of: dict, recorded: dict, accepted: dict) -> int:
     counts = _counted(recorded["processes"])
-    counts[_CPU] = round(recorded["cpu_s"] / recorded["loop_s"])
-    title = f"make {run}"
-    print(f"{title:20} {'used':>8} {'limit':>8}")
-    for name, limit in limit_of.items():
-        print(f"{name:20} {counts[name]:>8,} {limit:>8,}{'   TOO MANY' if counts[name] > limit else ''}")
+    counts[_CPU] = Counter({_ALL: round(recorded["cpu_s"] / recorded["loop_s"])})
+    print(f"{f'make {run}':20} {'used':>8} {'limit':>8}")
+    exceeded = []
+    for kind, limit in limit_of.items():
+        used, allowed = counts[kind], limit if isinstance(limit, dict) else {_ALL: limit}
+        if not isinstance(limit, dict):
+            used = Counter({_ALL: used.total()})
+        too_many = {where: count for where, count in used.items() if count > allowed.get(where, 0)}
+        print(f"{kind:20} {used.total():>8,} {sum(allowed.values()):>8,}{'   TOO MANY' if too_many else ''}")
+        exceeded += [(kind, too_many)] if too_many else []
     print(f"{recorded['cpu_s']:.0f} s of processor time in {recorded['wall_s']:.0f} s\n")
-    exceeded = [name for name, limit in limit_of.items() if counts[name] > limit]
-    for name in exceeded:
-        _explain(run, name, recorded, accepted)
+    for kind, too_many in exceeded:
+        for where in too_many.keys() - {_ALL}:
+            print(f"{where} starts {too_many[where]} {kind}, and may start {limit_of[kind].get(where, 0)}")
+        _explain(run, kind, recorded, accepted)
     return 1 if exceeded else 0
 
 
-def _counted(processes: list[list[str]]) -> Counter[str]:
-    """Count processes by kind; what workers start for all their tests counts once, however many workers there are."""
-    by_tests = [kind for kind, test in processes if "::" in test]
-    shared = {(kind, test) for kind, test in processes if "::" not in test}
-    return Counter([*by_tests, *(kind for kind, _ in shared)])
+def _counted(processes: list[list[str]]) -> defaultdict[str, Counter[str]]:
+    """Count processes by kind and by file; what all tests share counts once, however many workers there are."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for kind, test in processes:
+        if "::" in test:
+            counts[kind][test.partition("::")[0]] += 1
+    for kind, _ in {(kind, test) for kind, test in processes if "::" not in test}:
+        counts[kind][_SHARED] += 1
+    return counts
 
 
 def _explain(run: str, name: str, recorded: dict, accepted: dict) -> None:

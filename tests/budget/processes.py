@@ -16,6 +16,8 @@ _INTERVAL_S = 0.2  # what is counted lives for longer
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _RUN = "MILLRACE_TEST_RUN"
 _NO_TEST = "outside of tests"
+_PROBES = {"-version", "--list-modules"}
+"""Arguments with which Java only says what it is: whether it is seen at all depends on how busy the machine is."""
 
 
 @dataclass(slots=True)
@@ -99,6 +101,8 @@ def kinds_of(arguments: list[str]) -> Iterator[str]:
     """Yield the kinds of expensive processes, if any, to which a command line belongs."""
     program = Path(arguments[0]).name
     if program == "java":
+        if _PROBES & set(arguments):
+            return
         if "kafka.Kafka" in arguments:
             yield "brokers"
         elif "org.apache.spark.launcher.Main" in arguments:

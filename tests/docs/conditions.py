@@ -31,6 +31,7 @@ ABOUT: Final[dict[ConditionType, str]] = {
     "BrokersReachable": "`True` when the brokers answer to the application's own credentials.",
     "TopicsReady": "`True` when all topics exist and are as the topology needs them.",
     "TopologyCompatible": "`True` when the desired topology can continue from the existing state.",
+    "TopologyShared": "`True` when no pod refuses tasks because another member of the group, its leader, runs another topology.",
     "StateRestored": "`True` when no task is restoring its state.",
     "StateReplicated": "`True` when every task with state could go on at once on another pod, from a standby's copy; "
     "or when no copies are wanted.",

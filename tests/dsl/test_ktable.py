@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millrace import Grouped, Materialized, Serdes, Stores, StoreType, StreamsBuilder, StreamsConfig, TopologyTestDriver
-from millrace.errors import ConfigError
+from millrace.errors import ConfigError, FailedProcessingError
 
 TEXT, LONG = Serdes.string(), Serdes.long()
 SETTINGS = {
@@ -117,6 +117,46 @@ def test_a_group_is_aggregated_with_what_comes_and_goes():
         ("a", "+aa+ab-aa-ab+ac"),
         ("b", "+ba-ba"),
     ]
+
+
+@pytest.mark.parametrize("handler", [None, "LogAndContinueProcessingExceptionHandler"])
+@pytest.mark.parametrize("nothing", [None, (None, "x"), ("x", None)])
+@pytest.mark.parametrize("upgraded_from", [None, "3.4"])
+def test_an_entry_without_a_group_leaves_the_one_it_was_in(nothing, upgraded_from, handler):
+    """The selector may return None, or a pair with None in it: only that value is not subtracted, or not added."""
+    builder = StreamsBuilder()
+    people = builder.table("in").group_by(lambda key, city: nothing if city == "?" else (city, key))
+    people.count().to_stream().map_values(str).to("out")
+    records = [
+        ("ann", "Oslo"),
+        ("bob", "Oslo"),
+        ("ann", "?"),
+        ("cid", "Rome"),
+        ("ann", "??"),
+        ("bob", "Rome"),
+        ("ann", "?"),
+    ]
+    settings = {"processing.exception.handler": handler, "upgrade.from": upgraded_from}
+    settings = {name: value for name, value in settings.items() if value}
+    assert pipe(builder, *[("in", *record, 0) for record in records], settings=settings) == [
+        ("Oslo", "1"),
+        ("Oslo", "2"),
+        ("Oslo", "1"),
+        ("Rome", "1"),
+        ("??", "1"),
+        ("Oslo", "0"),
+        ("Rome", "2"),
+        ("??", "0"),
+    ]
+
+
+@pytest.mark.parametrize("returned", [7, 0, ""])
+def test_a_group_must_be_a_pair(returned):
+    """What is returned instead is an error of the selector, which says so."""
+    builder = StreamsBuilder()
+    builder.table("in").group_by(lambda _key, _value: returned).count().to_stream().to("out")
+    with pytest.raises(FailedProcessingError, match="must return a pair of key and value, or None"):
+        pipe(builder, ("in", "k", "v", 0))
 
 
 @pytest.mark.parametrize("version", ["2.3", "4.3", "3.4.1", "latest"])

@@ -9,20 +9,24 @@ import pytest
 from millrace.config import StreamsConfig
 from millrace.dsl import (
     BufferConfig,
+    Consumed,
     Grouped,
     Materialized,
+    Produced,
     SessionWindows,
+    SlidingWindows,
     StreamsBuilder,
     Suppressed,
     TimeWindows,
 )
-from millrace.errors import TopologyError
+from millrace.errors import ConfigError, StreamsError, TopologyError
 from millrace.serdes import Serdes
 from millrace.state import Stores
 from millrace.testing import TopologyTestDriver
 
 SETTINGS = {"application.id": "app", "default.key.serde": "string", "default.value.serde": "string"}
 UNBOUNDED = BufferConfig.unbounded()
+TEXT = Serdes.string()
 
 
 def changelogs(builder: StreamsBuilder) -> dict[str, dict[str, str]]:
@@ -100,3 +104,41 @@ def test_a_suppressed_table_can_be_joined() -> None:
         table.pipe_input("k", "b", 110)
         records.pipe_input("k", "3", 110)
         assert driver.create_output_topic("out").read_values_to_list() == ["1/None", "2/a", "3/a"]
+
+
+def test_windows_of_one_moment_are_suppressed() -> None:
+    """Sliding windows with a difference of 0 contain one timestamp; stream time closes one when it reaches its end, as always."""
+    builder = StreamsBuilder()
+    counts = (
+        builder.stream("in", Consumed.with_(TEXT, TEXT))
+        .group_by_key()
+        .windowed_by(SlidingWindows.of_time_difference_with_no_grace(0))
+        .count(Materialized.with_(TEXT, Serdes.long()))
+        .suppress(Suppressed.until_window_closes(UNBOUNDED))
+    )
+    counts.to_stream().map(lambda key, count: (f"{key.key}@{key.window.start}-{key.window.end}", str(count))).to(
+        "out", Produced.with_(TEXT, TEXT)
+    )
+    with TopologyTestDriver(builder.build()) as driver:
+        topic = driver.create_input_topic("in", TEXT, TEXT)
+        for timestamp in (1, 5, 9):
+            topic.pipe_input("a", "v", timestamp)
+        out = driver.create_output_topic("out", TEXT, TEXT)
+        assert out.read_key_values_to_list() == [("a@1-1", "1"), ("a@5-5", "1"), ("a@9-9", "1")]
+
+
+def test_serdes_that_suppress_lacks_are_those_of_its_table() -> None:
+    """An error about the buffer's serdes says where to give them, since `suppress` takes none."""
+    builder = StreamsBuilder()
+    lengths = builder.table("in", Consumed.with_(TEXT, TEXT)).map_values(len)
+    lengths.suppress(Suppressed.until_time_limit(10, UNBOUNDED)).to_stream().to("out")
+    with pytest.raises(ConfigError, match=r"no value serde.*suppress\(\) takes no serdes.*operator before it"):
+        TopologyTestDriver(builder.build(), {"default.key.serde": TEXT})
+    builder = StreamsBuilder()
+    windows = builder.stream("in").group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(10)).count()
+    windows.suppress(Suppressed.until_window_closes(UNBOUNDED)).to_stream().foreach(print)
+    with TopologyTestDriver(builder.build(), {"default.key.serde": TEXT, "default.value.serde": TEXT}) as driver:
+        topic = driver.create_input_topic("in", TEXT, TEXT)
+        with pytest.raises(StreamsError, match=r"given Windowed.*suppress\(\) takes no serdes.*Materialized\.with_"):
+            topic.pipe_input("a", "v")
+        driver.abandon()

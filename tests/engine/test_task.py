@@ -108,6 +108,22 @@ def test_consumer_position_beyond_the_last_record_is_committed(tmp_path):
     assert task.prepare_commit()[IN].offset == 5
 
 
+def test_end_of_a_recreated_topic_is_committed_although_it_is_before_the_last_record(tmp_path):
+    """Otherwise the offset of a log that is gone would be committed until the new one has a record."""
+    harness = Harness(pipe(), tmp_path)
+    task = harness.run()
+    harness.add("in", ("k", "a", 1), ("k", "b", 2))
+    task.process(0, 1)
+    task.set_position(IN, 0)
+    assert task.prepare_commit()[IN].offset == 1, "a record waits"
+    task.process(0, 1)
+    task.prepare_commit()
+    task.post_commit({})
+    task.set_position(IN, 0)
+    assert task.commit_needed
+    assert task.prepare_commit()[IN].offset == 0
+
+
 def test_committed_partition_time_is_taken_up(tmp_path):
     """A task starts with the partition time and stream time of the last commit."""
     harness = Harness(pipe(), tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from confluent_kafka import Producer
 from tests.committed import committed as offsets_of
@@ -22,10 +24,11 @@ from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.engine.task import StreamTask
 from millrace.errors import TaskCorruptedError
+from millrace.instance.committer import RepartitionPurge
 from millrace.instance.restoration import begin_changelog
 from millrace.kafka.offsets import latest_offsets
 from millrace.processor.api import PunctuationType
-from millrace.records import Record, TaskId, TopicPartition
+from millrace.records import OffsetAndMetadata, Record, TaskId, TopicPartition
 from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
@@ -189,3 +192,23 @@ def test_store_beyond_the_end_of_its_changelog_is_corrupt():
     assert begin_changelog(At(changelog, 2), changelog, range(3), 3, None) is None
     with pytest.raises(TaskCorruptedError, match="is at offset 4"):
         begin_changelog(At(changelog, 3), changelog, range(3), 3, None)
+
+
+def test_repartition_topic_that_was_recreated_is_purged():
+    """What was purged of the old one says nothing about the new one, whose offsets begin at 0 again."""
+    partition, asked = TopicPartition("words", 0), []
+
+    def delete_records(request):
+        [limit] = request
+        asked.append(limit.offset)
+        return {}
+
+    subtopology = SimpleNamespace(repartition_topics=["words"])
+    purge = RepartitionPurge(
+        SimpleNamespace(subtopologies=[subtopology]),
+        SimpleNamespace(repartition_purge_interval_ms=0),
+        SimpleNamespace(delete_records=delete_records),
+    )
+    for now, offset in enumerate([0, 500, 500, 3], 1_000_000):
+        purge.run_if_due(now, lambda at=offset: {partition: OffsetAndMetadata(at)})
+    assert asked == [500, 3]

@@ -63,7 +63,7 @@ def test_drained_instance_gives_its_tasks_to_the_other_and_lives_on(kafka, topic
         assert ask(leaves, "GET", "/livez")[0] == 200
         assert ask(leaves, "GET", "/readyz") == (
             503,
-            {"ok": False, "state": "DRAINED", "reasons": ["the instance is DRAINED"]},
+            {"ok": False, "state": "DRAINED", "reasons": ["the instance is DRAINED"], "warnings": []},
         )
         assert leaves.drain()
         produce(kafka, source, lines, partitions=4)

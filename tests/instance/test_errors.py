@@ -43,6 +43,7 @@ from tests.instance.support import (
 from tests.kafka.support import create_acl
 from tests.waiting import PATIENCE_S, wait_until
 
+from millrace.assignment import AssignedTasks
 from millrace.assignment.protocol import Assigned
 from millrace.config import StreamsConfig
 from millrace.dev.kafka import EmbeddedKafka
@@ -58,6 +59,8 @@ from millrace.errors import (
     MissingSourceTopicError,
     ProductionError,
     StateDirectoryError,
+    StreamsError,
+    TopologyError,
 )
 from millrace.instance import KafkaStreams, State, UncaughtExceptionResponse, run
 from millrace.instance.activity import LoopProgress
@@ -229,13 +232,22 @@ def test_dead_letter_topic_that_may_not_be_written(guarded, app, tmp_path, topic
         KafkaStreams(copy("in", "out"), config).start()
 
 
+class SkipAll:
+    """Skips whatever it is asked about."""
+
+    def handle_error(self, context, record, exception):
+        """Answer RESUME."""
+        return HandlerResponse.resume()
+
+
 @BOTH
 def test_topic_that_may_not_be_written(guarded, app, tmp_path, guarantee):
-    """The instance ends and says so, also where its partitions are refused before any record is sent, as under exactly-once."""
+    """The instance ends and says so, also where partitions are refused before any record is sent; no handler may skip records."""
     source = f"{app}-in"
     guarded.create_topics(source)
     produce(guarded, source, ["a", "b"])
     config = settings(guarded, app, tmp_path, processing_guarantee=guarantee)
+    config["production.exception.handler"] = SkipAll()
     with contextlib.closing(KafkaStreams(copy(source, "failed"), config)) as streams:
         streams.start()
         with pytest.raises(ProductionError, match=r"failed.* WRITE on the topic"):
@@ -486,18 +498,131 @@ def test_what_would_end_a_thread_silently_ends_the_client(kafka, topic_factory, 
     assert again.close(60)
 
 
-def test_exit_in_the_exception_handler_ends_the_client(kafka, topic_factory, app, tmp_path):
-    """A handler that fails, even by `sys.exit()`, shuts the client down."""
+def exits(_):
+    """Fail as a handler should not."""
+    sys.exit(1)
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        (exits, "exits failed"),
+        (print, "print returned None"),
+        (lambda _: "replace thread", "<lambda> returned 'replace"),
+    ],
+)
+def test_exception_handler_that_gives_no_answer_ends_the_client(
+    kafka, topic_factory, app, tmp_path, caplog, handler, said
+):
+    """A handler that fails, even by `sys.exit()`, or returns no response shuts the client down, and the log names it."""
     source, sink = topic_factory("in"), topic_factory("out")
     produce(kafka, source, ["bad"])
     streams = KafkaStreams(failing(source, sink), settings(kafka, app, tmp_path))
-    streams.set_uncaught_exception_handler(lambda _: sys.exit(1))
+    streams.set_uncaught_exception_handler(handler)
     streams.start()
     try:
-        wait_until(lambda: streams.state is State.ERROR, "ERROR")
-        assert "this word is bad" in str(streams.error)
+        with caplog.at_level(logging.ERROR), pytest.raises(FailedProcessingError, match="this word is bad"):
+            streams.wait(PATIENCE_S)
+        assert streams.state is State.ERROR
+        assert said in caplog.text
     finally:
         assert streams.close(60)
+
+
+def test_exception_handler_must_be_a_function(app, tmp_path):
+    """What cannot be called is refused when it is set, not when a thread has died."""
+    streams = KafkaStreams(word_count("in", "out"), settings("127.0.0.1:9", app, tmp_path))
+    with pytest.raises(TopologyError, match=r"set_uncaught_exception_handler: handler must be .*REPLACE_THREAD"):
+        streams.set_uncaught_exception_handler(UncaughtExceptionResponse.REPLACE_THREAD)
+
+
+@pytest.mark.parametrize("what", ["processor", "store", "state listener"])
+def test_exit_where_a_thread_ends_does_not_hide_its_end(kafka, topic_factory, app, tmp_path, what):
+    """A `close` or a state listener that calls `sys.exit()` does not keep a failed thread from being replaced."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    counts = counts_builder()
+
+    class Exits(FailOnce):
+        def close(self):
+            if what == "processor":
+                sys.exit(1)
+
+    def listen(new, old):
+        if what == "state listener" and threading.current_thread() is not threading.main_thread():
+            sys.exit(1)
+
+    def build():
+        store = type(counts).build(counts)
+        close = store.close
+
+        def close_and_exit():
+            close()
+            sys.exit(1)
+
+        store.close = close_and_exit
+        return store
+
+    if what == "store":
+        counts.build = build
+    FailOnce.failed = False
+    produce(kafka, source, ["good", "bad", "good"])
+    streams = KafkaStreams(counting_with(Exits, source, sink, counts), settings(kafka, app, tmp_path))
+    streams.set_uncaught_exception_handler(lambda _: UncaughtExceptionResponse.REPLACE_THREAD)
+    streams.set_state_listener(listen)
+    streams.start()
+    try:
+        wait_until(
+            lambda: last_counts(kafka, sink).get("good", 0) >= 2 and streams.state is State.RUNNING, "all counted"
+        )
+    finally:
+        assert streams.close(60)
+    assert streams.state is State.NOT_RUNNING
+
+
+@pytest.mark.parametrize("response", UncaughtExceptionResponse)
+def test_exception_handler_is_asked_about_global_stores(kafka, topic_factory, app, tmp_path, caplog, response):
+    """A failure of the global stores' thread is the handler's too; that thread is not replaced, so the client ends."""
+    source, names = topic_factory("in"), topic_factory("names")
+
+    class Ignore(Processor):
+        def process(self, record):
+            pass
+
+    class Fail(Processor):
+        def process(self, record):
+            raise ValueError(record.value)
+
+    def instance(directory, fill):
+        topology = Topology().add_source("in", source, key_serde=TEXT, value_serde=TEXT)
+        topology.add_processor("p", Processor, "in")
+        store = Stores.key_value_store_builder(Stores.in_memory_key_value_store("names"), TEXT, TEXT)
+        topology.add_global_store(
+            store.with_logging_disabled(), "names-source", names, "fill", fill, key_serde=TEXT, value_serde=TEXT
+        )
+        streams = KafkaStreams(topology, settings(kafka, app, tmp_path / directory))
+        streams.set_uncaught_exception_handler(lambda error: asked.append(error) or response)
+        return streams
+
+    asked: list[Exception] = []
+    streams, other = instance("here", Fail), instance("there", Ignore)
+    streams.start()
+    other.start()
+    try:
+        wait_until(lambda: streams.state is State.RUNNING is other.state, "RUNNING")
+        produce(kafka, names, ["wrong name"])
+        with pytest.raises(FailedProcessingError, match="wrong name"):
+            streams.wait(PATIENCE_S)
+        assert streams.state is State.ERROR
+        assert asked == [streams.error]
+        assert ("cannot be replaced" in caplog.text) == (response is UncaughtExceptionResponse.REPLACE_THREAD)
+        if response is UncaughtExceptionResponse.SHUTDOWN_APPLICATION:
+            with pytest.raises(StreamsError, match="whole application to stop"):
+                other.wait(PATIENCE_S)
+        else:
+            assert other.state.is_running_or_rebalancing
+    finally:
+        assert streams.close(60)
+        assert other.close(60)
 
 
 def test_run_returns_two_when_it_cannot_start(kafka, app, tmp_path, caplog):
@@ -553,6 +678,82 @@ def test_asking_all_to_stop_waits_until_the_others_had_time_to_rejoin(monkeypatc
     )
     membership.request_shutdown_of_all()
     assert now == 290
+
+
+class FailOrWait(CountWords):
+    """Counts words; fails at the word `bad`, and waits at the word `wait`."""
+
+    waits, gate = threading.Event(), threading.Event()
+
+    def process(self, record):
+        """Fail, wait or count."""
+        if record.value == "bad":
+            raise ValueError("this word is bad")
+        if record.value == "wait":
+            self.waits.set()
+            assert self.gate.wait(PATIENCE_S)
+        super().process(record)
+
+
+def test_client_that_has_asked_all_to_stop_can_be_closed_before_they_know(kafka, topic_factory, app, tmp_path):
+    """Its other threads end at once, and its `close` ends the wait for a member that is busy with a slow record."""
+    source, sink = topic_factory("in", partitions=3), topic_factory("out")
+    topology = counting_with(FailOrWait, source, sink)
+    FailOrWait.waits.clear()
+    FailOrWait.gate.clear()
+
+    def partition(thread):
+        [task] = thread.tasks.running or [None]
+        return None if task is None else task.partition
+
+    with running(topology, settings(kafka, app, tmp_path / "other")) as other:
+        here = KafkaStreams(topology, settings(kafka, app, tmp_path / "here", num_stream_threads=2))
+        here.set_uncaught_exception_handler(lambda _: UncaughtExceptionResponse.SHUTDOWN_APPLICATION)
+        here.start()
+        try:
+            threads = (*other.threads, *here.threads)
+            wait_until(
+                lambda: all(thread.tasks and len(thread.tasks.running) == 1 for thread in threads), "a task each"
+            )
+            busy, failing_one, idle = threads
+            words = {partition(busy): "wait", partition(failing_one): "bad", partition(idle): "good"}
+            produce(kafka, source, ["wait" if words[number] == "wait" else "good" for number in range(3)], partitions=3)
+            assert FailOrWait.waits.wait(PATIENCE_S)
+            produce(
+                kafka, source, [{"wait": "good"}.get(words[number], words[number]) for number in range(3)], partitions=3
+            )
+            wait_until(lambda: not idle.is_alive, "the other thread ends")
+            assert failing_one.is_alive
+            assert here.close(4), "half of it is for brokers"
+            assert here.state is State.ERROR
+        finally:
+            FailOrWait.gate.set()
+            here.close(PATIENCE_S)
+
+
+def test_follow_up_rebalance_does_not_wait_for_a_clock_that_was_set_back(monkeypatch):
+    """The leader says by the wall clock when it is due; a member measures how long that is by a clock that nobody sets."""
+    wall_s, passed_s, reasons = 1_000_000, 0.0, []
+    clocks = SimpleNamespace(time_ns=lambda: wall_s * 10**9, monotonic=lambda: passed_s)
+    monkeypatch.setattr("millrace.deadline.time", clocks)
+    monkeypatch.setattr("millrace.instance.membership.time", clocks)
+    member = SimpleNamespace(instance_id=None, poll=list, request_rejoin=reasons.append)
+    tasks = AssignedTasks(active={}, standby={}, next_rebalance_ms=(wall_s + 600) * 1000)
+    membership = ClassicMembership(
+        *(member, SimpleNamespace(accept=lambda _: tasks), SimpleNamespace(error=None), LoopProgress()),
+        SimpleNamespace(changed=False, keep=lambda: None),
+        timeout_s=60,
+        rebalance_s=300,
+    )
+    membership.accept(Assigned((), frozenset(), b"", 2))
+    wall_s -= 3600
+    passed_s = 599.0
+    membership.poll()
+    assert reasons == []
+    passed_s = 601.0
+    membership.poll()
+    membership.poll()
+    assert reasons == ["a follow-up rebalance is due"]
 
 
 def test_status_file_shows_what_the_instance_does(kafka, topic_factory, app, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from dataclasses import dataclass, field
 
@@ -192,3 +193,14 @@ def test_pausing_the_instance_drops_nothing_that_was_fetched(kafka, topic_factor
         fetching.wait_for_statistics()
     assert fetching.pauses == []
     assert fetching.fetched[source] == 2_010
+
+
+def test_task_that_waits_for_a_partition_is_logged(kafka, topic_factory, app, tmp_path, caplog):
+    """A task that has records and waits for those of another partition says so each `log.summary.interval.ms`."""
+    full, empty = topic_factory("full"), topic_factory("empty")
+    topology, _ = seen_by(full, empty)
+    config = settings(kafka, app, tmp_path, **STEADY, max_task_idle_ms=600_000, log_summary_interval_ms=50)
+    with caplog.at_level(logging.INFO, "millrace.instance"), running(topology, config):
+        produce(kafka, full, ["a", "b"])
+        says = f"task 0_0 has 2 records and has been waiting for 0 s for records of {empty}-0 (0 on the brokers)"
+        wait_until(lambda: caplog.text.count(says) >= 1, "the log says what is waited for")

@@ -44,6 +44,28 @@ def test_running_instance_passes_every_probe():
     assert check_ready(HEALTHY, LIMIT_MS).passes
 
 
+def test_refused_tasks_are_a_warning():
+    """An instance that does not take tasks of another topology stays ready, so that a roll can end that; the probe says so."""
+    refusing = replace(HEALTHY, refused_tasks=("0_0", "0_1"))
+    assert check_ready(refusing, LIMIT_MS).passes
+    server = ProbeServer("127.0.0.1:0", lambda: refusing, LIMIT_MS)
+    server.start()
+    try:
+        assert server.address is not None
+        connection = http.client.HTTPConnection(*server.address)
+        connection.request("GET", "/readyz")
+        answer = json.loads(connection.getresponse().read())
+        connection.close()
+    finally:
+        server.close()
+    assert answer["ok"] is True
+    assert answer["reasons"] == []
+    (warning,) = answer["warnings"]
+    assert warning.startswith(
+        "tasks 0_0, 0_1 are not taken: the group's leader has another topology. Run the same program"
+    )
+
+
 def test_readiness_does_not_wait_for_standbys():
     """A rolling update goes on while standbys are opened and catch up; an active task that is not running holds it up."""
     standby = TaskStatus("0_1", "app-1", "PENDING", 0, role="standby", remaining=None)
@@ -156,12 +178,12 @@ def test_probes_are_answered_with_a_code_and_reasons(served):
     """The answer is 200 if all is well, else 503 with the reasons; query strings are ignored, and HEAD has no body."""
     address, current = served
     for path in ("/livez", "/startedz", "/readyz", "/readyz?verbose"):
-        assert get(address, path) == (200, {"ok": True, "state": "RUNNING", "reasons": []})
+        assert get(address, path) == (200, {"ok": True, "state": "RUNNING", "reasons": [], "warnings": []})
     assert get(address, "/livez", "HEAD") == (200, None)
     current[0] = replace(HEALTHY, state="ERROR", error="gone")
     code, body = get(address, "/livez")
     assert code == 503
-    assert body == {"ok": False, "state": "ERROR", "reasons": ["the instance has failed: gone"]}
+    assert body == {"ok": False, "state": "ERROR", "reasons": ["the instance has failed: gone"], "warnings": []}
     assert get(address, "/status") == (200, json.loads(json.dumps(current[0].to_dict())) | {"ready": False})
 
 

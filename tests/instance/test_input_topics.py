@@ -20,6 +20,7 @@ from tests.instance.support import (
 from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
+from millrace.instance.health import health_warnings
 from millrace.instance.membership import INPUT_TOPICS_FILE, InputTopics
 from millrace.records import TaskId, TopicPartition
 from millrace.topology import Topology
@@ -130,6 +131,27 @@ def test_all_members_may_come_back_with_one_topic_less(run, topic_factory):
         ]
         wait_until(lambda: tasks_of(members) == ["0_0", "0_1"] or any(each.error for each in members), "the tasks left")
         assert [each.error for each in members] == [None, None]
+
+
+@pytest.mark.broker
+def test_tasks_that_are_not_taken_are_reported(kafka, topic_factory, tmp_path):
+    """While instances run different topologies, status and probes of those that refuse tasks name them; then no more."""
+    first, second, sink = topic_factory("a", partitions=2), topic_factory("b", partitions=2), topic_factory("out")
+    app = f"app-{secrets.token_hex(4)}"
+
+    def member(name, *sources):
+        return running(two_inputs(*sources, sink, both=True), settings(kafka, app, tmp_path / name))
+
+    with member("old", first, second) as old:
+        assert old.status().refused_tasks == ()
+        with member("new", second, first) as new:
+            wait_until(lambda: old.status().refused_tasks or new.status().refused_tasks, "tasks that do not fit")
+            status = max(old.status(), new.status(), key=lambda each: len(each.refused_tasks))
+            (warning,) = health_warnings(status)
+            assert status.refused_tasks[0] in warning
+            assert "another topology" in warning
+        wait_until(lambda: tasks_of([old]) == ["0_0", "0_1", "1_0", "1_1"], "all tasks")
+        assert old.status().refused_tasks == ()
 
 
 def test_what_is_read_is_remembered(tmp_path):

@@ -31,11 +31,12 @@ class Handler:
         self.answer = answer
         self.dead = dead
         self.seen = []
+        self.contexts = []
 
     def handle_error(self, context, record, exception):
         """Return the response."""
         self.seen.append((record, exception))
-        assert (context.raw_key, context.raw_value) == (record.key, record.value), "what a dead letter is made of"
+        self.contexts.append(context)
         return self.answer([DeadLetterRecord(self.dead, record.key, b"dead", 1)])
 
     def handle_serialization_error(self, context, topic, record, exception):
@@ -272,5 +273,39 @@ def test_failure_that_user_code_swallows_is_raised_again(kafka, topic_factory, t
         with pytest.raises(ProductionError):
             streams.wait(PATIENCE_S)
         assert committed_offset(kafka, app, source) is None
+    finally:
+        streams.close(60)
+
+
+@BOTH
+@pytest.mark.parametrize("answer", ["fail", "resume"])
+def test_timestamp_in_the_future_is_a_refused_record(kafka, topic_factory, app, tmp_path, guarantee, answer):
+    """A record with a later timestamp than its topic takes is refused alone; FAIL names the record, its input and the setting."""
+    source = topic_factory("in", config={"message.timestamp.after.max.ms": str(2**62)})
+    sink, dead = topic_factory("out"), topic_factory("d")
+    handler = Handler(getattr(HandlerResponse, answer), dead)
+    late = int(time.time() * 1000) + 7_200_000
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(20):
+        producer.produce(source, str(number), b"k", 0, timestamp=late if number == 7 else late - 7_200_000)
+    assert producer.flush(PATIENCE_S) == 0
+    config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
+    streams = KafkaStreams(copying(source, sink), config)
+    streams.start()
+    try:
+        if answer == "fail":
+            with pytest.raises(ProductionError) as failure:
+                streams.wait(PATIENCE_S)
+            assert str(late) in str(failure.value)
+            assert "message.timestamp.after.max.ms" in str(failure.value)
+            assert f"made from the record at offset 7 of {source}-0" in str(failure.value)
+        else:
+            wait_until(lambda: committed_offset(kafka, app, source) == 20 or streams.error, "everything is committed")
+            assert set(values(kafka, sink)) == {str(number) for number in range(20) if number != 7}
+            assert set(values(kafka, dead)) == {"dead"}
+        assert [(record.timestamp, record.value) for record, _ in handler.seen] == [(late, b"7")]
+        [context] = handler.contexts
+        assert (context.topic, context.partition, context.offset, context.timestamp) == (source, 0, 7, late)
+        assert (context.raw_key, context.raw_value) == (b"k", b"7"), "what a dead letter is made of"
     finally:
         streams.close(60)

@@ -18,6 +18,7 @@ from tests.instance.support import (
     TEXT,
     CountWords,
     Feeder,
+    HeldAtStart,
     Replica,
     counts_builder,
     last_counts,
@@ -35,6 +36,7 @@ from millrace.assignment.protocol import Assigned, Revoked
 from millrace.engine.task import StreamTask
 from millrace.errors import StreamsTimeoutError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
 from millrace.instance import KafkaStreams, State, changelog_reader
+from millrace.instance.task_stage import Stage
 from millrace.processor.api import Processor
 from millrace.records import TaskId, TopicPartition
 from millrace.topology import Topology
@@ -557,14 +559,14 @@ def test_a_processor_that_fails_to_close_leaves_no_task_behind(kafka, topic_fact
             try:
                 reconcile()
             finally:
-                after.append((set(tasks.pending), set(tasks.standby), set(tasks.running)))
+                after.append((tasks.task_ids, set(tasks.running)))
 
         tasks.reconcile = reconciled
         wait_until(
             lambda: tasks.running.keys() == two.keys() and tasks.standby.keys() == one.keys(), "the roles change"
         )
         assert FailAtClose.failed.is_set()
-        assert after == [({*one, *two}, set(), set())]
+        assert after == [({*one, *two}, set())]
         produce(kafka, source, ["x", "a b"], partitions=2)
         wait_until(lambda: last_counts(kafka, sink, partitions=2) == {"a": 1, "b": 1}, "counted")
 
@@ -594,3 +596,61 @@ def test_a_producer_that_cannot_begin_a_transaction_is_replaced(kafka, topic_fac
         produce(kafka, source, ["b"])
         wait_until(lambda: streams.status().processing.records >= 2, "the second record")
     assert [value for _, value, _ in read_all(kafka, sink)] == [b"a", b"b"]
+
+
+@pytest.fixture
+def blocked_standby(kafka, topic_factory, tmp_path, app):
+    """Yield an instance that runs task 0_0 and whose state updater is held up by a listener, its listener and its topics."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
+    listener = HeldAtStart()
+    streams = KafkaStreams(word_count(source, sink), settings(kafka, app, tmp_path))
+    streams.set_standby_update_listener(listener)
+    streams.start()
+    try:
+        wait_until(lambda: running_tasks(streams) == {"0_0", "0_1"}, "both tasks")
+        one, two = ({TaskId(0, number): frozenset([TopicPartition(source, number)])} for number in (0, 1))
+        streams.threads[0].tasks.assign(AssignedTasks(active=one, standby=two))
+        wait_until(lambda: listener.starts, "the standby is with the state updater")
+        yield streams, listener, one, (source, sink)
+    finally:
+        listener.go_on.set()
+        assert streams.close(60)
+
+
+def test_a_listener_that_blocks_the_state_updater_does_not_hold_up_the_thread(blocked_standby, kafka):
+    """A standby that leaves is closed when its listener has returned; meanwhile the thread's other task goes on."""
+    streams, listener, one, (source, sink) = blocked_standby
+    tasks = streams.threads[0].tasks
+    tasks.assign(AssignedTasks(active=one, standby={}))
+    produce(kafka, source, ["a", "b"], partitions=2)
+    wait_until(lambda: last_counts(kafka, sink, partitions=2) == {"a": 1}, "the other task goes on")
+    assert tasks.task_ids == {TaskId(0, 0), TaskId(0, 1)}
+    assert not tasks.all_running
+    listener.go_on.set()
+    wait_until(lambda: tasks.all_running and tasks.task_ids == {TaskId(0, 0)}, "the standby is closed")
+
+
+def test_a_standby_that_is_wanted_again_while_it_is_given_back_is_kept(blocked_standby):
+    """It is with the state updater again, with the same stores."""
+    streams, listener, one, (source, _) = blocked_standby
+    tasks, task_id = streams.threads[0].tasks, TaskId(0, 1)
+    task = tasks.standby[task_id]
+    tasks.assign(AssignedTasks(active=one, standby={}))
+    [held] = [each for each in tasks._held.values() if each.task is task]
+    wait_until(lambda: held.stage is Stage.RECALLED, "it is asked for")
+    tasks.assign(AssignedTasks(active=one, standby={task_id: frozenset([TopicPartition(source, 1)])}))
+    assert not tasks.all_running
+    listener.go_on.set()
+    wait_until(lambda: tasks.all_running and len(listener.starts) == 2, "a standby again")
+    assert tasks.standby == {task_id: task}
+
+
+def test_closing_names_the_listener_that_blocks_the_state_updater(blocked_standby, caplog):
+    """It waits for it no longer than for brokers, and the log says which task is not closed, and where its updater is."""
+    streams, listener, *_ = blocked_standby
+    streams.close(2)  # of which half is for brokers
+    assert streams.wait(PATIENCE_S)
+    assert not listener.go_on.is_set()
+    assert re.search(
+        r"not given back task 0_1 yet, it is in HeldAtStart.on_update_start \(support.py:\d+\)", caplog.text
+    )

@@ -19,7 +19,7 @@ from tests.instance.support import (
 )
 from tests.waiting import PATIENCE_S, wait_until
 
-from millrace.errors import StreamsTimeoutError
+from millrace.errors import StreamsError, StreamsTimeoutError
 from millrace.instance import KafkaStreams, State
 from millrace.processor.api import PunctuationType
 from millrace.topology import Topology
@@ -63,6 +63,24 @@ def test_threads_come_and_go(kafka, topic_factory, app, tmp_path, guarantee):
         assert streams.add_stream_thread().endswith("-StreamThread-2")
     assert streams.add_stream_thread() is None
     assert streams.remove_stream_thread() is None
+
+
+def test_local_state_is_deleted_only_while_nothing_runs(kafka, topic_factory, app, tmp_path):
+    """`clean_up` deletes what tasks have on disk before the start and after the end, and refuses while the client runs."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    config = settings(kafka, app, tmp_path)
+    with running(word_count(source, sink), config) as streams:
+        produce(kafka, source, ["a b"])
+        wait_until(lambda: last_counts(kafka, sink) == {"a": 1, "b": 1}, "counted")
+        with pytest.raises(StreamsError, match="Cannot clean up while the application is RUNNING: close it first"):
+            streams.clean_up()
+    tasks = tmp_path / app / "0_0"
+    assert tasks.exists()
+    KafkaStreams(word_count(source, sink), config).clean_up()
+    assert not tasks.exists()
+    with running(word_count(source, sink), config):
+        produce(kafka, source, ["a"])
+        wait_until(lambda: last_counts(kafka, sink) == {"a": 2, "b": 1}, "counted on, from the changelog")
 
 
 def test_a_client_may_lose_its_last_thread(kafka, topic_factory, app, tmp_path):

@@ -8,6 +8,7 @@ from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.assignment.protocol import Assigned, Lost, MemberAssignment, Revoked, TopicSubscription
 from millrace.config import StreamsConfig
+from millrace.instance.background import in_background
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_settings import group_settings as known_settings
 from millrace.kafka.group_settings import wrong_group_settings
@@ -106,7 +107,7 @@ class Group(PolledGroup):
             1,
             TopicSubscription.of(topics, patterns),
             user_data=name.encode,
-            assign=self.assign,
+            assign=lambda members: in_background("assignment", lambda: self.assign(members)),
         )
 
     def balanced(self):

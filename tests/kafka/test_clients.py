@@ -354,3 +354,40 @@ def test_producer_is_freed_in_another_thread():
     wait_until(lambda: freed_in, "it is freed")
     assert known() is None
     assert threading.get_ident() not in freed_in
+
+
+NETWORK = {
+    "connections.max.idle.ms": ("connections.max.idle.ms", 1234),
+    "enable.metrics.push": ("enable.metrics.push", False),
+    "metadata.max.age.ms": ("metadata.max.age.ms", 8001),
+    "metadata.recovery.rebootstrap.trigger.ms": ("metadata.recovery.rebootstrap.trigger.ms", 555),
+    "metadata.recovery.strategy": ("metadata.recovery.strategy", "none"),
+    "receive.buffer.bytes": ("socket.receive.buffer.bytes", 9001),
+    "reconnect.backoff.max.ms": ("reconnect.backoff.max.ms", 62),
+    "reconnect.backoff.ms": ("reconnect.backoff.ms", 61),
+    "request.timeout.ms": ("socket.timeout.ms", 7001),
+    "retry.backoff.ms": ("retry.backoff.ms", 77),
+    "send.buffer.bytes": ("socket.send.buffer.bytes", 5001),
+}
+"""Kafka Streams' own settings of the network: librdkafka's name, and a value that is not the default."""
+
+
+def test_network_settings_reach_every_client():
+    """Kafka Streams passes its own settings of the network on to all clients, and so does Millrace."""
+    settings = of({key: value for key, (_, value) in NETWORK.items()})
+    expected = dict(NETWORK.values())
+    for client in (
+        settings.main_consumer(1),
+        settings.restore_consumer(1),
+        settings.global_consumer(),
+        settings.producer(1),
+        settings.admin(),
+    ):
+        assert {name: client[name] for name in expected} == expected
+    membership, connection = settings.membership(1), settings.kafka_python(1)
+    assert (membership.request_timeout_ms, membership.retry_backoff_ms, membership.metadata_max_age_ms) == (
+        7001,
+        77,
+        8001,
+    )
+    assert (connection["connections_max_idle_ms"], connection["reconnect_backoff_ms"]) == (1234, 61)

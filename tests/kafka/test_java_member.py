@@ -14,6 +14,7 @@ from millrace.assignment.model import LATEST_OFFSET
 from millrace.assignment.protocol import Assigned, TopicSubscription
 from millrace.config import StreamsConfig
 from millrace.dev.java import find_java
+from millrace.instance.background import in_background
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.internal_topics import LeaderCluster
 from millrace.kafka.membership.member import GroupMember
@@ -145,7 +146,7 @@ class Application:
             1,
             TopicSubscription.of({self.input, f"{self.id}-words-repartition"}),
             user_data=lambda: protocol.user_data(dict.fromkeys(self.tasks, LATEST_OFFSET)),
-            assign=leader,
+            assign=lambda members: in_background("assignment", lambda: leader(members)),
         )
         self.member.start()
 

@@ -381,7 +381,9 @@ def test_a_member_rejoins_before_or_after_a_heartbeat_s_answer():
         return SimpleNamespace(error_code=27)
 
     shared.rejoin_reason, shared.heartbeat_identity = None, found
-    heartbeats = Heartbeats(None, SimpleNamespace(send=answer), settings, shared, None)
+    heartbeats = Heartbeats(
+        None, SimpleNamespace(send=answer), settings, shared, lambda: shared.request_rejoin("test"), None
+    )
     asyncio.run(heartbeats._beat(1, "me"))
     rejoining.join()
     assert shared.rejoin_reason is None
@@ -417,6 +419,29 @@ def test_the_assignor_s_error_reaches_the_leader_s_thread(group):
     group.join("a")
     with pytest.raises(ConfigError, match="cannot assign"):
         group.until(lambda: False)
+
+
+def test_a_member_that_assigns_does_not_wait(group):
+    """Its poll returns at once while the brokers take their time; what is late, because it has rejoined, is not sent."""
+    original, answer, late = group.assign, threading.Event(), []
+
+    def assign(members):
+        if not late:
+            late.append(members)
+            assert answer.wait(PATIENCE_S)
+            return {}
+        return original(members)
+
+    group.assign = assign
+    member = group.join("a")
+    group.until(lambda: late)
+    assert member.assigning
+    assert member.poll() == []
+    assert member.rebalancing
+    member.reset("its thread dropped its tasks", keep_member_id=True)
+    group.settle()
+    answer.set()
+    group.settle()
 
 
 def test_a_plain_consumer_in_the_group_is_an_error(group, kafka):
@@ -458,19 +483,33 @@ def test_subscriptions_survive_their_encoding():
     assert decode_subscription(encode_subscription(subscription)) == subscription
 
 
-def test_a_busy_member_learns_what_it_must_give_up(group):
-    """It is told at its next poll, although others have begun to rebalance again; no further generation is needed for that."""
+def test_nobody_waits_for_a_busy_member(group):
+    """The leader and an owner that are busy with a record join, assign and sync; the next poll says what is to be given up."""
     for name in "ab":
         group.join(name)
-        group.settle()  # so that it is the first that leads
+        group.settle()  # so that the first one leads
+    for name in "ab":
+        group.members[name].poll()
     rebalances = group.rebalances
-    third = group.join("c")
-    group.until(lambda: group.members["b"].state is not MemberState.STABLE)
-    group.until(lambda: group.of("c", Assigned), "a", "c")
-    third.request_rejoin("it waits for a partition")
-    group.until(lambda: third.state is MemberState.JOINING, "a", "c")
-    group.until(lambda: group.of("b", Revoked), "b")
+    group.join("c")
+    group.until(lambda: group.of("c", Assigned), "c")
     assert group.rebalances == rebalances + 1
+    group.until(lambda: group.of("b", Revoked), "b")
+    group.settle()
+    assert group.rebalances == rebalances + 2
+
+
+def test_a_member_rejoins_only_when_its_thread_has_given_up_what_it_must(group):
+    """The heartbeats of a thread that is about to give partitions up find out that others wait, and leave rejoining to it."""
+    member = group.join("a")
+    group.settle()
+    group.join("b")
+    group.until(lambda: group.of("a", Revoked), "a", "b")
+    rebalance, told = member._heartbeats._rebalance, []
+    member._heartbeats._rebalance = lambda: (told.append(member.state), rebalance())
+    group.members["b"].request_rejoin("it waits for partitions")
+    group.until(lambda: len(told) > 1, "b")
+    assert set(told) == {MemberState.STABLE}
     group.settle()
 
 

@@ -1,5 +1,7 @@
 """Members of groups with the streams protocol when brokers stop or move, permissions lack, and groups or topics disappear."""
 
+import time
+
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
@@ -253,6 +255,36 @@ def test_what_a_late_join_gives_away_cannot_be_committed(group, kafka):
     delayed.held = False
     group.until(lambda: group.of("a", Lost))
     group.settle()
+
+
+def test_no_heartbeat_is_queued_behind_one_that_is_not_answered(group):
+    """Nor does the IO thread look for its answer all the time."""
+    member = group.join("a")
+    group.settle()
+    group.until(lambda: member._heartbeats._reported == member._state.current)
+    watched, slept = Watched(member), []
+    sleep = member._connection.sleep
+
+    def recorded(seconds):
+        slept.append(seconds)
+        return sleep(seconds)
+
+    heartbeats = member._heartbeats
+
+    async def beat_first():
+        while heartbeats._beating:
+            await sleep(0.01)
+        watched.held = True
+        await heartbeats.beat()
+
+    member._in_background(beat_first)  # as the stream thread does when it has closed what was revoked
+    group.until(lambda: watched.waits and time.monotonic() > heartbeats._next_s)  # it is time for the next one
+    member._connection.sleep = recorded
+    group.until(lambda: len(slept) > 2)
+    queued = heartbeats._again
+    watched.held = False
+    assert not queued
+    assert min(slept[1:]) == max(slept)
 
 
 class Undescribed(Delayed):

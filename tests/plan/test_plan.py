@@ -69,7 +69,7 @@ def test_topic_settings_go_from_library_to_application_to_store():
 
 
 def test_window_changelogs_keep_what_late_records_can_change():
-    """Retention is the windows' size and grace plus a day, whatever the application's retention setting."""
+    """Retention is the windows' size and grace plus a day or what is set, whatever the application's retention setting."""
     builder = StreamsBuilder()
     windows = TimeWindows.of_size_and_grace(1000, 500)
     builder.stream("in").group_by_key().windowed_by(windows).count("w")
@@ -77,3 +77,6 @@ def test_window_changelogs_keep_what_late_records_can_change():
     (subtopology,) = builder.build(config).build(config).plan().subtopologies
     assert subtopology.changelog_topics[0].config["retention.ms"] == str(1500 + 86_400_000)
     assert subtopology.changelog_topics[0].config["cleanup.policy"] == "compact,delete"
+    config = StreamsConfig.of({"application.id": "app", "windowstore.changelog.additional.retention.ms": 7})
+    (subtopology,) = builder.build(config).build(config).plan().subtopologies
+    assert subtopology.changelog_topics[0].config["retention.ms"] == "1507"

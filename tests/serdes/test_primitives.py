@@ -27,6 +27,34 @@ def test_malformed_utf8_is_replaced_as_in_java():
     assert Serdes.string().deserialize("t", b"a\xff\xe2\x82z") == "a\ufffd\ufffdz"
 
 
+@pytest.mark.parametrize(
+    ("data", "characters"),
+    [
+        ("eda0bdedb880", 2),
+        ("eda0bd", 1),
+        ("eda0", 1),
+        ("ed", 1),
+        ("edbf", 1),
+        ("ed80", 1),
+        ("e2eda080", 2),
+        ("f090edb880", 2),
+        ("eda080bf", 2),
+        ("edc0", 2),
+        ("e08080", 3),
+        ("e282", 1),
+        ("f0908d", 1),
+        ("f0808080", 4),
+        ("f4908080", 4),
+        ("c080", 2),
+        ("f8888080", 4),
+    ],
+)
+def test_as_many_characters_are_replaced_as_in_java(data, characters):
+    """What OpenJDK 17's decoder made of these bytes; it takes the bytes of a surrogate for one character."""
+    assert Serdes.string().deserialize("t", bytes.fromhex("41" + data)) == "A" + "\ufffd" * characters
+    assert Serdes.string().deserialize("t", bytes.fromhex(data + "41")) == "\ufffd" * characters + "A"
+
+
 def test_a_lone_surrogate_cannot_be_written():
     """A lone surrogate has no UTF-8 form; the error says so, and no question mark is written instead."""
     with pytest.raises(SerializationError, match="surrogates not allowed"):

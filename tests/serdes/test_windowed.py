@@ -57,8 +57,8 @@ def test_reading_needs_the_window_size():
     serde = TimeWindowedSerde(Serdes.string())
     with pytest.raises(SerializationError, match=r"window\.size\.ms"):
         serde.deserialize("t", bytes(9))
-    with pytest.raises(ConfigError, match="at least 1 ms"):
-        TimeWindowedSerde(Serdes.string(), 0)
+    with pytest.raises(ConfigError, match="at least 0 ms"):
+        TimeWindowedSerde(Serdes.string(), -1)
 
 
 def test_the_window_size_may_come_from_the_configuration():

@@ -62,6 +62,9 @@ class ModelCluster:
     def is_down(self, _partition):
         return False
 
+    def waits_s(self):
+        return 0.0
+
     def written(self, _host, _partition, _sent_s):
         pass
 

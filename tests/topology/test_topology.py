@@ -104,3 +104,14 @@ def test_offset_reset_by_duration_cannot_be_negative():
     assert AutoOffsetReset.by_duration(5).policy == "by_duration:5"
     with pytest.raises(TopologyError, match="at least 0 ms, not -1 ms"):
         AutoOffsetReset.by_duration(-1)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "é", "x" * 250])
+def test_stores_have_names_that_topics_can_have(name):
+    """A store's name becomes a folder and part of a topic's name, so others are refused when the store is added."""
+    store = Stores.key_value_store_builder(Stores.in_memory_key_value_store(name), Serdes.string(), Serdes.string())
+    topology = Topology().add_source("src", "in").add_processor("p", Processor, "src")
+    with pytest.raises(TopologyError, match=r"[Nn]ame"):
+        topology.add_state_store(store, "p")
+    with pytest.raises(TopologyError, match=r"[Nn]ame"):
+        topology.add_global_store(store.with_logging_disabled(), "gsrc", "g", "gproc", Processor)

@@ -174,6 +174,7 @@ def instance_status_from(status: Object) -> ReportedStatus:
         busy_ratio=_optional(float, processing.get("busy_ratio")),
         storage_used_percent=_optional(float, _part(status, "storage").get("used_percent")),
         credentials_stale=bool(status.get("credentials_stale")),
+        refused_tasks=tuple(map(str, status.get("refused_tasks") or ())),
         rebalances=int(_part(status, "group").get("rebalances") or 0),
         tasks=tuple(
             ReportedTask(

@@ -20,6 +20,7 @@ _BAD: Final = (
     ("BrokersReachable", "False", Severity.BLOCKING),
     ("TopologyCompatible", "False", Severity.BLOCKING),
     ("TopicsReady", "False", Severity.BLOCKING),
+    ("TopologyShared", "False", Severity.PROBLEM),
     ("StorageHealthy", "False", Severity.PROBLEM),
     ("RolledBack", "True", Severity.PROBLEM),
     ("Ready", "False", Severity.WAITING),

@@ -88,6 +88,10 @@ class ConditionReason(StrEnum):
     RESTORING = "Restoring"
     RESTORATION_UNKNOWN = "RestorationUnknown"
 
+    TOPOLOGY_AGREES = "TopologyAgrees"
+    TOPOLOGIES_DIFFER = "TopologiesDiffer"
+    TOPOLOGY_UNKNOWN = "TopologyUnknown"
+
     COPIES_CAUGHT_UP = "CopiesCaughtUp"
     COPIES_BEHIND = "CopiesBehind"
     COPIES_UNKNOWN = "CopiesUnknown"

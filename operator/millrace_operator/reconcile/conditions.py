@@ -84,6 +84,29 @@ def set_state_restored(context: ReconcileContext) -> None:
         context.set_condition("Unknown", ConditionReason.RESTORATION_UNKNOWN)
 
 
+def set_topology_shared(context: ReconcileContext) -> None:
+    """Set TopologyShared."""
+    instances = context.observed.instances
+    refusing = {name: item.refused_tasks for name, item in sorted(instances.items()) if item.refused_tasks}
+    before = context.condition("TopologyShared")
+    if refusing:
+        name, tasks = next(iter(refusing.items()))
+        shown = ", ".join(tasks[:_NAMES_SHOWN]) + (" …" if len(tasks) > _NAMES_SHOWN else "")
+        others = f" ({len(refusing)} pods refuse tasks.)" if len(refusing) > 1 else ""
+        context.set_condition(
+            "False",
+            ConditionReason.TOPOLOGIES_DIFFER,
+            f"Pod {name} does not take tasks {shown}, because the group's leader has another topology.{others}",
+        )
+        context.recheck_after(15)
+    elif before is not None and before.status != "Unknown" and not context.all_ready_pods_report:
+        context.set_condition(before.status, ConditionReason(before.reason), before.message)
+    elif instances or context.view.replicas == 0:
+        context.set_condition("True", ConditionReason.TOPOLOGY_AGREES)
+    else:
+        context.set_condition("Unknown", ConditionReason.TOPOLOGY_UNKNOWN)
+
+
 def set_ready(context: ReconcileContext, wanted: int, *, suspended: bool) -> None:
     """Set Ready.
 

@@ -286,6 +286,20 @@ _TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]]
             "Check the results.",
         ),
     },
+    "TopologyShared": {
+        ConditionReason.TOPOLOGY_AGREES: ("Every pod takes the tasks that the group's leader assigns to it.", ""),
+        ConditionReason.TOPOLOGIES_DIFFER: (
+            (
+                "The members of the group run different topologies: a pod was assigned tasks that its own topology does not "
+                "have, and nobody processes their input. Until a roll to a new version has ended, this is normal."
+            ),
+            (
+                "If this persists: make sure that no other program uses the application id, and that the topology does not "
+                "depend on what differs between pods."
+            ),
+        ),
+        ConditionReason.TOPOLOGY_UNKNOWN: ("No pod has reported its tasks.", "Look at Ready."),
+    },
     "StateRestored": {
         ConditionReason.RESTORED: ("No task is restoring state.", ""),
         ConditionReason.RESTORING: ("Tasks are restoring their state from changelogs.", NO_ACTION),

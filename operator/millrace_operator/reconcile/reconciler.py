@@ -58,6 +58,7 @@ def reconcile(desired: DesiredApp, observed: ObservedApp) -> Decision:
     if desired.deleting and FINALIZER not in desired.finalizers:
         return Decision()
     conditions.set_brokers_reachable(context)
+    conditions.set_topology_shared(context)
     conditions.set_state_restored(context)
     copies.set_state_replicated(context)
     lifecycle: LifecycleState

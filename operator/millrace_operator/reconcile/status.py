@@ -180,7 +180,7 @@ def two_digits(number: int) -> int:
 
 _BAD_WHEN_TRUE: Final[frozenset[ConditionType]] = frozenset({"Stalled", "RolledBack"})
 _QUIET: Final[frozenset[ConditionType]] = frozenset({"Reconciling", "ScalingAllowed", "StateReplicated"})
-_PLAIN: Final[frozenset[ConditionType]] = frozenset({"Ready", "PodsCurrent"})
+_PLAIN: Final[frozenset[ConditionType]] = frozenset({"Ready", "PodsCurrent", "TopologyShared"})
 """Conditions that are false from time to time without anything being wrong."""
 _LONGEST_EVENT: Final = 1000
 

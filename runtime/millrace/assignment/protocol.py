@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -62,8 +63,8 @@ GroupEvent: TypeAlias = Revoked | Lost | Assigned
 UserDataProvider: TypeAlias = Callable[[], bytes]
 """Returns this member's user data; called in `poll`, in the stream thread, each time the member joins."""
 
-LeaderAssignor: TypeAlias = Callable[[Mapping[str, MemberSubscription]], Mapping[str, MemberAssignment]]
-"""Assigns partitions by member id; called in `poll`, in the stream thread, if this member is the leader."""
+LeaderAssignor: TypeAlias = Callable[[Mapping[str, MemberSubscription]], Future[Mapping[str, MemberAssignment]]]
+"""Begins to assign partitions by member id, in another thread; called in `poll`, in the stream thread, if this member leads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def write_tables(
         folder: any path that Spark can write to; a folder per store is made there.
     """
     for store, topic in _logged(topology, settings).items():
-        decode = _Decode(topology, settings, store)
+        decode = _Decode(topology, settings, store, topic)
         rows = computed.records(topic).select("key", "value", "timestamp")
         table = rows.mapInArrow(decode, decode.columns().ddl)
         table.withColumn("timestamp", F.timestamp_millis("timestamp")).write.mode("overwrite").parquet(
@@ -107,10 +107,13 @@ class _Columns:
 class _Decode:
     """Turns changelog records of one store into a table, in an executor."""
 
-    def __init__(self, topology: Callable[[], Topology], settings: Mapping[str, object], store: str) -> None:
+    def __init__(
+        self, topology: Callable[[], Topology], settings: Mapping[str, object], store: str, topic: str
+    ) -> None:
         self._topology = topology
         self._settings = settings
         self._store = store
+        self._topic = topic
 
     def columns(self) -> _Columns:
         config = StreamsConfig.of(self._settings)
@@ -122,10 +125,10 @@ class _Decode:
         columns = self.columns()
         for batch in batches:
             keys, starts, ends = _split(batch.column("key").to_pylist(), columns)
-            arrays = {"key": _decoded(keys, columns.key, self._store)}
+            arrays = {"key": _decoded(keys, columns.key, self._topic)}
             if columns.kind in {"window", "session"}:
                 arrays |= {"window_start": pa.array(starts, pa.int64()), "window_end": pa.array(ends, pa.int64())}
-            arrays["value"] = _decoded(batch.column("value").to_pylist(), columns.value, self._store)
+            arrays["value"] = _decoded(batch.column("value").to_pylist(), columns.value, self._topic)
             arrays["timestamp"] = batch.column("timestamp")
             yield pa.RecordBatch.from_pydict(arrays)
 

@@ -1,6 +1,7 @@
 """A transactional producer of a backfill, under an id that every backfill of the application uses for the same purpose.
 
 It is never started again, unlike that of a stream thread: who has fenced it is a later backfill, which a new start would fence.
+So after a transaction that failed, or of which brokers may still get a request, it begins no other one.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 __all__ = ["Writer"]
 
 _FENCED: Final = "Another backfill of this application was started, so this one has been fenced and writes nothing more"
+_REPEATED: Final = (
+    "A request of this backfill's last transaction may have been sent twice, because a connection to a broker broke, and might "
+    "end the next one half-way: nothing of that one is written. Start the backfill again"
+)
 _POLL_EVERY: Final = 1_000
 Sent = tuple["bytes | None", "bytes | None", int, Headers]
 """Key, value, timestamp and headers."""
@@ -64,7 +70,9 @@ class Writer:
         self.timeout_ms = int(settings()["transaction.timeout.ms"])
         """How long a transaction may take."""
         self._expiry: Deadline | None = None
-        self._producer = StreamsProducer(settings, clients.config.task_timeout_ms)
+        self._latest: dict[TopicPartition, int] = {}
+        """The latest timestamp sent to each partition."""
+        self._producer = StreamsProducer(settings, clients.config.task_timeout_ms, watched=True)
         self._producer.on_failure = self._on_failure
         try:
             self._producer.start()
@@ -97,12 +105,14 @@ class Writer:
             self._producer.in_transaction = False
             # Fenced producers refuse even this; others are ended by their successors. For the thread see `_send`.
             in_background("abort", partial(self._producer.client.abort_transaction, _ABORT_S)).exception()
+            self._producer.replace_at_abort()
 
     def send(self, target: TopicPartition, records: Iterable[Sent]) -> None:
         """Send records; a timestamp of 0 would mean now, and becomes 1 as in the engine."""
         following = iter(records)
         while some := list(islice(following, _POLL_EVERY)):
             self._begin()
+            self._latest[target] = max(self._latest.get(target, 0), max(some, key=itemgetter(2))[2])
             failure = self._send(target, some)
             self._check(self._producer.poll if failure is None else partial(self._fail, failure, target.topic))
 
@@ -179,6 +189,8 @@ class Writer:
     def _begin(self) -> None:
         """Begin the transaction with its first record or offset: from then on, brokers count how long it takes."""
         if not self._producer.in_transaction:
+            if self._producer.must_be_replaced:
+                raise TransactionAbortedError(_REPEATED)
             self._check(self._producer.begin)
             self._expiry = Deadline(self.timeout_ms / 1000)
 
@@ -205,7 +217,9 @@ class Writer:
             raise _ended(error) from error
 
     def _on_failure(self, error: KafkaError, message: Message) -> None:
-        failure = delivery_error(error, message.topic(), message.partition(), message.key())
+        # Only the latest of a partition's timestamps can be too late.
+        latest = self._latest.get(TopicPartition(message.topic() or "", message.partition() or 0))
+        failure = delivery_error(error, message.topic(), message.partition(), message.key(), latest)
         known = isinstance(failure, TaskMigratedError)
         self._failure = self._failure or (failure if known else ProductionError(str(failure)))
 

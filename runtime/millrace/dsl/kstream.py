@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, TypeVar
 
-from millrace.checks import callback, instance, option, processor_supplier
+from millrace.checks import callback, instance, new_processors, option, processor_supplier
 from millrace.dsl.branched_stream import BranchedKStream
 from millrace.dsl.graph.names import topic_name
 from millrace.dsl.graph.nodes import GraphNode, ProcessorStep, SinkStep
@@ -447,7 +447,7 @@ class KStream(StreamJoins[K, V]):
         self,
         prefix: str,
         factory: NodeFactory,
-        supplier: object,
+        supplier: Callable[[], object],
         store_names: Sequence[Named | str],
         named: Named | str | None,
         *,
@@ -455,8 +455,10 @@ class KStream(StreamJoins[K, V]):
     ) -> ProcessorStep:
         if named is None and store_names and isinstance(store_names[0], Named):  # Java's order
             named, *store_names = store_names
+        name = name_of(named) or self._graph.names.processor(prefix)  # unlike elsewhere, a given name uses up no index
+        new_processors(supplier, name)
         node = ProcessorStep(
-            name_of(named) or self._graph.names.processor(prefix),  # unlike elsewhere, a given name uses up no index
+            name,
             factory,
             stores=stores_of(supplier),
             store_names=names_of_stores(store_names),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
-from millrace.checks import callback, instance, mistake, option, processor_supplier, wrong
+from millrace.checks import callback, instance, mistake, new_processors, option, processor_supplier, wrong
 from millrace.dsl import table_joins
 from millrace.dsl.abstract_stream import AbstractKTable
 from millrace.dsl.graph.nodes import ProcessorStep
@@ -189,6 +189,7 @@ class KTable(AbstractKTable[K, V]):
         processor_supplier(supplier, "transform")
         options = table_options(materialized).with_defaults(self._key_serde)
         name = self._graph.names.processor("KTABLE-TRANSFORMVALUES-", name_of(named))
+        new_processors(supplier, name)
         processor = TableTransformValues(self._processor, supplier, queryable_name=options.queryable_name)
         return self._derived(name, options, processor, names_of_stores(store_names))
 
@@ -282,12 +283,13 @@ class KTable(AbstractKTable[K, V]):
         )
 
     def group_by(
-        self, selector: Callable[[K, V], tuple[K2, V2]], grouped: Grouped[K2, V2] | None = None
+        self, selector: Callable[[K, V], tuple[K2, V2] | None], grouped: Grouped[K2, V2] | None = None
     ) -> KGroupedTable[K2, V2]:
         """Group the entries by another key, through a repartition topic.
 
         Args:
-            selector: gets key and value, returns the group's key and the value to aggregate; None leaves the entry out.
+            selector: gets key and value, returns the group's key and the value to aggregate; None leaves the entry out, and so
+                does a pair with None in it. It is called for the old value of an entry too, to take that out of its group.
             grouped: name and serdes of the repartition topic.
 
         Example:

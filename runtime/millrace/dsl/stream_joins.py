@@ -295,6 +295,7 @@ def _with_table(
             joined.key_serde if joined.key_serde is not None else stream._key_serde,
             joined.value_serde if joined.value_serde is not None else stream._value_serde,
             grace_ms=joined.grace_period_ms,
+            serde_topic=name,
         )
         buffer.generated_name = joined.name is None
         stores = (buffer,)

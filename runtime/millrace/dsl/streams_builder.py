@@ -7,7 +7,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
-from millrace.checks import Suggesting, mistake, option, placed, processor_supplier, store_builder, users_call, wrong
+from millrace.checks import (
+    Suggesting,
+    mistake,
+    new_processors,
+    option,
+    placed,
+    processor_supplier,
+    store_builder,
+    users_call,
+    wrong,
+)
 from millrace.config import StreamsConfig
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.graph.builder import GraphBuilder
@@ -213,6 +223,7 @@ class StreamsBuilder(Suggesting):
         processor_supplier(make, "process", instead={"FixedKeyProcessor": "it must be a Processor"})
         consume: Consumed[Any, Any] = option(given, "consumed", Consumed)
         source, name = self._source(topic, consume, consume.key_serde, consume.value_serde)
+        new_processors(make, name)
         self._graph.add(self._graph.root, GlobalStoreStep(store, source, name, ProcessorFactory(make)))
         return self
 

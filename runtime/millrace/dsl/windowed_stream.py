@@ -80,7 +80,7 @@ class WindowedTable:
             DslWindowParams(
                 options.store_name, retention_ms, size_ms, emits_on_close=emits_on_close, is_sliding=sliding
             ),
-            None if key_serde is None else TimeWindowedSerde(key_serde, size_ms or None),
+            None if key_serde is None else TimeWindowedSerde(key_serde, size_ms),
             windows.grace_ms,
             planned_windows(windows, in_order_of_time=emits_on_close),
         )

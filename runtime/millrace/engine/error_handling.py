@@ -14,12 +14,17 @@ from millrace.engine.record_collector import RecordCollector
 from millrace.errors import (
     ConfigError,
     FailedProcessingError,
+    ProcessorStateError,
+    ProductionError,
     SerializationError,
+    StreamsTimeoutError,
     TaskCorruptedError,
+    TaskMigratedError,
+    TransactionAbortedError,
     UnavailableSerdeError,
     causes,
 )
-from millrace.loading import implements, load_instance
+from millrace.loading import implements, load_instance, loadable
 from millrace.processor import handlers
 from millrace.processor.handlers import (
     DeserializationExceptionHandler,
@@ -44,6 +49,16 @@ HANDLERS_BY_NAME: Final[Mapping[str, type[object]]] = {
         handlers.DefaultProductionExceptionHandler,
     )
 }
+PASS_THROUGH: Final = (
+    FailedProcessingError,
+    ProcessorStateError,
+    ProductionError,
+    StreamsTimeoutError,
+    TaskCorruptedError,
+    TaskMigratedError,
+    TransactionAbortedError,
+)
+"""Errors already handled further down, and errors of the task itself: they are not passed to the processing handler."""
 _MAX_SHOWN: Final = 120
 
 
@@ -58,9 +73,23 @@ def resolve_handler(value: object, default: type[object], key: str, config: Stre
         ConfigError: the value names no handler.
     """
     handler = load_instance(default if value is None else value, key, HANDLERS_BY_NAME, config=config)
+    _require_handler(handler, value, key)
+    return handler
+
+
+def check_handler(value: object, key: str) -> None:
+    """Check the value of a setting without making a handler.
+
+    Raises:
+        ConfigError: the value names no handler.
+    """
+    if value is not None:
+        _require_handler(loadable(value, key, HANDLERS_BY_NAME), value, key)
+
+
+def _require_handler(handler: object, value: object, key: str) -> None:
     if not implements(handler, _ErrorHandler):
         raise ConfigError(f"{key}: {value!r} is not an exception handler: it has no method handle_error")
-    return handler
 
 
 class ErrorHandling:
@@ -173,8 +202,8 @@ class ErrorHandling:
     def _processing_failed(
         self, node: str, error: Exception, record: Record[object, object] | None, timestamp: int, headers: Headers
     ) -> None:
-        if isinstance(error, TaskCorruptedError):
-            raise error  # not a fault of the record: it is processed again once the task's state is restored
+        if isinstance(error, PASS_THROUGH):
+            raise error
         context = self._context(node, timestamp, headers)
         response, remedy = HandlerResponse.fail(), "processing.exception.handler.global.enabled=true and "
         if self._asks_processing_handler:

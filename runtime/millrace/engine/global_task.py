@@ -97,6 +97,7 @@ class GlobalStateTask:
                 send_change=_no_changelog,
                 now_ms=self._clock,
                 drop_record=self._drop_record,
+                source_topics=self.subtopology.changelog_topics,
                 shared=True,
             )
         )

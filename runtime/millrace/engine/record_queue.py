@@ -16,6 +16,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import cast
 
+from millrace.checks import MAX_TIMESTAMP, timestamp_ms
 from millrace.config import StreamsConfig
 from millrace.engine.compile import CompiledSource
 from millrace.engine.error_handling import ErrorHandling
@@ -330,6 +331,15 @@ class RecordQueue:
                 f"The timestamp extractor {self._extract!r} of source {self._source.name} failed on the record at offset "
                 f"{offset} of {self.partition}: {error!r}. An extractor may return -1 to have a record dropped."
             ) from error
+        if type(timestamp) is not int or timestamp > MAX_TIMESTAMP:
+            timestamp = timestamp_ms(
+                timestamp,
+                lambda: (
+                    f"What the timestamp extractor {self._extract!r} of source {self._source.name} returns for the record at "
+                    f"offset {offset} of {self.partition}"
+                ),
+                -MAX_TIMESTAMP - 1,
+            )
         if timestamp < 0:
             self._drop()
         return timestamp

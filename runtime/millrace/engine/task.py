@@ -26,7 +26,6 @@ from millrace.engine.record_collector import RecordCollector
 from millrace.engine.record_queue import ENDLESS, RecordQueue, Turn, default_timestamp_extractor
 from millrace.engine.task_state import IllegalTaskStateError, TaskCounters, TaskState, TaskTimes, check_transition
 from millrace.errors import StreamsError
-from millrace.processor.adapter import PASS_THROUGH
 from millrace.records import (
     NO_HEADERS,
     UNKNOWN_TIMESTAMP,
@@ -38,7 +37,7 @@ from millrace.records import (
 )
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import CacheBudget, ChangelogRecord, StateStore, StoreContext, close_all
-from millrace.state.layered_store import LayeredStore, flush_stores
+from millrace.state.layered_store import LayeredStore, flush_stores, read_only
 from millrace.topology.model import Subtopology
 
 _log = logging.getLogger(__name__)
@@ -105,7 +104,7 @@ class StreamTask:
         self._state_dir = state_dir
         self._cache = cache
         self._clock = clock
-        self._global_stores = global_stores
+        self._global_stores = {name: read_only(store) for name, store in global_stores.items()}
         self._trace_record = trace_record
         self.schedules = TaskSchedules(clock)
         self._awaited = self.schedules.stream_time if punctuated_in_time else None
@@ -130,12 +129,8 @@ class StreamTask:
             TaskCorruptedError: what is on disk must be wiped and restored.
         """
         self._move_to(TaskState.RESTORING)
-        subtopology = self.subtopology
-        logged = {
-            name: topic
-            for name, topic in subtopology.changelog_topics.items()
-            if name not in subtopology.source_changelogs
-        }
+        logged = dict(self.subtopology.changelog_topics)
+        copied = {name: logged.pop(name) for name in self.subtopology.source_changelogs}
         context = StoreContext(
             application_id=self.config.application_id,
             task_id=self.task_id,
@@ -147,6 +142,7 @@ class StreamTask:
             send_change=self._collector.change_sender,
             now_ms=self._clock,
             drop_record=self._drop_record,
+            source_topics=copied,
         )
         self._stores_open = True
         for store in self.stores.values():
@@ -215,10 +211,13 @@ class StreamTask:
         self._running_group().set_lag(partition, lag)
 
     def set_position(self, partition: TopicPartition, offset: int) -> None:
-        """Set the consumer's position, to be committed when every record before it is processed (transaction markers)."""
+        """Set where the consumer has found the partition's end, to be committed when every record before it is processed.
+
+        It is beyond the last record if transaction markers follow, and before it if the topic was recreated.
+        """
         queue = self._running_group().queues[partition]
         if queue.position is not None and not queue:
-            queue.position = max(queue.position, offset)
+            queue.position = offset
 
     def ready(self, now_ms: int) -> bool:
         """Return whether a record can be processed now."""
@@ -458,8 +457,6 @@ class StreamTask:
         record.raw_key = record.raw_value = None
         try:
             schedule.punctuator(now_ms)
-        except PASS_THROUGH:
-            raise
         except Exception as error:
             assert self._failures is not None
             self._failures.punctuation_failed(schedule.node, error, now_ms)

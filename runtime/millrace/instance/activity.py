@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from millrace.rate_meter import RateMeter
@@ -184,6 +183,10 @@ class LoopProgress:
         """Limit how long the thread waits for brokers in all; an earlier limit stays. May be called in any thread."""
         self.gives_up_s = min(self.gives_up_s, time.monotonic() + seconds)
 
+    def left_s(self, at_least: float) -> float:
+        """Return how long the thread may still wait for brokers, or `at_least` if that is more."""
+        return max(at_least, self.gives_up_s - time.monotonic())
+
     @property
     def given_up(self) -> bool:
         """Whether the thread has stopped waiting for brokers."""
@@ -198,8 +201,7 @@ class LoopProgress:
     def look(self) -> None:
         """See where the thread is, if its loop takes long; for another thread, about once a second."""
         if self.age_ms() > 1000 * _SLOW_S and self.waits_for is None and self._ended is None:
-            frame = sys._current_frames().get(self._thread)  # noqa: SLF001 (there is no other name for it)
-            self.where = None if frame is None else _user_function(frame)
+            self.where = user_function(self._thread)
 
     def committed(self) -> None:
         """Note that everything processed is committed."""
@@ -232,8 +234,13 @@ class LoopProgress:
             self.waits_for = outer
 
 
-def _user_function(frame: FrameType | None) -> str | None:
-    """Return the function that Millrace has called, with its file and line, if a thread is in one."""
+def user_function(thread: int | None) -> str | None:
+    """Return the function that Millrace has called in a thread, with its file and line; None if it is in none.
+
+    Args:
+        thread: its `ident`.
+    """
+    frame = sys._current_frames().get(-1 if thread is None else thread)  # noqa: SLF001 (there is no other name for it)
     inner = None
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("millrace."):
         inner, frame = frame, frame.f_back

@@ -121,6 +121,11 @@ class ChangelogReader:
         return bool(self._changelogs)
 
     @property
+    def tasks(self) -> list[StreamTask]:
+        """The tasks that are being restored or updated, or will be once their changelogs' offsets are known."""
+        return [each.task for each in self._asked.values()] + [each.task for each in self._tasks.values()]
+
+    @property
     def asks(self) -> bool:
         """Whether the offsets of some changelogs have been requested and are not yet known."""
         return bool(self._asked)
@@ -200,12 +205,12 @@ class ChangelogReader:
 
     def let_all_go(self) -> None:
         """Stop reading for every task."""
-        for task in [*(each.task for each in self._asked.values()), *(each.task for each in self._tasks.values())]:
+        for task in self.tasks:
             self.let_go(task)
 
     def fail_all(self, error: Exception) -> None:
         """Give up every task, because the reader cannot continue."""
-        tasks = [each.task for each in self._asked.values()] + [each.task for each in self._tasks.values()]
+        tasks = self.tasks
         for updated in self._tasks.values():
             _suspend(updated, SuspendReason.MIGRATED)
         self.failed.extend(FailedTask(task, error) for task in tasks)

@@ -29,7 +29,9 @@ from millrace.topology.model import BuiltTopology
 __all__ = ["Committer", "RepartitionPurge"]
 
 _log = logging.getLogger(__name__)
-_METADATA_TIMEOUT_S = 5.0
+_METADATA_TIMEOUT_S = 1.0
+_CLEAN_METADATA_S = 1.0
+"""How long a hand-over waits for a commit that is not necessary."""
 
 
 class Committer:
@@ -78,6 +80,7 @@ class Committer:
         resources = self._resources
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for task in tasks:
+            resources.collector.at_work = task
             offsets.update(task.prepare_commit())
         tracer = resources.context.instrumentation
         with nullcontext() if tracer is None else tracer.send(resources.thread):
@@ -130,7 +133,7 @@ class Committer:
             if partition in self.committed and self.committed[partition].metadata
         }
         try:
-            self._resources.member.commit_offsets(offsets)
+            self._resources.member.commit_offsets(offsets, _CLEAN_METADATA_S)
         except StreamsError as error:
             _log.debug("The metadata of committed offsets keeps its zero byte: %s", error)
 
@@ -183,7 +186,8 @@ class RepartitionPurge:
         wanted = {
             partition: position.offset
             for partition, position in committed().items()
-            if partition.topic in self._topics and position.offset > self._purged.get(partition, 0)
+            if partition.topic in self._topics
+            and position.offset != self._purged.get(partition, 0)  # less if recreated
         }
         if not wanted:
             return

@@ -7,9 +7,11 @@ code does: its traceback ends at the line that raised it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
+from millrace.checks import shown
 from millrace.errors import FailedProcessingError, StreamsError
-from millrace.instance.states import UncaughtExceptionHandler, UncaughtExceptionResponse
+from millrace.instance.states import UncaughtExceptionResponse
 from millrace.loading import raised_by_user
 
 __all__ = ["ask_what_to_do", "describe_error", "to_be_traced"]
@@ -17,15 +19,22 @@ __all__ = ["ask_what_to_do", "describe_error", "to_be_traced"]
 _log = logging.getLogger(__name__)
 
 
-def ask_what_to_do(handler: UncaughtExceptionHandler, thread: str, error: Exception) -> UncaughtExceptionResponse:
+def ask_what_to_do(handler: Callable[[Exception], object], thread: str, error: Exception) -> UncaughtExceptionResponse:
     """Ask the user's handler what to do about a thread that has died, and log both.
 
-    A handler that fails shuts the client down.
+    A handler that fails, or returns something else than a response, shuts the client down.
     """
+    name = getattr(handler, "__qualname__", type(handler).__qualname__)
     try:
         response = handler(error)
     except BaseException:  # user code, in which sys.exit() would end this thread alone
-        _log.exception("The uncaught exception handler failed: shutting the client down")
+        _log.exception("The uncaught exception handler %s failed: shutting the client down", name)
+        response = UncaughtExceptionResponse.SHUTDOWN_CLIENT
+    if not isinstance(response, UncaughtExceptionResponse):
+        _log.error(
+            "The uncaught exception handler %s returned %s, which is not an UncaughtExceptionResponse: shutting the client down",
+            *(name, shown(response)),
+        )
         response = UncaughtExceptionResponse.SHUTDOWN_CLIENT
     _log.error("%s died (to do: %s): %s", thread, response.value, error, exc_info=to_be_traced(error))
     return response

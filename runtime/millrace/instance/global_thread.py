@@ -275,7 +275,6 @@ class GlobalStreamThread:
                 self._poll_once()
             self._task.commit()
         except BaseException as error:  # the brokers, a store or a user's processor failed, so the client fails too
-            _log.exception("The global stores cannot be kept up to date")
             self._on_failure(of_thread(error))
         finally:
             # Stream threads finish what they are processing: they would find nothing in a closed store, and commit that.

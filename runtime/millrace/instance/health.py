@@ -104,6 +104,20 @@ def check_ready(status: StreamsStatus, max_poll_interval_ms: int) -> ProbeResult
     return ProbeResult(tuple(reasons))
 
 
+def health_warnings(status: StreamsStatus) -> tuple[str, ...]:
+    """Return what is wrong with the application as a whole, and is not a reason to restart or hold back this instance.
+
+    A roll from one topology to another ends only if instances that refuse each other's tasks count as ready.
+    """
+    if not status.refused_tasks:
+        return ()
+    warning = (
+        f"tasks {', '.join(status.refused_tasks)} are not taken: the group's leader has another topology. Run the same program "
+        "in all instances, or give this one an application.id of its own"
+    )
+    return (warning,)
+
+
 _CLIENT_TIMEOUT_S: Final = 10.0
 _STOP_POLL_S: Final = 0.1
 
@@ -209,7 +223,8 @@ def _status(status: StreamsStatus, max_poll_interval_ms: int) -> _Answer:
 
 
 def _answer(status: StreamsStatus, *reasons: str) -> dict[str, object]:
-    return {"ok": not reasons, "state": status.state, "reasons": list(reasons)}
+    warnings = list(health_warnings(status))
+    return {"ok": not reasons, "state": status.state, "reasons": list(reasons), "warnings": warnings}
 
 
 class _HttpServer(ThreadingHTTPServer):

@@ -1,5 +1,8 @@
 """The consumer that feeds a stream thread: given partitions and offsets, it never joins the group and never resets itself.
 
+If a partition no longer has the offset that is read next, because its log was truncated or its topic recreated, it is *lost*: it
+is not read until it is assigned again. A stream thread asks the brokers meanwhile where to go on, and does not wait for them.
+
 `poll` is the path of every input record, so records are converted with as few calls as possible, in runs per partition.
 `Consumer.consume(n, timeout)` waits for the whole timeout unless it gets n records, so `poll` takes available records without
 waiting, and waits for a single record only if there are none.
@@ -37,10 +40,10 @@ class InputConsumer:
 
     Args:
         client: opened with `enable.partition.eof` and `auto.offset.reset=error`.
-        reset: returns the offset to continue from when a partition no longer has the requested one.
+        reset: returns the offset to continue from when a partition is lost; None = the caller assigns it again later.
     """
 
-    def __init__(self, client: Consumer, reset: Callable[[TopicPartition], int]) -> None:
+    def __init__(self, client: Consumer, reset: Callable[[TopicPartition], int] | None = None) -> None:
         self._client = client
         self._reset = reset
         self._partitions: dict[tuple[str, int], TopicPartition] = {}
@@ -50,6 +53,8 @@ class InputConsumer:
         """Partitions whose end was reached when last fetched, with the offset of that end."""
         self.positions: dict[TopicPartition, int] = {}
         """Offset of the next record to be fetched."""
+        self.lost: set[TopicPartition] = set()
+        """Partitions that are to be assigned again."""
 
     @property
     def partitions(self) -> Collection[TopicPartition]:
@@ -62,9 +67,11 @@ class InputConsumer:
             self._client.incremental_assign([ClientTopicPartition(*tp, offset) for tp, offset in starts.items()])
             self._partitions.update((partition, partition) for partition in starts)
             self.positions.update(starts)
+            self.lost.difference_update(starts)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Stop reading partitions; their records that were fetched but not polled are discarded."""
+        self.lost.difference_update(partitions)
         ours = [partition for partition in partitions if self._partitions.pop(partition, None) is not None]
         if ours:
             self.resume(ours)  # librdkafka would leave them paused when they are assigned again
@@ -193,7 +200,7 @@ class InputConsumer:
                 self.at_end[partition] = offset
                 self.positions[partition] = max(offset, self.positions.get(partition, 0))
         elif code in _OUT_OF_RANGE and partition is not None:
-            self._begin_again(partition, error)
+            self._lose(partition, error)
         elif code in _GONE:
             if partition is not None or not where[0]:
                 raise MissingSourceTopicError(
@@ -209,15 +216,12 @@ class InputConsumer:
         else:
             _log.info("Consumer: %s", error.str())
 
-    def _begin_again(self, partition: TopicPartition, error: KafkaError) -> None:
-        lost = self.positions.get(partition)
-        offset = self._reset(partition)
+    def _lose(self, partition: TopicPartition, error: KafkaError) -> None:
         _log.warning(
-            "%s no longer has offset %s (%s): going on at %d; what was between is not processed",
-            partition,
-            lost,
-            error.str(),
-            offset,
+            "%s no longer has offset %s (%s): what was there is not processed, and reading goes on where the reset policy says",
+            *(partition, self.positions.get(partition), error.str()),
         )
         self.unassign([partition])  # which also forgets the end, as that log no longer exists
-        self.assign({partition: offset})
+        self.lost.add(partition)
+        if self._reset is not None:
+            self.assign({partition: self._reset(partition)})

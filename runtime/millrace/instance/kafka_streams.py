@@ -9,13 +9,14 @@ threads only starts it. No lock is held while user code runs, so user code may c
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
 from millrace.assignment import AssignedTasks
-from millrace.checks import instance
+from millrace.checks import callback, instance
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
 from millrace.instance.activity import Activity
@@ -56,6 +57,7 @@ from millrace.topology import Topology
 
 __all__ = ["KafkaStreams"]
 
+_log = logging.getLogger(__name__)
 _LOCAL_CLOSE_S = 5.0
 """How much of the timeout of `close` is reserved for steps that need no broker."""
 
@@ -147,8 +149,15 @@ class KafkaStreams:
         self._lifecycle.listener = listener
 
     def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:
-        """Set the function that decides what to do when a stream thread has died; the default shuts the client down."""
+        """Set the function that decides what to do when a thread has died; the default shuts the client down.
+
+        It is called in that thread. The thread of global stores is not replaced: REPLACE_THREAD shuts the client down then.
+
+        Raises:
+            TopologyError: it is not a function of one argument.
+        """
         self._lifecycle.require_created("set an uncaught exception handler")
+        callback(handler, "handler", "exception")
         self._exception_handler = handler
 
     def set_restore_listener(self, listener: RestoreListener | None) -> None:
@@ -229,7 +238,7 @@ class KafkaStreams:
         )
         self._lifecycle.set(State.REBALANCING)
         if self.error is not None:  # the global stores failed right after they were filled
-            self._on_fatal(self.error)
+            self._end_with(self.error)
         self._housekeeping.start()
         self._credentials.start()
         self._pool.start(self.config.num_stream_threads)  # even if it was closed meanwhile: the shutdown ends them
@@ -261,8 +270,10 @@ class KafkaStreams:
             if not begun:
                 self._lifecycle.move(State.PENDING_SHUTDOWN)
                 self._startup.close()
-        if not begun:
-            broker_wait_s = max(timeout_s - _LOCAL_CLOSE_S, timeout_s / 2) if timeout_s else CLOSE_WAIT_S
+        broker_wait_s = max(timeout_s - _LOCAL_CLOSE_S, timeout_s / 2) if timeout_s else CLOSE_WAIT_S
+        if begun:
+            self._pool.shutdown(leave_group=leave_group, broker_wait_s=broker_wait_s)  # an earlier limit stays
+        else:
             self._begin_shutdown(leave_group, State.NOT_RUNNING, broker_wait_s)
             self._lifecycle.tell()
         return self._wait_for_end(timeout_s)
@@ -405,7 +416,13 @@ class KafkaStreams:
         subtopology = self.topology.global_subtopology
         if subtopology is not None:
             thread = GlobalStreamThread(
-                subtopology, self.config, settings, self._directory, admin, self._on_fatal, self._restore_listener
+                subtopology,
+                self.config,
+                settings,
+                self._directory,
+                admin,
+                self._on_global_death,
+                self._restore_listener,
             )
             self._startup.call(thread.look_up_topics)
             self._global_thread = thread  # from here on, closing stops it
@@ -440,32 +457,44 @@ class KafkaStreams:
 
     def _on_thread_death(self, thread: StreamThread, error: Exception) -> None:
         response = ask_what_to_do(self._exception_handler, thread.name, error)
-        replaced = response is UncaughtExceptionResponse.REPLACE_THREAD
-        with self._lock:
-            if replaced:
+        if response is UncaughtExceptionResponse.REPLACE_THREAD:
+            with self._lock:
                 self._pool.replace(thread)
-            else:
-                self.error = self.error or error  # a failure during shutdown did not cause it
-                if not self.state.is_running_or_rebalancing:
-                    return
-            self._lifecycle.move(State.REBALANCING if replaced else State.PENDING_ERROR)
-        if not replaced:
-            if response is UncaughtExceptionResponse.SHUTDOWN_APPLICATION:
-                thread.request_shutdown_of_all()
-            self._begin_shutdown(None, State.ERROR)
-        self._lifecycle.tell()
+                self._lifecycle.move(State.REBALANCING)
+            self._lifecycle.tell()
+        else:
+            self._end_with(error, thread if response is UncaughtExceptionResponse.SHUTDOWN_APPLICATION else None)
+
+    def _on_global_death(self, error: Exception) -> None:
+        response = ask_what_to_do(self._exception_handler, "The thread of the global stores", error)
+        if response is UncaughtExceptionResponse.REPLACE_THREAD:
+            _log.warning("The thread of the global stores cannot be replaced: shutting the client down")
+        if response is UncaughtExceptionResponse.SHUTDOWN_APPLICATION:
+            for thread in [one for one in self._pool.threads if one.is_alive][:1]:
+                thread.shuts_down_all = True  # only a member of the group can tell the others
+        self._end_with(error)
 
     def _on_shutdown_requested(self) -> None:
-        self._on_fatal(StreamsError("Another instance has asked for the whole application to stop"))
+        if self.state.is_running_or_rebalancing:
+            self._end_with(StreamsError("Another instance has asked for the whole application to stop"))
 
-    def _on_fatal(self, error: Exception) -> None:
+    def _end_with(self, error: Exception, shut_down_all: StreamThread | None = None) -> None:
+        """End the client with an error.
+
+        Args:
+            error: what has failed; it is the client's unless something failed before.
+            shut_down_all: the calling thread, if it is to tell the application's other instances to end too.
+        """
         with self._lock:
-            if self.state is State.CREATED:  # `start` checks it in the end
-                self.error = error
+            self.error = self.error or error  # if the client is being created, `start` checks it in the end
             if not self.state.is_running_or_rebalancing:
                 return
-            self.error = self.error or error
             self._lifecycle.move(State.PENDING_ERROR)
+        if shut_down_all is not None:
+            for other in self._pool.threads:
+                if other is not shut_down_all:
+                    other.shutdown()
+            shut_down_all.request_shutdown_of_all()  # may take as long as a rebalance; `close` shortens it
         self._begin_shutdown(None, State.ERROR)
         self._lifecycle.tell()
 

@@ -12,6 +12,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,11 +27,19 @@ from millrace.assignment import (
     select_assignor,
 )
 from millrace.assignment.payloads import AssignorError
-from millrace.assignment.protocol import Assigned, GroupEvent, TopicSubscription
+from millrace.assignment.protocol import (
+    Assigned,
+    GroupEvent,
+    MemberAssignment,
+    MemberSubscription,
+    TopicSubscription,
+)
 from millrace.config import GroupProtocol, StreamsConfig
 from millrace.deadline import Deadline
+from millrace.instance import background
 from millrace.instance.activity import LoopProgress
 from millrace.instance.state_directory import StateDirectory
+from millrace.kafka.admin_requests import give_up_when
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.internal_topics import LeaderCluster
 from millrace.kafka.membership.base import BaseMember
@@ -48,13 +57,11 @@ TaskOffsetSums = Callable[[], Mapping[TaskId, int]]
 
 _SHUTDOWN_ANSWER_S = 10.0
 """How long the answer may take once the other members have rejoined, or their time to do so is over."""
-_UNFIT_AGAIN_MS = 10_000
+_LEAVE_S = 5.0
+"""How long leaving the group may take."""
+_UNFIT_AGAIN_S = 10.0
 """How long to wait before asking a leader of another version again; a rolling update continues only once the group is stable."""
 _log = logging.getLogger(__name__)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def may_create_topics(plan: TopologyPlan, config: StreamsConfig) -> bool:
@@ -72,6 +79,8 @@ class GroupMembership(ABC):
     def __init__(self, member: BaseMember, progress: LoopProgress, *, timeout_s: float) -> None:
         self.client = member
         """The group client; others use it only to look at its identity and state."""
+        self.refused_tasks: tuple[str, ...] = ()
+        """Tasks that were assigned and are not taken, because the group's leader has another topology."""
         self._progress = progress
         self._timeout_s = timeout_s
 
@@ -128,10 +137,12 @@ class GroupMembership(ABC):
         """Request committed offsets without waiting; each arrives once no transaction is pending on it."""
         return self.client.ask_committed(partitions, self._timeout_s)
 
-    def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit offsets with the member's generation."""
+    def commit_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float | None = None
+    ) -> None:
+        """Commit offsets with the member's generation; waits for `task.timeout.ms` if nothing else is said."""
         with self._progress.waiting_for("offsets to be committed"):
-            self.client.commit_offsets(offsets, self._timeout_s)
+            self.client.commit_offsets(offsets, self._timeout_s if timeout_s is None else timeout_s)
 
     def group_metadata(self) -> bytes:
         """Return what `send_offsets_to_transaction` takes."""
@@ -139,7 +150,10 @@ class GroupMembership(ABC):
 
     def close(self, *, leave_group: bool | None = None) -> None:
         """End the membership; with None dynamic members leave, and static ones keep their place until their session times out."""
-        self.client.close(leave_group=False if self._progress.given_up else leave_group)
+        self.client.close(
+            leave_group=False if self._progress.given_up else leave_group,
+            timeout_s=min(_LEAVE_S, self._progress.left_s(at_least=1.0)),
+        )
 
 
 class ClassicMembership(GroupMembership):
@@ -164,29 +178,32 @@ class ClassicMembership(GroupMembership):
         self._inputs = inputs
         self._asks = member.instance_id is not None and inputs.changed
         self._had_unfit = False
-        self._rejoin_at_ms: int | None = None
+        self._rejoin: Deadline | None = None
+        """When to ask for a follow-up rebalance."""
 
     def poll(self) -> list[GroupEvent]:
         """Return what happened in the group since the last call; does not wait."""
-        if self._rejoin_at_ms is not None and _now_ms() >= self._rejoin_at_ms:
-            self._rejoin_at_ms = None
+        if self._rejoin is not None and self._rejoin.passed:
+            self._rejoin = None
             self._member.request_rejoin("a follow-up rebalance is due")
         events = super().poll()
-        if self._leader.error is not None:
+        if self._leader.error is not None and not self._member.assigning:  # else the others are told first
             raise self._leader.error
         return events
 
     def accept(self, event: Assigned) -> AssignedTasks:
         """Read an assignment, and leave out tasks whose input this topology does not read."""
         tasks = self._protocol.accept(event)
-        self._rejoin_at_ms = tasks.next_rebalance_ms
+        at_ms = tasks.next_rebalance_ms  # of the wall clock, which may be set back while this member waits
+        self._rejoin = None if at_ms is None else Deadline(at_ms / 1000 - time.time_ns() / 1e9)
         given = [*tasks.active.items(), *tasks.standby.items()]
         unfit = sorted({task for task, inputs in given if not self._inputs.fits(task, inputs)})
         if unfit:
-            self._rejoin_at_ms = _now_ms() + (_UNFIT_AGAIN_MS if self._had_unfit else 0)
+            self._rejoin = Deadline(_UNFIT_AGAIN_S if self._had_unfit else 0)
             names = ", ".join(map(str, unfit))
             _log.warning(
-                "The group's leader has another topology: tasks %s are not taken, because their input is not read here",
+                "The group's leader has another topology: tasks %s are not taken, because their input is not read here. "
+                "Run the same program in all instances, or give this one an application.id of its own",
                 names,
             )
             tasks = replace(
@@ -195,10 +212,11 @@ class ClassicMembership(GroupMembership):
                 standby={task: inputs for task, inputs in tasks.standby.items() if task not in unfit},
             )
         elif self._asks:
-            self._rejoin_at_ms = 0
+            self._rejoin = Deadline(0)
         else:
             self._inputs.keep()
         self._had_unfit, self._asks = bool(unfit), False
+        self.refused_tasks = tuple(map(str, unfit))
         return tasks
 
     def rejoin_without_tasks(self, reason: str) -> None:
@@ -308,12 +326,20 @@ class MembershipFactory:
             assignor=self._assignor,
             patience_ms=config.task_timeout_ms,
         )
+
+        def assign(members: Mapping[str, MemberSubscription]) -> Future[Mapping[str, MemberAssignment]]:
+            def call() -> Mapping[str, MemberAssignment]:
+                give_up_when(lambda: progress.given_up)
+                return leader(members)
+
+            return background.in_background(f"{self._settings.thread_name(thread)}-assignment", call)
+
         member = GroupMember(
             self._settings,
             thread,
             self._subscription,
             user_data=lambda: protocol.user_data(offset_sums()),
-            assign=leader,
+            assign=assign,
         )
         return ClassicMembership(
             member,

@@ -7,11 +7,14 @@ if missing; and the dead-letter topic, which must not turn out to be missing whe
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from confluent_kafka.admin import AdminClient
 
-from millrace.assignment import HostInfo
+from millrace.assignment import HostInfo, select_assignor
 from millrace.config import GroupProtocol, StreamsConfig
+from millrace.engine.error_handling import check_handler
+from millrace.engine.record_queue import default_timestamp_extractor
 from millrace.errors import AuthorizationError, ConfigError, MissingSinkTopicError
 from millrace.instance.membership import may_create_topics
 from millrace.kafka.admin import appears_on_demand, may_write
@@ -21,11 +24,23 @@ from millrace.kafka.clients import ClosableAdmin
 from millrace.kafka.connection_check import check_connection
 from millrace.kafka.internal_topics import partition_counts, provision
 from millrace.kafka.membership.streams_topology import describe_topology
+from millrace.serdes.resolve import default_key_serde, default_value_serde
+from millrace.state.rocksdb_options import config_setter
 from millrace.topology.model import BuiltTopology
 
 __all__ = ["check_cluster", "check_settings", "check_supported"]
 
 _log = logging.getLogger(__name__)
+_HANDLERS: Final = (
+    "deserialization.exception.handler",
+    "default.deserialization.exception.handler",
+    "processing.exception.handler",
+    "production.exception.handler",
+    "default.production.exception.handler",
+)
+_MOST_TAGS: Final = 5
+_LONGEST_TAG: Final = 20
+_LONGEST_TAG_VALUE: Final = 30
 
 
 def check_settings(config: StreamsConfig) -> None:
@@ -52,6 +67,13 @@ def check_supported(config: StreamsConfig, settings: ClientSettings) -> None:
     Raises:
         ConfigError: two settings contradict each other.
     """
+    _check_code(config)
+    _check_client_tags(config)
+    if config.application_server:
+        try:
+            HostInfo.parse(config.application_server)
+        except ValueError as error:
+            raise ConfigError(f"application.server must be host:port: {error}") from None
     if config.group_protocol is GroupProtocol.STREAMS:
         _check_streams_protocol(config, settings)
     if config.exactly_once:
@@ -61,6 +83,38 @@ def check_supported(config: StreamsConfig, settings: ClientSettings) -> None:
                 f"commit.interval.ms={config.commit_interval_ms} is longer than producer.transaction.timeout.ms={timeout_ms}: "
                 "every transaction would time out. Make the interval shorter or the time-out longer"
             )
+
+
+def _check_code(config: StreamsConfig) -> None:
+    """Check the settings that name code, which threads and tasks would otherwise find wrong."""
+    for key in _HANDLERS:
+        check_handler(getattr(config, key.replace(".", "_")), key)
+    default_timestamp_extractor(config)
+    default_key_serde(config)
+    default_value_serde(config)
+    select_assignor(config.task_assignor_class)
+    client_supplier(config)
+    config_setter(config)
+
+
+def _check_client_tags(config: StreamsConfig) -> None:
+    """Check what the assignor may use to tell clients apart, with Kafka Streams' limits (KIP-708)."""
+    tags, wanted = config.prefixed("client.tag."), config.rack_aware_assignment_tags
+    for what, names in ("client.tag.* has", tags), ("rack.aware.assignment.tags names", wanted):
+        if len(names) > _MOST_TAGS:
+            raise ConfigError(f"{what} {len(names)} tags; at most {_MOST_TAGS} are allowed")
+    for name, value in tags.items():
+        if len(name) > _LONGEST_TAG or len(str(value)) > _LONGEST_TAG_VALUE:
+            raise ConfigError(
+                f"client.tag.{name}={value}: the name of a tag may have {_LONGEST_TAG} characters, and its value "
+                f"{_LONGEST_TAG_VALUE}"
+            )
+    unknown = [tag for tag in wanted if tag not in tags]
+    if unknown:
+        raise ConfigError(
+            f"rack.aware.assignment.tags: {', '.join(unknown)} has no value here: set "
+            + ", ".join(f"client.tag.{tag}" for tag in unknown)
+        )
 
 
 def _check_streams_protocol(config: StreamsConfig, settings: ClientSettings) -> None:
@@ -80,11 +134,6 @@ def _check_streams_protocol(config: StreamsConfig, settings: ClientSettings) -> 
             "task.assignor.class has no effect with group.protocol=streams, because brokers assign tasks: remove it, or set "
             "group.protocol=classic"
         )
-    if config.application_server:
-        try:
-            HostInfo.parse(config.application_server)
-        except ValueError as error:
-            raise ConfigError(f"application.server must be host:port: {error}") from None
     if "max_warmup_replicas" in config.model_fields_set:
         _log.warning(
             "max.warmup.replicas has no effect with group.protocol=streams: brokers do not assign warm-ups yet"

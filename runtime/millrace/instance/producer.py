@@ -20,6 +20,15 @@ failed: what is sent is reported before offsets are added, and before `send_erro
 
 Nothing is on disk before its commit (see `millrace.state.api`), so an aborted transaction costs no state, only work.
 
+**Repeated requests.** When the connection breaks before a request is answered, librdkafka sends the request again and reports
+success. The first one may reach its broker long afterwards, and if that is in the next transaction with the same epoch, it ends
+that one half-way, or takes the group's offsets back. (Brokers' transaction protocol 2 raises the epoch with each transaction, but
+librdkafka does not speak it.) So when a request may have been sent twice, a new producer takes over before the next transaction
+begins: its start raises the epoch, and the brokers refuse whatever is still on its way. librdkafka waits before it repeats a
+request, so a quick call is free of suspicion. After the first slow one the producer is replaced by one that is *watched*: from
+then on slow calls are suspicious only if its log does not say that the request was sent once. AddPartitionsToTxn and
+AddOffsetsToTxn may come late: they add nothing that the transaction's end does not settle.
+
 **Failed deliveries.** librdkafka reports the delivery of every record; a Python call for each would double the cost of sending.
 `delivery.report.only.error` keeps the calls for failures: 0.67 µs per record against 0.65 µs without any reports, 0.92 µs
 with a default `on_delivery`, and 0.80-1.2 µs with one per call (main thread CPU, 50-byte values, best of three runs).
@@ -34,7 +43,9 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import wait
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -51,7 +62,7 @@ from millrace.errors import (
 )
 from millrace.instance.activity import LoopProgress
 from millrace.instance.background import in_background
-from millrace.kafka.clients import open_producer
+from millrace.kafka.clients import librdkafka_log, open_producer
 from millrace.kafka.security import ClientProperties
 from millrace.records import OffsetAndMetadata, TopicPartition
 
@@ -107,6 +118,14 @@ them, and where they are caught, as in `logging`, the error is lost and the call
 _BATCH_BYTES: Final = 1_000_000
 """librdkafka's default of `batch.size`."""
 _PAUSE_S: Final = 0.1
+_LOOK_EVERY_S: Final = 0.5
+"""How often a wait looks whether the thread is to end."""
+_RETRY_BACKOFF_MS: Final = 100
+"""librdkafka's default of `retry.backoff.ms`: about how long it waits before it sends EndTxn again."""
+_SHORTEST_BACKOFF: Final = 0.8
+"""The part of a backoff that librdkafka waits at least."""
+_OFFSETS_BACKOFF_S: Final = 0.5
+"""How long librdkafka waits before it sends TxnOffsetCommit again."""
 
 
 class StaleGenerationError(TaskMigratedError):
@@ -140,6 +159,33 @@ def translate_error(error: KafkaException, doing: str, unsent: Collection[str] =
     return StreamsError(text)
 
 
+class RequestLog:
+    """The log of a watched client, which tells from the lines of `debug=protocol` what it has sent.
+
+    Args:
+        with_debug: whether to pass debug lines on: the user has asked for some.
+    """
+
+    def __init__(self, *, with_debug: bool) -> None:
+        self._lowest = logging.DEBUG if with_debug else logging.INFO
+        self._sent: Counter[str] = Counter()
+
+    def clear(self) -> None:
+        """Forget what was sent."""
+        self._sent.clear()
+
+    def times_sent(self, request: str) -> int:
+        """Return how often a request was sent, by its name in the protocol."""
+        return self._sent[request]
+
+    def log(self, level: int, form: str, *values: str) -> None:
+        """Take a line from the client, as `logging.Logger.log` does."""
+        if values[0] == "SEND":
+            self._sent[values[-1].partition(": Sent ")[2].partition("Request ")[0]] += 1
+        if level >= self._lowest:
+            librdkafka_log.log(level, form, *values)
+
+
 class StreamsProducer:
     """Sends the records of one thread's tasks.
 
@@ -148,6 +194,7 @@ class StreamsProducer:
         task_timeout_ms: how long to retry after errors that may be temporary (`task.timeout.ms`).
         progress: the thread's; records waits for a broker.
         open_client: opens a producer with settings.
+        watched: whether what it sends is watched from the start, so that it is never replaced on suspicion.
     """
 
     def __init__(
@@ -156,13 +203,17 @@ class StreamsProducer:
         task_timeout_ms: int,
         progress: LoopProgress | None = None,
         open_client: Callable[[ClientProperties], Producer] = open_producer,
+        *,
+        watched: bool = False,
     ) -> None:
         self._settings = settings
+        self._watched = watched
         self._open_client = open_client
         self.in_transaction = False
         self._stuck = False
         self._batch_limit: int | None = None
-        self._to_be_replaced = False
+        self.must_be_replaced = False
+        """Whether the next transaction needs a new producer."""
         self._unsent: set[str] = set()
         """Topics of records that were discarded because the transaction has failed."""
         self.one_by_one = False
@@ -170,7 +221,8 @@ class StreamsProducer:
         self.on_failure: Callable[[KafkaError, Message], None] | None = None
         """Called, in `poll` or `flush`, for each record that could not be delivered."""
         self._task_timeout_s = task_timeout_ms / 1000
-        self._progress = LoopProgress() if progress is None else progress
+        self.progress = LoopProgress() if progress is None else progress
+        """The thread's."""
         self.client: Producer = self._open()
         """The librdkafka producer, for the path of every record; another one after `replace`."""
 
@@ -190,7 +242,10 @@ class StreamsProducer:
         Raises:
             TaskMigratedError: the producer is fenced.
             TransactionAbortedError: the producer cannot begin one, and `abort` will replace it.
+            StreamsTimeoutError: a new producer was needed, and no coordinator answered it.
         """
+        if self.must_be_replaced:
+            self.replace()
         try:
             self.client.begin_transaction()
         except KafkaException as error:
@@ -222,9 +277,9 @@ class StreamsProducer:
             TransactionAbortedError: it has failed for good, and `abort` will replace it.
             StreamsTimeoutError: the thread is closing, and has waited long enough.
         """
-        with self._progress.waiting_for("records to be acknowledged"):
+        with self.progress.waiting_for("records to be acknowledged"):
             while left := self._serve(lambda: self.client.flush(_FLUSH_STEP_S)):
-                if self._progress.given_up:
+                if self.progress.given_up:
                     raise StreamsTimeoutError(
                         f"The brokers have not acknowledged {left} records, and the thread no longer waits for them"
                     )
@@ -297,11 +352,11 @@ class StreamsProducer:
         """
         if not self.in_transaction:
             self.begin()
-        deadline = self._commit_deadline()
+        deadline = self.deadline(_PATIENCE_S)
         client = self.client
         self.add_offsets(offsets, group_metadata, deadline)
         try:
-            self._retry(
+            self._end(
                 "commit the transaction",
                 lambda: client.commit_transaction(min(_REQUEST_TIMEOUT_S, deadline.left_s(_LAST_ATTEMPT_S))),
                 deadline.left_s(),
@@ -320,21 +375,36 @@ class StreamsProducer:
         deadline: Deadline | None = None,
     ) -> None:
         """Add the offsets of a group to the transaction; arguments and errors are those of `commit`, which does it too."""
-        deadline = deadline or self._commit_deadline()
+        deadline = deadline or self.deadline(_PATIENCE_S)
         positions = [
             ClientTopicPartition(tp.topic, tp.partition, position.offset, position.metadata)
             for tp, position in offsets.items()
         ]
         client = self.client
-        self._retry(
-            "add offsets to the transaction",
-            lambda: self._in_time(
-                lambda: client.send_offsets_to_transaction(positions, group_metadata, _REQUEST_TIMEOUT_S), deadline
-            ),
-        )
+        with self._noticing_repeats("TxnOffsetCommit", _SHORTEST_BACKOFF * _OFFSETS_BACKOFF_S):
+            self._retry(
+                "add offsets to the transaction",
+                lambda: self._in_time(
+                    lambda: client.send_offsets_to_transaction(positions, group_metadata, _REQUEST_TIMEOUT_S), deadline
+                ),
+            )
 
-    def _commit_deadline(self) -> Deadline:
-        return Deadline(min(_PATIENCE_S, self._expiry.left_s(at_least=_LAST_ATTEMPT_S)))
+    def deadline(self, timeout_s: float) -> Deadline:
+        """Return until when the thread may wait for a broker: no longer than an open transaction or the end of the thread allows.
+
+        Args:
+            timeout_s: how long it may wait otherwise.
+        """
+        limits = [timeout_s, self.progress.left_s(at_least=_LAST_ATTEMPT_S)]
+        if self.in_transaction:
+            limits.append(self._expiry.left_s(at_least=_LAST_ATTEMPT_S))
+        return Deadline(min(limits))
+
+    def in_vain(self, text: str) -> StreamsError:
+        """Return what to raise when such a wait was in vain: an open transaction starts again; otherwise the thread ends."""
+        if self.in_transaction and not self.progress.given_up:
+            return TransactionAbortedError(f"{text}. The records since the last commit are processed again")
+        return StreamsTimeoutError(text)
 
     def replace_at_abort(self) -> None:
         """Have `abort` replace the producer.
@@ -342,7 +412,7 @@ class StreamsProducer:
         After a refused record librdkafka has to renumber its batches, which may fail the next transaction. And a client that
         could not deliver a record in time may never deliver any again, although the brokers are back and it can abort.
         """
-        self._to_be_replaced = True
+        self.must_be_replaced = True
 
     def limit_batches(self, max_bytes: int) -> None:
         """Limit the size of batches; takes effect with the next producer."""
@@ -368,22 +438,51 @@ class StreamsProducer:
             TaskMigratedError: the new producer was fenced when it started.
             StreamsTimeoutError: no coordinator answered the new producer within `task.timeout.ms`.
         """
-        if not (self.in_transaction or self._to_be_replaced):
+        if not (self.in_transaction or self.must_be_replaced):
             return
         self.in_transaction = False
-        if self._progress.given_up:
+        if self.progress.given_up:
             return  # the thread is closing: a successor ends the transaction, or the broker when it times out
-        if self._stuck or self._to_be_replaced or not self._abort():
+        if self._stuck or self.must_be_replaced or not self._abort():
             self.replace()
 
     def _abort(self) -> bool:
         """Abort the transaction; return whether the client can be trusted afterwards."""
         try:
-            self._retry("abort the transaction", lambda: self.client.abort_transaction(_REQUEST_TIMEOUT_S), 0.0)
+            self._end("abort the transaction", lambda: self.client.abort_transaction(_REQUEST_TIMEOUT_S), 0.0)
         except StreamsError as error:
             _log.info("%s; a new producer takes over", error)
             return False
-        return not self._to_be_replaced  # a failed delivery may have been reported during the abort
+        return not self.must_be_replaced  # a failed delivery may have been reported during the abort
+
+    def _end(self, doing: str, call: Callable[[], object], within_s: float) -> None:
+        with self._noticing_repeats("EndTxn", self._end_repeated_after_s):
+            self._retry(doing, call, within_s)
+
+    @contextlib.contextmanager
+    def _noticing_repeats(self, request: str, after_s: float) -> Iterator[None]:
+        """Have a new producer begin the next transaction if a request may have been sent twice.
+
+        Args:
+            request: its name in the protocol.
+            after_s: how long it takes at least to send it twice.
+        """
+        self._take_log()
+        self._requests.clear()
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            if time.monotonic() - began_s >= after_s:
+                self._take_log()
+                if self._requests.times_sent(request) != 1:
+                    _log.info("%s may have been sent twice: a new producer begins the next transaction", request)
+                    self.must_be_replaced = self._watched = True
+
+    def _take_log(self) -> None:
+        if self._watched:
+            with contextlib.suppress(KafkaException):  # told by whoever needs the client
+                self.client.poll(0)
 
     def replace(self) -> None:
         """Replace the client by a new one with the same settings, whose start fences the old one.
@@ -395,9 +494,9 @@ class StreamsProducer:
         self._discard()
         self.client = self._open()
         self.in_transaction = self._stuck = False
-        self._to_be_replaced = True
+        self.must_be_replaced = True
         self.start()
-        self._to_be_replaced = False
+        self.must_be_replaced = False
 
     def close(self) -> None:
         """Discard what has not been sent, and let the client go; flush or commit first to keep it. May be called again."""
@@ -423,6 +522,13 @@ class StreamsProducer:
                 found(error, message)
 
         settings.update({"on_delivery": on_delivery, "delivery.report.only.error": True})
+        given = settings.get("debug")
+        self._requests = RequestLog(with_debug=bool(given))
+        if self._watched:
+            settings.update({"logger": self._requests, "debug": f"{given},protocol" if given else "protocol"})
+        backoffs_ms = settings.get("retry.backoff.ms"), settings.get("retry.backoff.max.ms")
+        shortest_ms = min(_RETRY_BACKOFF_MS if each is None else int(each) for each in backoffs_ms)
+        self._end_repeated_after_s = _SHORTEST_BACKOFF * shortest_ms / 1000
         largest = settings.get("batch.size", _BATCH_BYTES), settings.get("message.max.bytes", _BATCH_BYTES)
         self._batch_bytes = min(map(int, largest))
         if self._batch_limit is not None and self._batch_limit < self._batch_bytes:
@@ -440,13 +546,15 @@ class StreamsProducer:
         """
         outcome = in_background(f"{threading.current_thread().name}-offsets", call)
         try:
-            outcome.result(deadline.left_s())
-        except TimeoutError:
-            self._stuck = True
-            raise TransactionAbortedError(
-                "The producer has not added offsets to the transaction in time: a new one takes its place, and the records "
-                "since the last commit are processed again"
-            ) from None
+            while not (outcome.done() or deadline.passed or self.progress.given_up):
+                wait([outcome], min(_LOOK_EVERY_S, deadline.left_s()))
+            self._stuck = not outcome.done()
+            if self._stuck:
+                raise TransactionAbortedError(
+                    "The producer has not added offsets to the transaction in time: a new one takes its place, and the records "
+                    "since the last commit are processed again"
+                )
+            outcome.result()
         finally:
             del outcome
 
@@ -463,11 +571,11 @@ class StreamsProducer:
         deadline = Deadline(min(self._task_timeout_s, within_s))
         while True:
             try:
-                with self._progress.waiting_for(f"a broker to {doing}"):
+                with self.progress.waiting_for(f"a broker to {doing}"):
                     call()
             except KafkaException as error:
                 cause: KafkaError = error.args[0]
-                late = deadline.passed or self._progress.given_up
+                late = deadline.passed or self.progress.given_up
                 if cause.retriable() and not cause.txn_requires_abort() and not late:
                     _log.info("Trying again to %s: %s", doing, cause.str())
                     time.sleep(_PAUSE_S)
@@ -476,10 +584,26 @@ class StreamsProducer:
             return
 
 
-def delivery_error(error: KafkaError, topic: str | None, partition: int | None, key: bytes | None) -> StreamsError:
-    """Return an error that says which record was not written, and why."""
+def delivery_error(
+    error: KafkaError,
+    topic: str | None,
+    partition: int | None,
+    key: bytes | None,
+    timestamp: int | None = None,
+    source: str = "",
+) -> StreamsError:
+    """Return an error that says which record was not written, and why.
+
+    Args:
+        error: why.
+        topic: the record's.
+        partition: None or negative if it has none yet.
+        key: the record's.
+        timestamp: None if it is not known.
+        source: what it was made from, as a part of a sentence.
+    """
     where = topic if partition is None or partition < 0 else f"{topic}-{partition}"
-    text = f"A record for {where} (key {key!r:.80}) was not written: {error.str()} ({error.name()})"
+    text = f"A record for {where} (key {key!r:.80}{source}) was not written: {error.str()} ({error.name()})"
     if error.code() in MIGRATED:
         return TaskMigratedError(text)
     if error.code() in _NOT_DELIVERED_IN_TIME:
@@ -490,8 +614,23 @@ def delivery_error(error: KafkaError, topic: str | None, partition: int | None, 
         return TransactionAbortedError(f"{text}. Records since the last commit are processed again")
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         text += ". Raise the topic's max.message.bytes or send smaller records"
+    elif error.code() == KafkaError.INVALID_TIMESTAMP:
+        text += _timestamp_advice(timestamp)
     elif error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
         text += ". Grant this application's user WRITE on the topic"
     elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):  # noqa: SLF001
         text += ". Create the topic, or correct the partition"
     return ProductionError(text)
+
+
+def _timestamp_advice(timestamp: int | None) -> str:
+    if timestamp is None:
+        return (
+            ". Raise the topic's message.timestamp.after.max.ms or message.timestamp.before.max.ms, or correct the time"
+        )
+    ahead_ms = timestamp - int(time.time() * 1000)
+    setting, how = ("after", "ahead") if ahead_ms > 0 else ("before", "behind")
+    return (
+        f". Its timestamp {timestamp} is {abs(ahead_ms) / 60_000:,.1f} minutes {how}: raise the topic's "
+        f"message.timestamp.{setting}.max.ms, or correct the time"
+    )

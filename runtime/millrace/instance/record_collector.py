@@ -5,11 +5,10 @@
 committed.
 
 **Refused records.** A broker refuses whole batches, and librdkafka's report of a record in one lacks its headers and timestamp.
-Under at-least-once, if just one record was reported, the production exception handler gets what is known, and a record
-for which it says RESUME is skipped. Otherwise it is unknown which record is at fault, or the transaction has failed, so
-everything since the last commit is processed again. That is done *carefully*: each record gets its own batch and a callback
-that knows the whole record, the handler is asked about those that are refused, and under EOS the ones it skips are left out
-when they come up again, with their dead letters in their place. They are recognised by topic, partition, key, value and
+So everything since the last commit is processed again, *carefully*: each record gets its own batch and a callback that knows the
+whole record and what it was made from. The production exception handler is asked about those that are refused. Those for which it
+says RESUME are skipped; under EOS, where the transaction has failed, they are left out when they come up again, with their dead
+letters in their place. They are recognised by topic, partition, key, value and
 timestamp. Output that differs each time it is produced cannot be recognised, so the thread ends after several aborts in which
 none was. There may be commits before the record comes up again, so being careful ends with the commit after it was found, or
 after a while.
@@ -43,7 +42,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
-from millrace.deadline import Deadline
+from millrace.engine.task import StreamTask
 from millrace.errors import (
     ProductionError,
     StreamsError,
@@ -74,7 +73,16 @@ _Identity = tuple[str, bytes | None, bytes | None, int, int]
 _log = logging.getLogger(__name__)
 _BLOCK_S: Final = 60.0
 """How long `send` may wait for room in the producer's buffer (Java: max.block.ms)."""
+_SETTINGS_S: Final = 10.0
+"""How long to wait for topics' settings, without which it goes on."""
 _REFUSED_AT_ONCE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
+_TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+"""Refusals that may be a whole batch's fault."""
+_NOT_FOR_HANDLERS: Final = frozenset(
+    {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
+    | {KafkaError.UNKNOWN, KafkaError.SECURITY_DISABLED, KafkaError.SASL_AUTHENTICATION_FAILED}
+)
+"""What concerns all records alike, so that Java does not ask either."""
 _CAREFUL_S: Final = 60.0
 """How long to be careful after a refusal: longer than it takes to get to the record again."""
 _MAX_IN_VAIN: Final = 10
@@ -84,15 +92,32 @@ _NO_PARTITION: Final = -1
 
 
 class _Undelivered:
-    """The report of a record that was not delivered."""
+    """The report of a record that was not delivered.
 
-    def __init__(self, error: KafkaError, record: DeadLetterRecord, identity: _Identity | None) -> None:
+    Args:
+        error: why.
+        record: the record, as far as it is known.
+        identity: None unless it was sent carefully.
+        source: what it was made from, if that is known.
+    """
+
+    def __init__(
+        self,
+        error: KafkaError,
+        record: DeadLetterRecord,
+        identity: _Identity | None = None,
+        source: ErrorContext | None = None,
+    ) -> None:
         self.error = error
         self.code = error.code()
         self.record = record
         self.identity = identity
-        """None unless it was sent carefully."""
-        self.failure = delivery_error(error, record.topic, record.partition, record.key)
+        self.source = source
+        made_from = ""
+        if source is not None:
+            where = f"offset {source.offset} of {source.topic}-{source.partition}"
+            made_from = f", made from the record at {where} (task {source.task_id})"
+        self.failure = delivery_error(error, record.topic, record.partition, record.key, record.timestamp, made_from)
 
 
 class KafkaRecordCollector:
@@ -138,6 +163,8 @@ class KafkaRecordCollector:
         self._in_vain = 0
         self._limited: set[str] = set()
         """Topics that have refused a batch because of its size."""
+        self.at_work: StreamTask | None = None
+        """The task whose records are sent."""
         self.dropped_total = 0
         """Records that were dropped because the production exception handler said RESUME."""
 
@@ -219,7 +246,12 @@ class KafkaRecordCollector:
         written = [partition for partition, (_, flag) in self._senders.items() if flag[0]]
         if not written:
             return {}
-        ends = latest_offsets(self._admin, written, self._request_timeout_s)
+        deadline = self._producer.deadline(self._request_timeout_s)
+        try:
+            with self._producer.progress.waiting_for("the ends of changelogs"):
+                ends = latest_offsets(self._admin, written, deadline.left_s())
+        except StreamsTimeoutError as error:
+            raise self._producer.in_vain(str(error)) from error
         return {partition: end - 1 for partition, end in ends.items() if end > 0}
 
     def committed(self) -> None:
@@ -251,7 +283,7 @@ class KafkaRecordCollector:
         record = DeadLetterRecord(
             message.topic() or "", message.key(), message.value(), None, partition=message.partition()
         )
-        self._reports.append(_Undelivered(error, record, None))
+        self._reports.append(_Undelivered(error, record))
 
     def _send_carefully(
         self, topic: str, key: bytes | None, value: bytes | None, stamp: int, headers: Headers, partition: int
@@ -266,10 +298,12 @@ class KafkaRecordCollector:
             self._send_all(letters)
             return
 
+        source = self._source()
+
         def report(error: KafkaError | None, message: Message) -> None:
             if error is not None and error.code() not in PURGED:
                 record = DeadLetterRecord(topic, key, value, stamp, headers, message.partition())
-                self._reports.append(_Undelivered(error, record, identity))
+                self._reports.append(_Undelivered(error, record, identity, source))
 
         try:
             self._producer.client.produce(topic, value, key, partition, report, None, stamp, list(headers))
@@ -299,11 +333,10 @@ class KafkaRecordCollector:
 
     def _settle(self, reports: list[_Undelivered]) -> bool:
         for report in reports:
-            if isinstance(report.failure, TaskMigratedError):
+            if isinstance(report.failure, TaskMigratedError) or report.code in _NOT_FOR_HANDLERS:
                 raise report.failure
         refused = [report for report in reports if not isinstance(report.failure, TransactionAbortedError)]
-        exact = [report for report in refused if report.identity is not None or len(reports) == 1]
-        if len(exact) == len(reports) and not self._producer.transactional:
+        if not self._producer.transactional and all(report.identity is not None for report in reports):
             self._found = True
             answers = [self._ask_handler(report) for report in refused]
             return self._send_all(letter for letters in answers for letter in letters or ())
@@ -324,7 +357,7 @@ class KafkaRecordCollector:
 
     def _be_careful(self, refused: list[_Undelivered]) -> None:
         """Send each record in its own batch, starting after the next abort."""
-        self._limited |= {each.record.topic for each in refused if each.code == KafkaError.MSG_SIZE_TOO_LARGE}
+        self._limited |= {each.record.topic for each in refused if each.code in _TOO_LARGE}
         self._limit_batches()
         self._careful = self._producer.one_by_one = True
         self._careful_until = time.monotonic() + _CAREFUL_S
@@ -352,9 +385,11 @@ class KafkaRecordCollector:
         if not self._limited:
             return
         try:
-            known = topic_configs(self._admin, sorted(self._limited), self._request_timeout_s)
-            limit = min(int(known[topic]["max.message.bytes"]) for topic in self._limited)
-        except (StreamsError, KeyError):  # a topic may not be described, so every such batch costs an abort
+            deadline = self._producer.deadline(min(_SETTINGS_S, self._request_timeout_s))
+            known = topic_configs(self._admin, sorted(self._limited), deadline.left_s())
+            settings = ("max.message.bytes", "segment.bytes")
+            limit = min(int(known[topic][key]) for topic in self._limited for key in settings)
+        except (StreamsError, KeyError):  # a topic is not, or may not be, described, so every such batch costs an abort
             return
         self._producer.limit_batches(limit)
 
@@ -363,8 +398,7 @@ class KafkaRecordCollector:
         record, failure = report.record, report.failure
         response = HandlerResponse.fail()
         if self._handler is not None:
-            # The input it came from is unknown here, so a dead letter is made from the record itself.
-            context = ErrorContext(
+            context = report.source or ErrorContext(
                 *(None, -1, -1, record.timestamp or -1, record.headers, None, TaskId(-1, -1)), record.key, record.value
             )
             try:
@@ -382,6 +416,16 @@ class KafkaRecordCollector:
         if not self._producer.transactional:  # an aborted transaction would discard the dead letters
             self._send_all(response.dead_letters)
         raise failure
+
+    def _source(self) -> ErrorContext | None:
+        """Return what is being processed now; a dead letter is made from it."""
+        task = self.at_work
+        if task is None or task.record.topic is None:  # a punctuation
+            return None
+        of = task.record
+        return ErrorContext(
+            of.topic, of.partition, of.offset, of.timestamp, of.headers, None, task.task_id, of.raw_key, of.raw_value
+        )
 
     def _send_all(self, letters: Iterable[DeadLetterRecord]) -> bool:
         sent = False
@@ -436,15 +480,16 @@ class KafkaRecordCollector:
                 raise failure from error
             record = DeadLetterRecord(topic, key, value, timestamp, headers, partition)
             try:
-                self._send_all(self._ask_handler(_Undelivered(cause, record, None)) or ())
+                self._send_all(self._ask_handler(_Undelivered(cause, record, None, self._source())) or ())
             except StreamsError as refusal:
                 self._failure = refusal
                 raise
             return
-        deadline = Deadline(_BLOCK_S)
+        deadline = self._producer.deadline(_BLOCK_S)
         produce: Callable[..., None] = self._producer.client.produce
         while not deadline.passed and not given_up():
-            self._producer.poll(0.05)
+            with self._producer.progress.waiting_for("room in the producer's buffer"):
+                self._producer.poll(0.05)
             self._settle_reports()
             try:
                 produce(topic, value, key, partition, report, None, timestamp, list(headers))
@@ -453,24 +498,26 @@ class KafkaRecordCollector:
             except KafkaException as problem:
                 self._send_again(problem, topic, key, value, timestamp, headers, partition, report)
             return
-        raise StreamsTimeoutError(
-            f"No room in the producer's buffer for a record to {topic} in {_BLOCK_S:.0f} s: the brokers accept records "
-            "more slowly than they are produced. Check the brokers, or raise producer.queue.buffering.max.kbytes"
+        raise self._producer.in_vain(
+            f"No room in the producer's buffer for a record to {topic} in time: the brokers accept records more slowly than "
+            "they are produced. Check the brokers, or raise producer.queue.buffering.max.kbytes"
         )
 
     def _ask_partition_count(self, topic: str) -> int:
-        deadline = Deadline(_BLOCK_S)
+        deadline = self._producer.deadline(_BLOCK_S)
         problem = "no answer"
         while not deadline.passed and not given_up():
             try:
-                metadata = self._admin.list_topics(topic, timeout=5.0).topics.get(topic)
+                with self._producer.progress.waiting_for(f"the number of partitions of {topic}"):
+                    known = self._admin.list_topics(topic, timeout=min(5.0, deadline.left_s(0.1))).topics
             except KafkaException as error:
                 problem = error.args[0].str()
                 continue
+            metadata = known.get(topic)
             if metadata is not None and metadata.error is None and metadata.partitions:
                 return len(metadata.partitions)
             problem = "it does not exist" if metadata is None or metadata.error is None else metadata.error.str()
             self._producer.poll(0.1)
-        raise StreamsTimeoutError(
+        raise self._producer.in_vain(
             f"Cannot learn how many partitions {topic} has: {problem}. Create it, or check its ACLs"
         )

@@ -90,13 +90,9 @@ def open_resources(
         ConfigError: a client does not take its settings.
     """
     config, settings, admin = context.config, context.settings, context.admin
-    timeout_s, clients = config.task_timeout_ms / 1000, client_supplier(config)
-    starting = StartingOffsets(context.topology, admin, settings.auto_offset_reset(), timeout_s)
+    clients, starting = client_supplier(config), StartingOffsets(context.topology, admin, settings.auto_offset_reset())
     with ExitStack() as opened:  # closes what is open if something else cannot be opened
-        consumer = InputConsumer(
-            clients.consumer(settings.main_consumer(number)),
-            lambda partition: starting.reset(starting.policy(partition.topic), [partition])[partition],
-        )
+        consumer = InputConsumer(clients.consumer(settings.main_consumer(number)))
         opened.callback(consumer.close)
         handler = resolve_handler(
             config.production_exception_handler or config.default_production_exception_handler,

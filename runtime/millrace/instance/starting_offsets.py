@@ -53,13 +53,11 @@ class StartingOffsets:
         topology: the topology, whose sources may have their own policies.
         admin: asked for offsets.
         default_policy: the consumer's `auto.offset.reset`.
-        timeout_s: how long to keep asking.
     """
 
-    def __init__(self, topology: BuiltTopology, admin: AdminClient, default_policy: str, timeout_s: float) -> None:
+    def __init__(self, topology: BuiltTopology, admin: AdminClient, default_policy: str) -> None:
         self._admin = admin
         self._default = default_policy
-        self._timeout_s = timeout_s
         self._by_topic: dict[str, str] = {}
         self._by_pattern: list[tuple[re.Pattern[str], str]] = []
         for subtopology in topology.subtopologies:
@@ -92,16 +90,13 @@ class StartingOffsets:
             starts.update(self.reset(policy, members, timeout_s))
         return starts
 
-    def reset(
-        self, policy: str, partitions: Collection[TopicPartition], timeout_s: float | None = None
-    ) -> dict[TopicPartition, int]:
+    def reset(self, policy: str, partitions: Collection[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
         """Return where to start reading partitions under a policy.
 
         Raises:
             StreamsError: the policy is `none`.
-            StreamsTimeoutError: the brokers did not answer in time (default: that of the constructor).
+            StreamsTimeoutError: the brokers did not answer in time.
         """
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if policy == "earliest":
             return earliest_offsets(self._admin, partitions, timeout_s)
         if policy == "latest":

@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 from millrace.config import StreamsConfig
 from millrace.engine.task import StreamTask
 from millrace.errors import StreamsError, of_thread
+from millrace.instance.activity import user_function
 from millrace.instance.changelog_reader import AddedTask, ChangelogReader
 from millrace.instance.restoration import FailedTask, RestoreListener, StandbyUpdateListener, SuspendReason
 from millrace.records import TopicPartition
@@ -82,12 +83,14 @@ class StateUpdater:
         self._thread.start()
 
     def shutdown(self, timeout_s: float = 30.0) -> None:
-        """Stop the thread; tasks still in it may be closed afterwards."""
+        """Stop the thread; tasks still in it may be closed once it has ended."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
+            if timeout_s > 0 and self._thread.is_alive():
+                _log.warning("%s has not ended in %.0f s; it is in %s", self._thread.name, timeout_s, self.where)
 
     def add(self, task: StreamTask, limits: Mapping[TopicPartition, int], *, standby: bool = False) -> None:
         """Hand a task over to be restored, or to be kept up to date.
@@ -135,9 +138,18 @@ class StateUpdater:
         return self._thread is threading.current_thread()
 
     @property
+    def where(self) -> str | None:
+        """The function of the user's in which its thread is, as of a listener; None = in none."""
+        return user_function(self._thread.ident)
+
+    @property
     def restored_total(self) -> int:
         """Changelog records restored so far, without those of standbys."""
         return self._reader.restored_total
+
+    def tasks(self) -> list[StreamTask]:
+        """Return the tasks that it has begun with and not returned; for its own thread, and for a simulation."""
+        return self._reader.tasks
 
     def remaining(self) -> dict[TopicPartition, int]:
         """Return how many offsets are left per changelog partition, also of standbys; approximate while the thread runs."""

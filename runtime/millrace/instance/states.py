@@ -160,7 +160,9 @@ class ClientLifecycle:
             try:
                 if self.listener is not None:
                     self.listener(new, old)
-            except Exception:  # the user's code
+            except BaseException as error:  # the user's code
+                if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+                    raise  # Ctrl-C, or sys.exit() where it ends the program
                 _log.exception("The state listener failed")
             finally:
                 with self._lock:

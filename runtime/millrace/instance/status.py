@@ -164,6 +164,8 @@ class StreamsStatus:
     storage: DiskUsage = DiskUsage()
     credentials_stale: bool = False
     """Whether files with credentials have changed in a way that requires a restart."""
+    refused_tasks: tuple[str, ...] = ()
+    """Tasks that it was assigned and does not take, because the group's leader has another topology: nobody processes them."""
     error: str | None = None
     version: str = ""
     """Of Millrace."""
@@ -230,12 +232,14 @@ def _take(
     thread_status: list[ThreadStatus] = []
     tasks: list[TaskStatus] = []
     lag: dict[str, int] = {}
+    refused: set[str] = set()
     for thread in threads:
         manager, resources = thread.tasks, thread.resources
         thread_status.append(_thread_status(thread, manager, resources))
         if manager is not None and resources is not None:
             tasks += _tasks(thread.name, manager, resources)
             lag |= _lag(manager, resources)
+            refused |= set(resources.member.refused_tasks)
     totals = activity.totals(thread.totals for thread in threads)
     active = [task for task in tasks if task.role == "active"]
     remaining = _remaining(active)
@@ -263,6 +267,7 @@ def _take(
         processing=ProcessingStatus(totals.records, totals.commits, activity.records_per_second, activity.busy_ratio),
         storage=DiskUsage(activity.storage_used_percent, activity.storage_bytes),
         credentials_stale=credentials_stale,
+        refused_tasks=tuple(sorted(refused)),
         error=None if error is None else f"{type(error).__name__}: {error}",
         version=__version__,
         topology_hash=instance.topology_hash,

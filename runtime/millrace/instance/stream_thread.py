@@ -32,6 +32,7 @@ from functools import partial
 from typing import Final
 
 from millrace.assignment.protocol import Assigned, GroupEvent, Lost, Revoked
+from millrace.deadline import Deadline
 from millrace.engine.task import StreamTask
 from millrace.errors import (
     RebalanceInProgressError,
@@ -87,6 +88,8 @@ class StreamThread:
         self.error: Exception | None = None
         self.leave_group: bool | None = None
         """Whether to leave the group on shutdown; None = dynamic members leave, static ones stay."""
+        self.shuts_down_all = False
+        """Whether it tells the application's other instances to stop when it is asked to end."""
         self.rounds_total = 0
         self.progress = LoopProgress()
         self.joined = False
@@ -183,6 +186,8 @@ class StreamThread:
             loop.start()
             while not self.stop_requested.is_set():
                 loop.round()
+            if self.shuts_down_all:
+                self.request_shutdown_of_all()
         except BaseException as raised:  # the uncaught exception handler decides, and everything is closed
             clean = False
             error = of_thread(raised)
@@ -209,10 +214,12 @@ class StreamThread:
             clean: whether to commit first.
         """
         self.set_state(ThreadState.PENDING_SHUTDOWN)
-        if self._loop is not None:
-            self._loop.close(clean=clean)
-        self.progress.ended()
-        self.set_state(ThreadState.DEAD)
+        try:
+            if self._loop is not None:
+                self._loop.close(clean=clean)
+        finally:  # the client waits for it
+            self.progress.ended()
+            self.set_state(ThreadState.DEAD)
 
     def set_state(self, new: ThreadState) -> None:
         """Move to another state if the transition is allowed; for the thread itself."""
@@ -257,6 +264,8 @@ class ThreadLoop:
         self._last_commit, self._ends_refreshed = time.monotonic(), 0.0
         self._resume_at: dict[TopicPartition, int] = {}
         """How few records a paused partition must have left to be fetched again."""
+        self._starved: dict[TaskId, tuple[float, float]] = {}
+        """Tasks that have records and wait for those of another partition: since when, and when this was last logged."""
         self._busy = False
         self._poll_s = config.poll_ms / 1000
         self._commit_every_s = config.commit_interval_ms / 1000
@@ -322,8 +331,12 @@ class ThreadLoop:
         resources, tasks = self.resources, self.tasks
         self._thread.rounds_total += 1
         self._progress.touch()
-        for event in resources.member.poll():
-            self._handle(event)
+        events = resources.member.poll()
+        while events:
+            for event in events:
+                self._handle(event)
+            tasks.reconcile()
+            events = resources.member.poll()  # what was given up is told before anything else is processed
         tasks.reconcile()
         paused = self._context.paused.is_set()
         if paused:
@@ -398,16 +411,18 @@ class ThreadLoop:
             consumer.refresh_ends([tp for tp in task.input_partitions if not task.buffered(tp)])
             for partition in task.input_partitions:
                 task.set_lag(partition, consumer.lag(partition))
-        if several:
-            self._hold_back(several, batches)
+        now_ms = self._context.clock()
+        waiting = [task for task in several if task.buffered() and not task.ready(now_ms)]
+        self._hold_back(waiting, batches)
+        self._log_starved(waiting)
         if time.monotonic() - self._ends_refreshed >= _REFRESH_ENDS_S:
             self._ends_refreshed = time.monotonic()
             consumer.refresh_ends(list(consumer.partitions))
 
-    def _hold_back(self, tasks: Collection[StreamTask], batches: Mapping[TopicPartition, Sequence[RawRecord]]) -> None:
+    def _hold_back(
+        self, waiting: Collection[StreamTask], batches: Mapping[TopicPartition, Sequence[RawRecord]]
+    ) -> None:
         """Pause partitions that are far ahead of the one their task waits for."""
-        now_ms = self._context.clock()
-        waiting = [task for task in tasks if task.buffered() and not task.ready(now_ms)]
         for task in waiting:
             limit_bytes = _AHEAD_BYTES / len(waiting)
             for partition in task.input_partitions & batches.keys():
@@ -416,6 +431,28 @@ class ThreadLoop:
                     _log.debug("%s pauses %s with %d records", self._name, partition, records)
                     self._resume_at[partition] = records // 2
                     self.resources.consumer.pause([partition])
+
+    def _log_starved(self, waiting: Collection[StreamTask]) -> None:
+        """Log now and then which tasks have had records for long, and wait for those of another partition."""
+        every_s = self._context.config.log_summary_interval_ms / 1000
+        if every_s <= 0:
+            return
+        now = time.monotonic()
+        self._starved = {task.task_id: self._starved.get(task.task_id, (now, now)) for task in waiting}
+        for task in waiting:
+            since, logged = self._starved[task.task_id]
+            if now - logged < every_s:
+                continue
+            self._starved[task.task_id] = since, now
+            lags = {
+                tp: self.resources.consumer.lag(tp) for tp in sorted(task.input_partitions) if not task.buffered(tp)
+            }
+            _log.info(
+                "%s: task %s has %d records and has been waiting for %.0f s for records of %s (max.task.idle.ms=%d)",
+                *(self._name, task.task_id, task.buffered(), now - since),
+                ", ".join(f"{tp} ({'unknown' if lag is None else lag} on the brokers)" for tp, lag in lags.items()),
+                self._context.config.max_task_idle_ms,
+            )
 
     def _wait_s(self) -> float:
         tasks = self.tasks
@@ -456,6 +493,7 @@ class ThreadLoop:
         """Let a task process for a while; return how many records it has taken."""
         now_ms, waiting = self._context.clock(), task.buffered()
         tracer, turn = self._context.instrumentation, self._turn
+        self.resources.collector.at_work = task
         turn.begin()
         try:
             if tracer is None:
@@ -476,6 +514,7 @@ class ThreadLoop:
     def _punctuate(self) -> None:
         now_ms = self._context.clock()
         for task in self.tasks.running.values():
+            self.resources.collector.at_work = task
             task.punctuate_wall_clock(now_ms)
 
     def _next_commit(self) -> float:
@@ -505,16 +544,17 @@ class ThreadLoop:
         resources, tasks = self.resources, self.tasks
         if math.isinf(self._progress.gives_up_s):  # nobody asked it to end
             self._progress.give_up_in(CLOSE_WAIT_S)
+        deadline = Deadline(self._progress.left_s(at_least=0.0))
         try:
-            tasks.close(clean=clean)
-        except Exception as error:  # the thread ends anyway; its successor repeats what is not committed
+            tasks.close(clean=clean, deadline=deadline)
+        except BaseException as error:  # the thread ends anyway; its successor repeats what is not committed
             _log.warning(
                 "%s could not commit while closing (%s): the records since the last commit are processed again",
                 *(self._name, error),
             )
             _log.debug("Closing failed", exc_info=True)
         steps: tuple[tuple[str, Callable[[], object]], ...] = (
-            ("state updater", resources.updater.shutdown),
+            ("state updater", lambda: resources.updater.shutdown(deadline.left_s(at_least=1.0))),
             ("group member", lambda: resources.member.close(leave_group=self._thread.leave_group)),
             ("consumer", resources.consumer.close),
             ("producer", resources.producer.close),
@@ -522,7 +562,7 @@ class ThreadLoop:
         for what, step in steps:
             try:
                 step()
-            except Exception:  # the others must still be closed
+            except BaseException:  # the others must still be closed
                 _log.warning("%s could not close its %s", self._name, what, exc_info=True)
         self._context.directory.disown_all(self._name)
 

@@ -4,19 +4,20 @@ The group's events only change the *target*: the tasks that this thread should h
 called every round, brings the actual tasks closer to it. So no event is ever half done: when a commit fails in the middle, the
 next round continues from the actual state.
 
-An active task moves through three stages: *pending* (its directory is still owned by another thread of this process, or its
-committed offsets are not known yet), *restoring* (owned by the state updater until it gives the task back) and *running*. Input
-partitions are read only while their task is running. A standby is pending, and then with the updater for as long as it is wanted.
+Each task is one record with a stage: `task_stage` has the stages, and what leads from one to the next. Input partitions are read
+only while their task is running.
 
 Closing is *clean* after a commit, or else *dirty*, which loses nothing: what was not committed is not on disk, and is processed
-again by the task's next owner. A task that has left the target is closed in the same round, before the group learns that others
-may have it; if it cannot be committed then, it never will be. A task whose role changes is *recycled*: it is pending again, but
-its stores stay open, so that only what they lack is restored.
+again by the task's next owner. A running task that has left the target is closed in the same round, before the group learns that
+others may have it; if it cannot be committed then, it never will be. One that the state updater uses is closed once that has
+given it back: nothing is processed with it, so nobody waits. A task whose role changes is *recycled*: it waits for its offsets
+again, but its stores stay open, so that only what they lack is restored.
 
 Order matters under EOS: committed offsets are read (waiting for pending transactions) before changelog ends, so that state and
 offsets match, or state is ahead by aborted records only.
 
-Nothing here waits long for a broker except a commit, because the transaction of the running tasks would time out meanwhile.
+Nothing here waits for a broker except a commit, because the transaction of the running tasks would time out meanwhile, and only
+`close` waits for the state updater.
 
 How tasks commit is described in `committer`.
 """
@@ -25,9 +26,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from collections.abc import Set as AbstractSet
+from concurrent.futures import wait
 
 from millrace.assignment import LATEST_OFFSET, AssignedTasks
+from millrace.deadline import Deadline
 from millrace.engine.task import StreamTask
 from millrace.engine.task_state import TaskState
 from millrace.errors import RebalanceInProgressError, StreamsError, TaskCorruptedError, UnfinishedBackfillError
@@ -37,16 +39,18 @@ from millrace.instance.offset_sums import closing_offset_sum, open_offset_sum, s
 from millrace.instance.resources import ThreadResources
 from millrace.instance.restoration import SuspendReason
 from millrace.instance.standby_limits import StandbyLimits
-from millrace.instance.task_opening import WantedTask, open_task, source_changelogs
-from millrace.kafka.membership.offsets import CommittedOffsets
+from millrace.instance.task_opening import open_task, source_changelogs
+from millrace.instance.task_stage import HeldTask, Stage, WantedTask
 from millrace.plan.backfill_marks import UNFINISHED_BACKFILL
 from millrace.records import OffsetAndMetadata, RawRecord, TaskId, TopicPartition
 
 __all__ = ["TaskManager"]
 
 _log = logging.getLogger(__name__)
-_UPDATER_ANSWER_S = 300.0
+_UPDATER_LATE_S = 30.0
+"""How long the state updater may need to give back a task before that is logged."""
 _LIMITS_AT_LEAST_EVERY_S = 1.0
+_BEING_RESTORED = (Stage.UPDATING, Stage.RECALLED, Stage.RETURNED, Stage.RESTORED)
 
 
 class TaskManager:
@@ -56,17 +60,10 @@ class TaskManager:
         self._resources = resources
         self._thread = resources.thread
         self._committer = Committer(resources)
-        self.running: dict[TaskId, StreamTask] = {}
-        self.restoring: dict[TaskId, StreamTask] = {}
-        self.standby: dict[TaskId, StreamTask] = {}
-        self.pending: dict[TaskId, WantedTask] = {}
+        self._held: dict[TaskId, HeldTask] = {}
         self._target: dict[TaskId, WantedTask] = {}
-        self._recycled: dict[TaskId, StreamTask] = {}
-        """Pending tasks whose stores are open."""
-        self._asked: dict[TaskId, CommittedOffsets] = {}
-        """Pending tasks whose committed offsets have been requested."""
-        self._returned: set[TaskId] = set()
-        """Tasks among `restoring` and `standby` that the state updater has returned."""
+        self.running: dict[TaskId, StreamTask] = {}
+        """The tasks whose stage is RUNNING: what every round looks at."""
         self._limits = StandbyLimits(
             resources.member,
             resources.updater,
@@ -75,19 +72,41 @@ class TaskManager:
         self._starts: BackgroundQueries[TopicPartition, Mapping[TopicPartition, int]] = BackgroundQueries(
             resources.starting_offsets.resolve, resources.context.config.task_timeout_ms / 1000
         )
-        """Asks where to start reading input partitions that have no committed offset."""
+        """Asks where to start reading input partitions that have no committed offset, or have lost the one read next."""
         self._by_partition: dict[TopicPartition, StreamTask] = {}
         self.records_total = 0
 
     @property
     def all_running(self) -> bool:
         """Whether every active task in the target is running, and every standby is open."""
-        return self.running.keys() | self.standby.keys() == self._target.keys() and not self.pending
+        return self._held.keys() == self._target.keys() and all(
+            held.stage is (Stage.UPDATING if held.wanted.standby else Stage.RUNNING) for held in self._held.values()
+        )
+
+    # Whoever asks for these may be another thread.
 
     @property
     def task_ids(self) -> frozenset[TaskId]:
-        """Every task this thread has, whatever its state."""
-        return frozenset((*self.running, *self.restoring, *self.standby, *self.pending))
+        """Every task this thread has, whatever its stage."""
+        return frozenset(self._held)
+
+    @property
+    def pending(self) -> dict[TaskId, WantedTask]:
+        """The tasks that have yet to be given to the state updater."""
+        return {held.task_id: held.wanted for held in self._in(Stage.WAITING, Stage.ASKED)}
+
+    @property
+    def restoring(self) -> dict[TaskId, StreamTask]:
+        """The active tasks between being given to the state updater and running."""
+        return {held.task_id: held.opened for held in self._in(*_BEING_RESTORED) if not held.wanted.standby}
+
+    @property
+    def standby(self) -> dict[TaskId, StreamTask]:
+        """The standbys that have been given to the state updater."""
+        return {held.task_id: held.opened for held in self._in(*_BEING_RESTORED) if held.wanted.standby}
+
+    def _in(self, *stages: Stage) -> list[HeldTask]:
+        return [held for held in list(self._held.values()) if held.stage in stages]
 
     @property
     def commits_total(self) -> int:
@@ -106,10 +125,9 @@ class TaskManager:
                 context.topology, task, directory.task_path(task), exactly_once=exactly_once
             ),
         )
-        for task in (*self.restoring.values(), *self.standby.values(), *self._recycled.values()):
-            if task.changelogs:
-                sums[task.task_id] = open_offset_sum(task)
-        sums.update({task_id: LATEST_OFFSET for task_id, task in self.running.items() if task.changelogs})
+        for held in self._held.values():
+            if held.task is not None and held.task.changelogs:
+                sums[held.task_id] = LATEST_OFFSET if held.stage is Stage.RUNNING else open_offset_sum(held.task)
         return sums
 
     def assign(self, assigned: AssignedTasks) -> None:
@@ -133,7 +151,7 @@ class TaskManager:
         Raises:
             StreamsTimeoutError: their transaction cannot be aborted.
         """
-        active = {task_id: wanted.inputs for task_id, wanted in self._here().items() if not wanted.standby}
+        active = {held.task_id: held.wanted.inputs for held in self._held.values() if not held.wanted.standby}
         if partitions is None:
             lost = set(active)
             self._target = {task_id: wanted for task_id, wanted in self._target.items() if wanted.standby}
@@ -154,16 +172,6 @@ class TaskManager:
             if not self.running:  # otherwise the failure of another task's record must not be forgotten
                 self._committer.abort()  # after closing, because a processor may still send something in its `close`
 
-    def _here(self) -> dict[TaskId, WantedTask]:
-        """Return every task of this thread as it is."""
-        here = self.pending.copy()
-        here.update({task_id: WantedTask(task.input_partitions) for task_id, task in self.restoring.items()})
-        here.update({task_id: WantedTask(task.input_partitions) for task_id, task in self.running.items()})
-        here.update(
-            {task_id: WantedTask(task.input_partitions, standby=True) for task_id, task in self.standby.items()}
-        )
-        return here
-
     # From the actual tasks to the target
 
     def reconcile(self) -> None:
@@ -175,102 +183,128 @@ class TaskManager:
             StreamsTimeoutError: a task's committed offsets or changelogs could not be read within `task.timeout.ms`.
             Exception: a task could not be restored or started, and wiping its state would not help.
         """
-        here = self._here()
-        if here == self._target and not (self.pending or self.restoring or self.standby):
+        changed = [
+            held
+            for held in self._held.values()
+            if held.stage is Stage.RECALLED or self._target.get(held.task_id) != held.wanted
+        ]
+        if not changed and len(self.running) == len(self._target) and not self._resources.consumer.lost:
             return
-        self._leave({task_id for task_id, wanted in here.items() if self._target.get(task_id) != wanted})
+        self._leave(changed)
         for task_id, wanted in self._target.items():
-            if not (task_id in self.running or task_id in self.restoring or task_id in self.standby):
-                self.pending[task_id] = wanted
-        self._open_pending()
+            if task_id not in self._held:
+                self._held[task_id] = HeldTask(task_id, wanted)
+        self._open_waiting()
         self._check_updater()
         self._start_restored()
         self._limits.refresh(
             frozenset().union(*(source_changelogs(self._resources, task_id) for task_id in self.standby))
         )
 
-    def _leave(self, changed: AbstractSet[TaskId]) -> None:
+    def _move(self, held: HeldTask, stage: Stage) -> None:
+        held.move(stage)
+        if stage is Stage.RUNNING:
+            self.running[held.task_id] = held.opened
+        else:
+            self.running.pop(held.task_id, None)
+        if stage is Stage.CLOSED:
+            del self._held[held.task_id]
+
+    def _leave(self, changed: Collection[HeldTask]) -> None:
         """Commit, as the output of tasks that leave must not be committed later without their offsets; then close them.
 
         Tasks that only change their role or their input are recycled instead.
         """
-        if not changed:
-            return
-        commits = not changed.isdisjoint(self.running)
-        clean = not commits
+        leaving = {held.task_id for held in changed if held.stage is Stage.RUNNING}
+        clean = not leaving
         try:
-            if commits:
+            if leaving:
                 self.commit()
-                self._commit_clean_metadata(changed)
+                self._commit_clean_metadata(leaving)
                 clean = True
         except RebalanceInProgressError as error:
-            names = ", ".join(map(str, sorted(changed & self.running.keys())))
+            names = ", ".join(map(str, sorted(leaving)))
             _log.info("%s; the next owner of %s processes some records again", error, names)
         finally:
-            kept = {task_id for task_id in changed & self._target.keys() if clean or task_id not in self.running}
-            self._close(changed - kept, dirty=not clean)
-            self._recycle(kept)
-        if commits and clean:
+            kept = [held for held in changed if held.task_id in self._target and (clean or held.task_id not in leaving)]
+            self._close({held.task_id for held in changed} - {held.task_id for held in kept}, dirty=not clean)
+            for held in sorted(kept, key=lambda each: (each.task_id in leaving, each.task_id)):
+                self._recycle(held)
+        if leaving and clean:
             self._committer.abort()  # nothing else ends a transaction that a processor has begun in its `close`
 
-    def _recycle(self, task_ids: Collection[TaskId]) -> None:
-        """Make tasks pending as the target wants them, with their stores open.
+    def _recycle(self, held: HeldTask) -> None:
+        """Have a task wait for its offsets again, as the target wants it, with its stores open.
 
         Raises:
             Exception: the failure of a processor's `close`.
         """
-        self._take_back(task_ids)
-        # Running ones last: if a processor's `close` fails, none of those taken back is left without an owner.
-        for task_id in sorted(task_ids, key=lambda each: (each in self.running, each)):
-            self._asked.pop(task_id, None)
-            self._returned.discard(task_id)
-            task = (
-                self.running.pop(task_id, None) or self.restoring.pop(task_id, None) or self.standby.pop(task_id, None)
-            )
-            wanted = self.pending[task_id] = self._target[task_id]
-            if task is None:
-                continue
-            self._recycled[task_id] = task
-            self._stop_reading(task)
-            try:
-                if not task.commit_needed:
-                    task.recycle(wanted.inputs)
-            finally:
-                # It failed to stop, or a processor has written to a store in its `close`.
-                written = task.uncommitted_bytes() or self._resources.collector.has_written(task.changelogs)
-                if task.state is not TaskState.RESTORING or written:
-                    self._close([task_id], dirty=True)
-                    self.pending[task_id] = wanted
-            _log.info("%s keeps the stores of task %s open while it changes", self._thread, task_id)
+        if not self._is_back(held):
+            return
+        self._move(held, Stage.WAITING)
+        held.wanted = self._target[held.task_id]
+        task = held.task
+        if task is None:
+            return
+        self._stop_reading(task)
+        try:
+            if not task.commit_needed:
+                task.recycle(held.wanted.inputs)
+        finally:
+            # It failed to stop, or a processor has written to a store in its `close`.
+            written = task.uncommitted_bytes() or self._resources.collector.has_written(task.changelogs)
+            if task.state is not TaskState.RESTORING or written:
+                self._close([held.task_id], dirty=True)
+                self._held[held.task_id] = HeldTask(held.task_id, held.wanted)
+        _log.info("%s keeps the stores of task %s open while it changes", self._thread, held.task_id)
 
-    def _open_pending(self) -> None:
+    def _is_back(self, held: HeldTask) -> bool:
+        """Whether this thread may close or recycle a task; if the state updater has it, it is asked to give it back."""
+        if held.stage is Stage.UPDATING:
+            wanted = self._target.get(held.task_id)
+            promoted = held.wanted.standby and wanted is not None and not wanted.standby
+            reason = SuspendReason.PROMOTED if promoted else SuspendReason.MIGRATED
+            self._move(held, Stage.RECALLED)
+            held.answer, held.late = self._resources.updater.remove(held.opened, reason), Deadline(_UPDATER_LATE_S)
+        if held.stage is Stage.RECALLED and held.answer.done():
+            self._move(held, Stage.RETURNED)
+        elif held.stage is Stage.RECALLED and held.late.passed:
+            held.late = Deadline(_UPDATER_LATE_S)
+            _log.warning("%s waits: %s", self._thread, self._awaited(held))
+        return held.stage is not Stage.RECALLED
+
+    def _awaited(self, held: HeldTask) -> str:
+        where = self._resources.updater.where
+        return f"the state updater has not given back task {held.task_id} yet{f', it is in {where}' if where else ''}"
+
+    def _open_waiting(self) -> None:
         """Open the tasks whose directories are free and whose committed offsets are known, and hand them to the updater."""
         directory = self._resources.context.directory
-        unknown: dict[TaskId, frozenset[TopicPartition]] = {}
-        for task_id, wanted in list(self.pending.items()):
-            if task_id in self._asked or directory.own_task(task_id, self._thread) is None:
+        unknown: dict[HeldTask, frozenset[TopicPartition]] = {}
+        for held in self._in(Stage.WAITING):
+            if directory.own_task(held.task_id, self._thread) is None:
                 continue
-            needed = self._needed_offsets(task_id, wanted)
+            needed = self._needed_offsets(held)
             if needed:
-                unknown[task_id] = needed
+                unknown[held] = needed
             else:
-                self._open_task(task_id, self.pending.pop(task_id), {})
+                self._open(held, {})
         if unknown:
             answer = self._resources.member.ask_committed(frozenset().union(*unknown.values()))
-            self._asked.update(dict.fromkeys(unknown, answer))
-        for task_id in list(self.pending.keys() & self._asked.keys()):
-            committed = self._asked[task_id].of(self._needed_offsets(task_id, self.pending[task_id]))
+            for held in unknown:
+                self._move(held, Stage.ASKED)
+                held.committed = answer
+        for held in self._in(Stage.ASKED):
+            committed = held.committed.of(self._needed_offsets(held))
             if committed is not None:
-                del self._asked[task_id]
-                self._open_task(task_id, self.pending.pop(task_id), committed)
+                self._open(held, committed)
 
-    def _needed_offsets(self, task_id: TaskId, wanted: WantedTask) -> frozenset[TopicPartition]:
+    def _needed_offsets(self, held: HeldTask) -> frozenset[TopicPartition]:
         """Return the partitions whose committed offsets a task needs before it is opened."""
-        return source_changelogs(self._resources, task_id) if wanted.standby else wanted.inputs
+        return source_changelogs(self._resources, held.task_id) if held.wanted.standby else held.wanted.inputs
 
-    def _open_task(
-        self, task_id: TaskId, wanted: WantedTask, committed: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> None:
+    def _open(self, held: HeldTask, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        task_id, wanted = held.task_id, held.wanted
         if not wanted.standby:
             _check_backfill(task_id, committed)
             for partition in wanted.inputs:
@@ -278,58 +312,69 @@ class TaskManager:
             self._committer.committed.update(
                 {tp: OffsetAndMetadata(known.offset, known.metadata.rstrip("\0")) for tp, known in committed.items()}
             )
-        task = self._recycled.pop(task_id, None)
-        if task is None:
-            task = open_task(self._resources, task_id, wanted.inputs)
-        task.recycle(wanted.inputs)
+        if held.task is None:
+            held.task = open_task(self._resources, task_id, wanted.inputs)
+        held.task.recycle(wanted.inputs)
         limits = {
             partition: committed[partition].offset if partition in committed else 0
             for partition in source_changelogs(self._resources, task_id)
         }
-        (self.standby if wanted.standby else self.restoring)[task_id] = task
-        self._resources.updater.add(task, limits, standby=wanted.standby)
+        self._move(held, Stage.UPDATING)
+        self._resources.updater.add(held.task, limits, standby=wanted.standby)
         _log.info("%s has %s %s", self._thread, "standby" if wanted.standby else "task", task_id)
 
     def _check_updater(self) -> None:
-        """Take back the tasks whose state is complete, and deal with those that failed."""
+        """Take the tasks whose stores are complete, and deal with those that failed."""
         updater = self._resources.updater
         for task in updater.drain_restored():
-            if self.restoring.get(task.task_id) is task:
-                self._returned.add(task.task_id)
+            held = self._updating(task)
+            if held is not None:
+                self._move(held, Stage.RESTORED)
         for failed in updater.drain_failed():
-            task_id = failed.task.task_id
-            if failed.task in (self.restoring.get(task_id), self.standby.get(task_id)):
-                self._returned.add(task_id)  # it belongs to this thread again
+            held = self._updating(failed.task)
+            if held is not None:
+                self._move(held, Stage.RETURNED)
                 if not isinstance(failed.error, TaskCorruptedError):
                     raise failed.error
                 _log.warning("%s", failed.error)
-                self._close([task_id], dirty=True, wipe=[task_id])
+                self._close([held.task_id], dirty=True, wipe=[held.task_id])
+
+    def _updating(self, task: StreamTask) -> HeldTask | None:
+        """Return the record of a task, unless it was recalled meanwhile."""
+        held = self._held.get(task.task_id)
+        return held if held is not None and held.task is task and held.stage is Stage.UPDATING else None
 
     def _start_restored(self) -> None:
-        known = self._committer.committed
+        """Start the tasks whose starting offsets are known, and read lost partitions again; ask for what is not known."""
+        known, consumer = self._committer.committed, self._resources.consumer
         for partition, answer in self._starts.take():
-            known[partition] = OffsetAndMetadata(answer.result()[partition])
-        undecided: set[TopicPartition] = set()
-        for task_id in sorted(self._returned & self.restoring.keys()):
-            task = self.restoring[task_id]
-            missing = task.input_partitions - known.keys()
+            offset = answer.result()[partition]
+            if partition in consumer.lost:
+                consumer.assign({partition: offset})
+                _log.warning("%s is read on at offset %d", partition, offset)
+            else:
+                known[partition] = OffsetAndMetadata(offset)
+        undecided = set(consumer.lost)
+        for held in sorted(self._in(Stage.RESTORED), key=lambda each: each.task_id):
+            missing = held.wanted.inputs - known.keys()
             undecided |= missing
             if not missing:
                 try:
-                    self._start(task)
+                    self._start(held)
                 except BaseException:
-                    self._close([task_id], dirty=True)  # it is half started; the others are started in the next round
+                    # It is half started; the others are started in the next round.
+                    self._close([held.task_id], dirty=True)
                     raise
         unasked = [partition for partition in undecided if partition not in self._starts]
         if unasked:
             self._starts.add(unasked)
 
-    def _start(self, task: StreamTask) -> None:
+    def _start(self, held: HeldTask) -> None:
+        task = held.opened
         known = {partition: self._committer.committed[partition] for partition in task.input_partitions}
+        self._resources.collector.at_work = task
         task.initialize(known)
-        self._returned.discard(task.task_id)
-        del self.restoring[task.task_id]
-        self.running[task.task_id] = task
+        self._move(held, Stage.RUNNING)
         self._by_partition.update(dict.fromkeys(known, task))
         self._resources.consumer.assign({partition: position.offset for partition, position in known.items()})
         _log.info("Task %s runs in %s", task.task_id, self._thread)
@@ -373,11 +418,12 @@ class TaskManager:
         """
         self._abort_and_close(wipe or list(self.running), wipe)
 
-    def close(self, *, clean: bool) -> None:
+    def close(self, *, clean: bool, deadline: Deadline) -> None:
         """Close every task.
 
         Args:
             clean: whether to commit first; if that fails, tasks are closed dirty and the failure is raised at the end.
+            deadline: how long to wait for the state updater; it gets a second more.
         """
         failure: Exception | None = None
         if clean:
@@ -387,10 +433,16 @@ class TaskManager:
             except Exception as error:  # any exception: every store must still be closed
                 failure = error
                 clean = False
+        self._target = {}
+        for held in self._held.values():
+            self._is_back(held)
+        wait([held.answer for held in self._in(Stage.RECALLED)], deadline.left_s(at_least=1.0))
         try:
             self._close(self.task_ids, dirty=not clean)
         except Exception as error:
             failure = failure or error
+        for held in self._held.values():
+            failure = failure or StreamsError(f"Not all tasks are closed: {self._awaited(held)}")
         try:
             self._committer.abort()  # even after a commit: a processor may have sent something in its `close`
         except StreamsError as error:  # the brokers do not answer; they will time out the transaction
@@ -401,28 +453,27 @@ class TaskManager:
     def _close(self, task_ids: Collection[TaskId], *, dirty: bool, wipe: Collection[TaskId] = ()) -> None:
         """Close all of the tasks, even if some fail to close, and release their directories.
 
+        Those that the state updater uses are closed by `reconcile` once it has given them back, or recycled if they are wanted.
+
         Args:
             task_ids: which ones.
             dirty: whether to close them without a commit.
-            wipe: those whose state is also deleted, before another thread can have it.
+            wipe: those whose state is also deleted, before another thread can have it, unless the state updater uses them: it
+                finds out itself what is corrupt.
 
         Raises:
             Exception: the first failure of a store's or a processor's `close`, or of deleting state.
         """
         directory = self._resources.context.directory
         failure: Exception | None = None
-        task_ids = sorted(task_ids)
-        self._take_back(task_ids)
-        for task_id in task_ids:
-            self.pending.pop(task_id, None)
-            self._asked.pop(task_id, None)
-            self._returned.discard(task_id)
-            task: StreamTask | None = None
-            for tasks in (self.running, self.restoring, self.standby, self._recycled):
-                task = tasks.pop(task_id, None) or task
+        for held in [self._held[task_id] for task_id in sorted(task_ids)]:
+            task_id = held.task_id
+            if not self._is_back(held):
+                continue
+            self._move(held, Stage.CLOSED)
             try:
-                if task is not None:
-                    self._close_task(task, dirty=dirty)
+                if held.task is not None:
+                    self._close_task(held.task, dirty=dirty)
             except Exception as error:
                 _log.warning("%s could not close task %s: %s", self._thread, task_id, error)
                 failure = failure or error
@@ -435,19 +486,6 @@ class TaskManager:
                 directory.disown_task(task_id, self._thread)
         if failure is not None:
             raise failure
-
-    def _take_back(self, task_ids: Collection[TaskId]) -> None:
-        """Take tasks back from the state updater, which then no longer uses them."""
-        answers = []
-        for task_id in task_ids:
-            task = self.restoring.get(task_id) or self.standby.get(task_id)
-            if task is not None and task_id not in self._returned:
-                wanted = self._target.get(task_id)
-                promoted = task_id in self.standby and wanted is not None and not wanted.standby
-                reason = SuspendReason.PROMOTED if promoted else SuspendReason.MIGRATED
-                answers.append(self._resources.updater.remove(task, reason))
-        for answer in answers:
-            answer.result(_UPDATER_ANSWER_S)
 
     def _close_task(self, task: StreamTask, *, dirty: bool) -> None:
         self._stop_reading(task)

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
 
 from millrace.engine.task import StreamTask
 from millrace.errors import StreamsError, TaskCorruptedError
 from millrace.instance.resources import ThreadResources
 from millrace.records import TaskId, TopicPartition
 
-__all__ = ["WantedTask", "open_task", "source_changelogs"]
+__all__ = ["open_task", "source_changelogs"]
 
 _log = logging.getLogger(__name__)
-
-
-class WantedTask(NamedTuple):
-    """A task that a thread should have."""
-
-    inputs: frozenset[TopicPartition]
-    """Its input partitions."""
-    standby: bool = False
-    """Whether it is a standby (or a warm-up, which a member cannot tell from a standby)."""
 
 
 def source_changelogs(resources: ThreadResources, task_id: TaskId) -> frozenset[TopicPartition]:

@@ -209,8 +209,9 @@ def _open(client: type[_Client], settings: ClientConfig) -> _Client:
     if "oauth_cb" in settings:
         # Fetches the token that librdkafka is about to ask for; without one, the error raised here says why.
         settings["oauth_cb"]("")
+    given: dict[str, Any] = {"logger": librdkafka_log, **settings}
     try:
-        opened = client(dict(settings), logger=librdkafka_log)
+        opened = client(given)
     except KafkaException as error:
         text = str(error.args[0].str())
         for value in settings.values():

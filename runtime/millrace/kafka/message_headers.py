@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from confluent_kafka import Message
 
+from millrace.serdes.primitives import decode_malformed
+
 __all__ = ["mend_headers"]
 
 _REPLACEMENT: Final = "\ufffd"
@@ -52,7 +54,7 @@ def _mended(message: Message, error: SystemError) -> Any:
         if cause is None:
             raise error
         cause = cause.__cause__
-    name = cause.object.decode("utf-8", "replace")
+    name = decode_malformed(cause.object)
     mended = []
     pairs: Any = message.headers()
     for pair in pairs:

@@ -50,6 +50,7 @@ ConditionType = Literal[
     "BrokersReachable",
     "TopicsReady",
     "TopologyCompatible",
+    "TopologyShared",
     "StateRestored",
     "StateReplicated",
     "ScalingAllowed",

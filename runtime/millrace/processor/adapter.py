@@ -15,19 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
 
+from millrace.checks import MAX_TIMESTAMP, timestamp_ms
 from millrace.config import StreamsConfig
 from millrace.durations import Duration, to_millis
 from millrace.errors import (
     ConfigError,
-    FailedProcessingError,
-    ProcessorStateError,
-    ProductionError,
     StreamsError,
-    StreamsTimeoutError,
-    TaskCorruptedError,
-    TaskMigratedError,
     TopologyError,
-    TransactionAbortedError,
 )
 from millrace.loading import implements
 from millrace.processor.api import (
@@ -49,17 +43,6 @@ AnyProcessor: TypeAlias = Processor[Any, Any, Any, Any]
 AnyFixedKeyProcessor: TypeAlias = FixedKeyProcessor[Any, Any, Any]
 AnyContext: TypeAlias = ProcessorContext[Any, Any]
 AnyRecord: TypeAlias = Record[Any, Any]
-
-PASS_THROUGH = (
-    FailedProcessingError,
-    ProcessorStateError,
-    ProductionError,
-    StreamsTimeoutError,
-    TaskCorruptedError,
-    TaskMigratedError,
-    TransactionAbortedError,
-)
-"""Errors already handled further down, and errors of the task itself: they are not passed to the processing handler."""
 
 
 class NodeProcessorContext:
@@ -139,6 +122,8 @@ class NodeProcessorContext:
     ) -> Cancellable:
         """Call `callback` every `interval_ms`; with `start_ms`, at start, start + interval … (KIP-1146)."""
         millis = to_millis(interval_ms, f"The interval of a punctuator of node {self._node.name}", minimum=None)
+        if start_ms is not None:
+            start_ms = timestamp_ms(start_ms, lambda: f"The start of a punctuator of node {self._node.name}")
         return self._node.schedule(millis, punctuation_type, callback, start_ms=start_ms)
 
     def commit(self) -> None:
@@ -159,6 +144,7 @@ class NodeProcessorContext:
         Raises:
             TopologyError: the node has no child of that name.
             SerializationError: the name of a header cannot be sent.
+            InvalidTimestampError: the timestamp is negative, or no whole number.
         """
         try:
             key, value, timestamp, headers = record.key, record.value, record.timestamp, record.headers
@@ -169,6 +155,10 @@ class NodeProcessorContext:
             ) from None
         if headers is not NO_HEADERS and type(headers) is not Headers:
             headers = Headers(headers)
+        if type(timestamp) is not int or not 0 <= timestamp <= MAX_TIMESTAMP:
+            timestamp = timestamp_ms(
+                timestamp, lambda: f"The timestamp of a record that node {self._node.name} forwards"
+            )
         context = self._record
         own_timestamp, own_headers = context.timestamp, context.headers
         if child is None:
@@ -227,8 +217,6 @@ class ProcessorFactory:
             current.headers = headers
             try:
                 process(Record(key, value, timestamp, headers))
-            except PASS_THROUGH:
-                raise
             except Exception as error:
                 failed(error, key, value, timestamp, headers)
 
@@ -256,8 +244,6 @@ class FixedKeyProcessorFactory:
             context.current_key = key
             try:
                 process(Record(key, value, timestamp, headers))
-            except PASS_THROUGH:
-                raise
             except Exception as error:
                 failed(error, key, value, timestamp, headers)
             finally:

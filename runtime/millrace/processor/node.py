@@ -5,9 +5,10 @@ its children's closures directly, so the path of a record has no look-ups, and o
 anything. Rules for writing a factory:
 
 * Bind everything in the factory (`forward = node.forward`), nothing per record.
-* Wrap only your own work in `try`, never the call of a child:
+* Wrap all your own work in `try`, the reading and writing of stores too:
   ``try: new = mapper(value)`` / ``except Exception as e: fail(e, key, value, timestamp, headers); return`` with
   ``fail = node.processing_failed``. It asks the processing exception handler, and returns if the record is to be skipped.
+  Leave the call of a child outside, unless it is in the middle of the work: what a child has dealt with, `fail` raises again.
 * A node that reads or writes a store sets `node.record.timestamp` and `.headers` to its record's on entry, because stores
   log changes with them.
 * Register start-up work with `node.on_init` (runs in topological order, stores are open) and `node.on_close`.
@@ -16,6 +17,7 @@ anything. Rules for writing a factory:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,26 +75,6 @@ class NodeContext(Protocol):
 NodeFactory = Callable[[NodeContext], ProcessFn]
 
 
-class UserCodeError(Exception):
-    """Carries an exception of a user's function up to the node, which passes it to the processing exception handler."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-def call_user(function: Callable[..., object], *arguments: object) -> Any:
-    """Call a user's function.
-
-    Raises:
-        UserCodeError: the function raised.
-    """
-    try:
-        return function(*arguments)
-    except Exception as error:
-        raise UserCodeError(error) from error
-
-
 def forward_as(current: RecordContext, original: RecordContext, forward: ProcessFn, key: object, value: object) -> None:
     """Forward a buffered record under the context it came with, not that of the record that released it.
 
@@ -116,3 +98,19 @@ def forward_as(current: RecordContext, original: RecordContext, forward: Process
     finally:
         current.topic, current.partition, current.offset, current.timestamp, current.headers = saved
         current.raw_key, current.raw_value = saved_raw
+
+
+def leave_out(node: NodeContext, error: Exception, original: RecordContext | None = None) -> None:
+    """Ask the processing exception handler about a row that cannot be read, while another record is being processed.
+
+    The handler gets no record and no bytes: the record being processed is not at fault.
+
+    Args:
+        node: that reads the row.
+        error: says why it cannot.
+        original: the context that was buffered with the row; None: that of the record being processed.
+
+    Raises:
+        FailedProcessingError: the handler said FAIL.
+    """
+    forward_as(node.record, original or node.record, partial(node.processing_failed, error), None, None)

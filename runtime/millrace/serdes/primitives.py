@@ -53,6 +53,20 @@ def reject_bytes(serde: object, topic: str, data: bytes, expected: str, cause: E
     ) from cause
 
 
+_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+
+
+def decode_malformed(data: bytes) -> str:
+    r"""Return text as Java decodes it: what is not UTF-8 becomes U+FFFD.
+
+    Java and Python replace the same bytes by one character, except that Java takes the three bytes of a surrogate for one.
+
+    >>> len(decode_malformed(bytes.fromhex("41 eda0bd edb880 ff")))
+    4
+    """
+    return _SURROGATE.sub(b"\xff", data).decode("utf-8", "replace")
+
+
 class StringSerde(Serde[str]):
     """Text as UTF-8.
 
@@ -73,7 +87,7 @@ class StringSerde(Serde[str]):
         try:
             return _decode(data)
         except UnicodeDecodeError:
-            return _decode(data, "utf-8", "replace")
+            return decode_malformed(data)
 
 
 class ByteArraySerde(Serde[bytes]):

@@ -46,8 +46,8 @@ class TimeWindowedSerde(Serde[Windowed[K]], Generic[K]):
     """
 
     def __init__(self, inner: Serde[K], window_size_ms: int | None = None, *, for_changelog: bool = False) -> None:
-        if window_size_ms is not None and window_size_ms <= 0:
-            raise ConfigError(f"A window size must be at least 1 ms, not {window_size_ms}")
+        if window_size_ms is not None and window_size_ms < 0:  # windows that slide may contain one moment only
+            raise ConfigError(f"A window size must be at least 0 ms, not {window_size_ms}")
         self.inner = inner
         self.window_size_ms = window_size_ms
         self.for_changelog = for_changelog

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from millrace.config import StreamsConfig
+from millrace.errors import of_thread
 from millrace.plan.model import PlannedWindows
 from millrace.records import NO_HEADERS, Headers, RecordContext, TaskId, TopicPartition
 
@@ -96,9 +97,22 @@ class StoreContext:
     now_ms: Callable[[], int]
     drop_record: Callable[[], None] = field(default=lambda: None)
     """Counts one record in the task's `dropped-records` metric (expired window, late version)."""
+    source_topics: Mapping[str, str] = field(default_factory=dict)
+    """Store name → topic that the store is a copy of: its changes are not logged, and it is restored from there."""
     restoring: bool = False
     shared: bool = False
     """Whether other threads read the store while its own thread writes and commits it, as with global stores."""
+
+    def topic_of(self, store_name: str) -> str:
+        """Return the topic that the store's serdes are told: what the store is a copy of, or its changelog.
+
+        For a store that is not logged it is the name that the changelog would have.
+        """
+        return self.rows_topic(store_name) or f"{self.application_id}-{store_name}-changelog"
+
+    def rows_topic(self, store_name: str) -> str | None:
+        """Return the topic that has the store's rows, or None."""
+        return self.source_topics.get(store_name) or self.changelog_topics.get(store_name)
 
     def changelog_partition(self, store_name: str) -> TopicPartition | None:
         """Return the store's changelog partition, or None when it is not logged."""
@@ -258,12 +272,15 @@ def close_all(stores: Iterable[StateStore]) -> None:
 
 
 def call_all(calls: Iterable[Callable[[], object]]) -> None:
-    """Call all functions, even after one has failed, and then raise the first failure."""
+    """Call all functions, even after one has failed, and then raise the first failure.
+
+    They may be the user's: `sys.exit()` in one is a failure as any other, which callers expect.
+    """
     failure: Exception | None = None
     for call in calls:
         try:
             call()
-        except Exception as error:
-            failure = failure or error
+        except BaseException as error:
+            failure = failure or of_thread(error)
     if failure is not None:
         raise failure

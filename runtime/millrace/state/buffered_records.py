@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (lower case in the standard library)
@@ -21,6 +22,9 @@ from millrace.records import Headers, RecordContext
 
 BufferKey = tuple[int, bytes]
 """The time when a record is due (ms), and the bytes of its key."""
+
+LeaveOut = Callable[[Exception, RecordContext], None]
+"""Gets the error and the context of a buffered record that cannot be read; returns if it is to be dropped."""
 
 VERSION_HEADERS = Headers([("v", b"\x03")])
 

@@ -7,12 +7,13 @@ the value (formats §5). Every record is logged when it is put, and a tombstone 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from millrace.records import NO_HEADERS, RecordContext, TopicPartition
 from millrace.serdes.base import AnySerde
 from millrace.state.api import ChangelogRecord, LogChange, StateStore, StoreContext
-from millrace.state.buffered_records import BufferedChange, decode_change, encode_change
+from millrace.state.buffered_records import BufferedChange, LeaveOut, decode_change, encode_change
 from millrace.state.builders import StoreBuilderBase
 from millrace.state.change_log import change_sender, restored_offsets
 from millrace.state.keys import (
@@ -22,7 +23,7 @@ from millrace.state.keys import (
     decode_time_ordered_window_key,
     encode_time_ordered_window_key,
 )
-from millrace.state.layered_store import changelog_topic, store_serdes
+from millrace.state.layered_store import shown_key, store_serdes, unreadable_row
 from millrace.state.segments import SegmentedDatabase
 from millrace.state.value_formats import PLAIN, pack_long
 
@@ -40,6 +41,7 @@ class GraceBuffer:
         key_serde: None means the configured default.
         value_serde: of the stream's values; None means the configured default.
         grace_ms: how long records wait, by the largest timestamp put here.
+        serde_topic: what the serdes are told; None: the changelog.
         logging: whether changes are logged.
     """
 
@@ -53,11 +55,13 @@ class GraceBuffer:
         value_serde: AnySerde | None,
         *,
         grace_ms: int,
+        serde_topic: str | None = None,
         logging: bool = True,
     ) -> None:
         self.name = name
         self._given_serdes = key_serde, value_serde
         self._grace_ms = grace_ms
+        self._serde_topic = serde_topic
         self._logging = logging
         self._log: LogChange | None = None
         self._rows = SegmentedDatabase(name, PLAIN, MAX_LONG, MAX_LONG)
@@ -71,7 +75,8 @@ class GraceBuffer:
         """Resolve the serdes and open the database."""
         self._context = context
         keys, values = store_serdes(self.name, *self._given_serdes, context.config)
-        self._topic = context.changelog_topics.get(self.name, changelog_topic(context.application_id, self.name))
+        self._rows_topic = context.rows_topic(self.name)
+        self._topic = self._serde_topic or context.topic_of(self.name)
         self._key_bytes, self._key_of = keys.serialize, keys.deserialize
         self._value_bytes, self._value_of = values.serialize, values.deserialize
         self._rows.open(context)
@@ -136,8 +141,8 @@ class GraceBuffer:
             self._rows.position[context.topic, context.partition] = context.offset
         return True
 
-    def evict(self, emit: Emit) -> None:
-        """Emit every record that has waited long enough, oldest first."""
+    def evict(self, emit: Emit, leave_out: LeaveOut | None = None) -> None:
+        """Emit every record that has waited long enough, oldest first; ask about those that cannot be read, and drop them."""
         due = self._due()
         if due < self._earliest:
             return
@@ -147,7 +152,16 @@ class GraceBuffer:
             if start > due:
                 break
             change, _ = decode_change(data)
-            emit(self._key_of(self._topic, key), self._value_of(self._topic, change.new or b""), change.context)
+            try:
+                record = self._key_of(self._topic, key), self._value_of(self._topic, change.new or b"")
+            except Exception as error:
+                shown = partial(shown_key, self._key_of, self._topic, key)
+                unreadable = unreadable_row(self.name, self._rows_topic, error, shown)
+                if leave_out is None:
+                    raise unreadable from error
+                leave_out(unreadable, change.context)
+            else:
+                emit(*record, change.context)
             self._write(row, None)
             if self._log is not None:
                 self._log(row, None, None, NO_HEADERS)
@@ -174,20 +188,35 @@ class GraceBufferBuilder(StoreBuilderBase):
         key_serde: None means the configured default.
         value_serde: of the stream's values; None means the configured default.
         grace_ms: how long records wait.
+        serde_topic: what the serdes are told: in Java the name of the join; None: the changelog.
     """
 
     kind = "buffer"
     persistent = True
     value_format = "plain"
 
-    def __init__(self, name: str, key_serde: AnySerde | None, value_serde: AnySerde | None, *, grace_ms: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        key_serde: AnySerde | None,
+        value_serde: AnySerde | None,
+        *,
+        grace_ms: int,
+        serde_topic: str | None = None,
+    ) -> None:
         super().__init__(name)
         self.key_serde = key_serde
         self.value_serde = value_serde
         self.grace_ms = grace_ms
+        self._serde_topic = serde_topic
 
     def build(self) -> StateStore:
         """Return a new buffer."""
         return GraceBuffer(
-            self.name, self.key_serde, self.value_serde, grace_ms=self.grace_ms, logging=self.logging_enabled
+            self.name,
+            self.key_serde,
+            self.value_serde,
+            grace_ms=self.grace_ms,
+            serde_topic=self._serde_topic,
+            logging=self.logging_enabled,
         )

@@ -53,7 +53,13 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
 
     def _cache_reader(self, cache: StoreCache, *, is_use: bool) -> Callable[[bytes], Any]:
         """Return the function that reads through the cache; if a write follows, the write counts as the use of the entry."""
-        find, touch, load, shareable, join = cache.entries.get, cache.touch, self._load, self._shareable, self._join
+        find, touch, load, shareable, from_parts = (
+            cache.entries.get,
+            cache.touch,
+            self._load,
+            self._shareable,
+            self._from_parts,
+        )
 
         def get(raw: bytes) -> Any:
             entry = find(raw)
@@ -62,7 +68,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
             if is_use:
                 touch(raw)
             value = entry.value
-            return value if shareable or value is None else join(value)
+            return value if shareable or value is None else from_parts(raw, value)
 
         return get
 
@@ -161,14 +167,31 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
 
     def _typed(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[KeyValue[K, S]]:
         key_of, from_disk, present, topic = self._key_of, self._from_disk, self._present, self._topic
-        for key, data in rows:
-            yield KeyValue(key_of(topic, key), present(from_disk(data)))
+
+        def pair(row: tuple[bytes, bytes]) -> KeyValue[K, S]:
+            key, data = row
+            value = present(from_disk(key, data))
+            try:
+                return KeyValue(key_of(topic, key), value)
+            except Exception as error:
+                raise self._unreadable(key, error) from error
+
+        return map(pair, rows)
 
     def _merged(self, rows: Iterator[tuple[bytes, bytes | None, Any]]) -> Iterator[KeyValue[K, S]]:
         key_of, from_disk, present, topic = self._key_of, self._from_disk, self._present, self._topic
-        for key, data, cached in rows:
-            value = from_disk(data) if data is not None else cached if self._shareable else self._join(cached)
-            yield KeyValue(key_of(topic, key), present(value))
+
+        def pair(row: tuple[bytes, bytes | None, Any]) -> KeyValue[K, S]:
+            key, data, cached = row
+            if data is None and not self._shareable:
+                cached = self._from_parts(key, cached)
+            value = cached if data is None else from_disk(key, data)
+            try:
+                return KeyValue(key_of(topic, key), present(value))
+            except Exception as error:
+                raise self._unreadable(key, error) from error
+
+        return map(pair, rows)
 
     # Called by the cache.
 
@@ -176,7 +199,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
         data = self._bytes_store.get(raw)
         if data is None:
             return None
-        value = self._from_disk(data)
+        value = self._from_disk(raw, data)
         if self._shareable:
             cache.load(raw, value, self._size(value))
         else:
@@ -204,13 +227,17 @@ class KeyValueStore(PlainValues, TypedKeyValueStore[K, V]):
 class TimestampedKeyValueStore(TimestampedValues, TypedKeyValueStore[K, ValueAndTimestamp[V]]):
     """A store of values with the timestamp of the record that last changed them; tables are kept in these."""
 
+    def put(self, key: K, value: ValueAndTimestamp[V] | None) -> None:
+        """Set the value of a key; None, or a value that is None, deletes it."""
+        super().put(key, self._checked(key, value))
+
 
 class TimestampedKeyValueStoreWithHeaders(HeaderValues, TypedKeyValueStore[K, ValueTimestampHeaders[V]]):
     """A store of values with timestamp and headers (KIP-1271); the changelog records carry the headers."""
 
     def put(self, key: K, value: ValueTimestampHeaders[V] | None) -> None:
         """Set the value of a key; None, or a value that is None, deletes it."""
-        super().put(key, None if value is None or value[0] is None else value)
+        super().put(key, self._checked(key, value))
 
 
 def merge_cached(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar, cast
+from functools import partial
+from typing import Any, Final, Generic, NoReturn, TypeVar, cast
 
 from millrace.config import StreamsConfig
-from millrace.errors import ConfigError, InvalidStateStoreError
-from millrace.records import TopicPartition
+from millrace.errors import ConfigError, InvalidStateStoreError, UnreadableRowError
+from millrace.records import Headers, TopicPartition
 from millrace.serdes.base import AnySerde
 from millrace.serdes.primitives import type_read_back
 from millrace.serdes.resolve import default_key_serde, default_value_serde
@@ -18,6 +19,28 @@ from millrace.state.change_log import change_sender
 from millrace.state.value_formats import ValueFormat
 
 P = TypeVar("P", bound=BytesStore)
+FlushFailed = Callable[[Exception, Any, Any, int, Headers], None]
+"""The error, key and value if they can be read, timestamp (ms) and headers of the update; returns to leave it out."""
+
+_MOST_SHOWN = 80
+
+_CHANGES: Final = frozenset(
+    [
+        "clear_cache",
+        "close",
+        "commit",
+        "delete",
+        "flush",
+        "init",
+        "put",
+        "put_all",
+        "put_if_absent",
+        "remove",
+        "restore",
+        "set_flush_listener",
+    ]
+)
+"""The methods of stores, of all kinds, that change what they hold or are for the task that owns them."""
 
 
 class LayeredStore(Generic[P]):
@@ -48,12 +71,15 @@ class LayeredStore(Generic[P]):
         self._context: StoreContext | None = None
         self._listener: FlushListener | None = None
         self._send_old_values = False
+        self.flush_failed: FlushFailed | None = None
+        """Asked about an update that cannot be forwarded when it is flushed, because a row cannot be read."""
 
     def init(self, context: StoreContext) -> None:
         """Resolve serdes, open the bytes store and connect the layers."""
         self._context = context
         self._record = context.record
-        self._topic = context.changelog_topics.get(self.name, changelog_topic(context.application_id, self.name))
+        self._topic = context.topic_of(self.name)
+        self._rows_topic = context.rows_topic(self.name)
         keys, values = store_serdes(self.name, self._key_serde, self._value_serde, context.config)
         self._key_bytes: Callable[[str, Any], bytes] = keys.serialize
         self._key_of: Callable[[str, bytes], Any] = keys.deserialize
@@ -73,6 +99,24 @@ class LayeredStore(Generic[P]):
         self._compile()
         if self._cache is not None:
             self._cache.write_back = self._compile_write_back()
+
+    def _unreadable(self, row: Any, error: Exception) -> UnreadableRowError:
+        """Return the error of a row that a serde cannot read."""
+        return unreadable_row(self.name, self._rows_topic, error, partial(self._shown, row))
+
+    def _shown(self, row: Any) -> str:
+        """Return the key of a row as a message shows it."""
+        return shown_key(self._key_of, self._topic, row)
+
+    def _flush_failed(self, error: Exception, key: object, value: object, entry: CacheEntry) -> None:
+        """Ask what to do about an update that was written and cannot be forwarded, as a row cannot be read.
+
+        Raises:
+            Exception: the update cannot be left out.
+        """
+        if self.flush_failed is None:
+            raise error
+        self.flush_failed(error, key, value, entry.timestamp, entry.headers)
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:
         """Connect the layers below the cache."""
@@ -149,6 +193,44 @@ class LayeredStore(Generic[P]):
         return self._bytes_store.position
 
 
+class ReadOnlyStore:
+    """A global store as the tasks see it that do not fill it: its contents can only be read.
+
+    Reads cost nothing extra, because its methods are the store's own. It counts as an instance of the store's class.
+    """
+
+    def __init__(self, store: StateStore) -> None:
+        name = store.name
+
+        def refuse(*_arguments: object, **_named: object) -> NoReturn:
+            raise InvalidStateStoreError(
+                f"Store {name!r} is global, and read only: only the processor that fills it may change it. Send the change to "
+                "the store's topic"
+            )
+
+        self._store = store
+        for method in dir(store):
+            if not method.startswith("_") and callable(own := getattr(store, method)):
+                setattr(self, method, refuse if method in _CHANGES else own)
+        if hasattr(store, "direct"):
+            self.direct: Callable[[], Any] = lambda: store.direct()._replace(put=refuse)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self._store)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def __repr__(self) -> str:
+        return f"<{self._store.name}, read only>"
+
+
+def read_only(store: StateStore) -> StateStore:
+    """Return a global store for those who may only read it; a store of the user's own class is returned as it is, as in Java."""
+    return cast("StateStore", ReadOnlyStore(store)) if isinstance(store, LayeredStore) else store
+
+
 def flush_stores(stores: Sequence[StateStore]) -> None:
     """Flush the stores of a task, all of them even after one has failed, so that their changelogs are complete.
 
@@ -187,6 +269,29 @@ def store_serdes(
     return keys, values
 
 
-def changelog_topic(application_id: str, store_name: str) -> str:
-    """Return the name of a store's changelog, which is also passed to its serdes."""
-    return f"{application_id}-{store_name}-changelog"
+def unreadable_row(store: str, topic: str | None, error: Exception, shown: Callable[[], str]) -> UnreadableRowError:
+    """Return the error of a row that a store's serdes cannot read.
+
+    Args:
+        store: the store's name.
+        topic: that has the store's rows, if any.
+        error: what the serde raised; already the result if a layer below has made it.
+        shown: returns the row's key as the message shows it.
+    """
+    if isinstance(error, UnreadableRowError):
+        return error
+    found = UnreadableRowError(
+        f"store {store!r} cannot read the row of key {shown()}, "
+        f"{'which is in no topic' if topic is None else f'which comes from topic {topic}'}: {type(error).__name__}: {error}"
+    )
+    found.__cause__ = error
+    return found
+
+
+def shown_key(key_of: Callable[[str, bytes], object], topic: str, raw: bytes) -> str:
+    """Return a key as a message shows it: its bytes, if the serde cannot read them."""
+    try:
+        text = repr(key_of(topic, raw))
+    except Exception:
+        text = repr(raw)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"

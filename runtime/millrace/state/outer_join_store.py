@@ -12,7 +12,7 @@ The changelog gets the whole row with every change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -185,13 +185,27 @@ class OuterJoinStore(LayeredStore[KeyValueBytesStore]):
         if self._bytes_store.get(raw) is not None:
             self._write(raw, None, None, self._record.timestamp, NO_HEADERS)
 
-    def all(self) -> Iterator[KeyValue[JoinSideKey[Any], LeftOrRightValue[Any]]]:
-        """Iterate the waiting records by time, right before left, then by key."""
+    def all(
+        self, leave_out: Callable[[Exception], None] | None = None
+    ) -> Iterator[KeyValue[JoinSideKey[Any], LeftOrRightValue[Any]]]:
+        """Iterate the waiting records by time, right before left, then by key.
+
+        Args:
+            leave_out: asked about a row that cannot be read; if it returns, the row is removed.
+        """
         topic, key_of, value_of = self._topic, self._key_of, self._value_of
         for raw, row in self._bytes_store.scan(None, None):
-            key = key_of(topic, raw)
-            for element in elements(row):
-                yield KeyValue(key, value_of(topic, element))
+            try:
+                key = key_of(topic, raw)
+                found = [KeyValue(key, value_of(topic, element)) for element in elements(row)]
+            except Exception as error:
+                unreadable = self._unreadable(raw, error)
+                if leave_out is None:
+                    raise unreadable from error
+                leave_out(unreadable)
+                self._write(raw, None, None, self._record.timestamp, NO_HEADERS)
+            else:
+                yield from found
 
     def _write_back(self, key: bytes, entry: CacheEntry) -> None:
         raise NotImplementedError

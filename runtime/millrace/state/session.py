@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+from millrace.checks import shown
+from millrace.errors import SerializationError, UnreadableRowError
 from millrace.records import NO_HEADERS, Headers, KeyValue, Window, Windowed
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
 from millrace.state.cache import CacheEntry
@@ -52,21 +54,31 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
 
     def put(self, session: Windowed[K], aggregate: A | None) -> None:
         """Set a session's aggregate; None deletes it."""
-        key, (start, end) = session
-        raw = SessionKey(self._key_bytes(self._topic, key), start, end)
+        raw = self._session_key(session)
         if self._cache is None:
             self._write(raw, None if aggregate is None else self._split(aggregate))
         else:
-            self._latest_cached_end = max(self._latest_cached_end, end)
+            self._latest_cached_end = max(self._latest_cached_end, raw.end)
             self._put_cached(self._cache_key(raw), aggregate)
 
     def remove(self, session: Windowed[K]) -> None:
         """Delete a session. Unlike a put of None, it is never counted as a dropped record and never advances stream time."""
         if self._cache is None:
-            key, (start, end) = session
-            self._write(SessionKey(self._key_bytes(self._topic, key), start, end), None, removes=True)
+            self._write(self._session_key(session), None, removes=True)
         else:
             self.put(session, None)
+
+    def _session_key(self, session: Windowed[K]) -> SessionKey:
+        try:
+            key, (start, end) = session
+        except (TypeError, ValueError):
+            raise SerializationError(
+                f"Store {self.name!r}: a session is a Windowed(key, Window(start, end)), not {shown(session)}"
+            ) from None
+        if type(start) is not int or type(end) is not int or not 0 <= start <= end <= MAX_LONG:
+            start = self._timestamp(key, "the start of a session", start, 0)
+            end = self._timestamp(key, "the end of a session", end, start)
+        return SessionKey(self._key_bytes(self._topic, key), start, end)
 
     def _cache_key(self, session: SessionKey) -> bytes:
         return encode_session_key(*session)
@@ -107,9 +119,9 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
             if entry is not None:
                 self._cache.touch(cache_key)
                 value = entry.value
-                return cast("A | None", value if self._shareable or value is None else self._join(value))
+                return cast("A | None", value if self._shareable or value is None else self._from_parts(raw, value))
         data = self._bytes_store.get(raw)
-        return None if data is None else cast("A", self._from_disk(data))
+        return None if data is None else cast("A", self._from_disk(raw, data))
 
     def find_sessions(self, key: K, earliest_end: int, latest_start: int) -> Iterator[KeyValue[Windowed[K], A]]:
         """Iterate a key's sessions that end at `earliest_end` or later and start at `latest_start` or earlier."""
@@ -193,11 +205,22 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         )
 
     def _typed(self, rows: SessionRows) -> Iterator[KeyValue[Windowed[K], A]]:
-        from_disk = self._from_disk
-        return (KeyValue(self._windowed(session), from_disk(data)) for session, data in rows)
+        from_disk, windowed = self._from_disk, self._windowed
+
+        def typed(row: tuple[SessionKey, bytes]) -> KeyValue[Windowed[K], A]:
+            return KeyValue(windowed(row[0]), from_disk(*row))
+
+        return map(typed, rows)
 
     def _windowed(self, session: SessionKey) -> Windowed[K]:
-        return Windowed(self._key_of(self._topic, session.key), Window(session.start, session.end))
+        try:
+            key = self._key_of(self._topic, session.key)
+        except Exception as error:
+            raise self._unreadable(session, error) from error
+        return Windowed(key, Window(session.start, session.end))
+
+    def _shown(self, row: SessionKey) -> str:
+        return f"{super()._shown(row.key)} in the session from {row.start} to {row.end}"
 
     def _merged(
         self,
@@ -216,9 +239,13 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         return self._typed_merged(merge_cached(cached, below, reverse=reverse))
 
     def _typed_merged(self, rows: Iterator[tuple[Any, bytes | None, Any]]) -> Iterator[KeyValue[Windowed[K], A]]:
-        for (_, session), data, cached in rows:
-            value = self._from_disk(data) if data is not None else cached if self._shareable else self._join(cached)
-            yield KeyValue(self._windowed(session), value)
+        def typed(row: tuple[Any, bytes | None, Any]) -> KeyValue[Windowed[K], A]:
+            (_, session), data, cached = row
+            if data is not None:
+                return KeyValue(self._windowed(session), self._from_disk(session, data))
+            return KeyValue(self._windowed(session), cached if self._shareable else self._from_parts(session, cached))
+
+        return map(typed, rows)
 
     def _write_back(self, cache_key: bytes, entry: CacheEntry) -> None:
         session = decode_session_key(cache_key)
@@ -231,10 +258,22 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         self._write(session, None if cached is None else self._split(cached) if self._shareable else cached)
         if listener is None:
             return
-        old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))
-        new = None if cached is None else self._bare(cached if self._shareable else self._join(cached))
+        key = new = None
+        try:
+            key = self._windowed(session)
+            new = (
+                None if cached is None else self._bare(cached if self._shareable else self._from_parts(session, cached))
+            )
+            old = (
+                None
+                if old_data is None or not self._send_old_values
+                else self._bare(self._from_disk(session, old_data))
+            )
+        except UnreadableRowError as error:
+            self._flush_failed(error, key, new, entry)
+            return
         headers = NO_HEADERS if self._format == SESSION_HEADERS else entry.headers
-        listener(self._windowed(session), (new, old, True), entry.timestamp, headers)
+        listener(key, (new, old, True), entry.timestamp, headers)
 
 
 class SessionStore(PlainValues, TypedSessionStore[K, A]):
@@ -257,7 +296,13 @@ class SessionStoreWithHeaders(TypedSessionStore[K, AggregationWithHeaders[A]]):
 
     def put(self, session: Windowed[K], aggregate: AggregationWithHeaders[A] | None) -> None:
         """Set a session's aggregate; None, or an aggregate that is None, deletes it."""
-        super().put(session, None if aggregate is None or aggregate[0] is None else aggregate)
+        if aggregate is not None and (not isinstance(aggregate, tuple) or len(aggregate) != 2):
+            raise self._wrong_value(session[0], "an AggregationWithHeaders(aggregation, headers), or None", aggregate)
+        if aggregate is None or aggregate[0] is None:
+            super().put(session, None)
+        else:
+            aggregation, headers = aggregate
+            super().put(session, AggregationWithHeaders(aggregation, Headers(headers)))
 
     def _split(self, value: Any) -> Parts:
         return self._value_bytes(self._topic, value[0]), self._record.timestamp, value[1]

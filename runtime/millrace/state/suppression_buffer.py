@@ -8,10 +8,12 @@ restart, the buffer is restored from the changelog.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from sortedcontainers import SortedDict
 
+from millrace.errors import ConfigError, SerializationError
 from millrace.records import NO_HEADERS, Change, RecordContext, TopicPartition, ValueAndTimestamp
 from millrace.serdes.base import AnySerde
 from millrace.state.api import ChangelogRecord, LogChange, StateStore, StoreContext
@@ -19,12 +21,13 @@ from millrace.state.buffered_records import (
     VERSION_HEADERS,
     BufferedChange,
     BufferKey,
+    LeaveOut,
     decode_logged_change,
     encode_change,
 )
 from millrace.state.builders import StoreBuilderBase
 from millrace.state.change_log import change_sender
-from millrace.state.layered_store import changelog_topic, store_serdes
+from millrace.state.layered_store import shown_key, store_serdes, unreadable_row
 from millrace.state.value_formats import pack_long
 
 NEVER = 2**63 - 1
@@ -33,6 +36,12 @@ _DIRTY_OVERHEAD = 100
 
 Emit = Callable[[Any, "Change[Any]", RecordContext], None]
 """Gets key, change and the context of the record that caused the change."""
+
+
+_NO_SERDES: Final = (
+    "suppress() takes no serdes: it uses those of its table, so give them to the operator before it. One that aggregates by "
+    "windows needs the key's serde for that: Materialized.with_(key_serde, value_serde)"
+)
 
 
 class SuppressionBuffer:
@@ -72,8 +81,12 @@ class SuppressionBuffer:
 
     def init(self, context: StoreContext) -> None:
         """Resolve the serdes; the buffer is empty until it is restored."""
-        keys, values = store_serdes(self.name, *self._given_serdes, context.config)
-        self._topic = context.changelog_topics.get(self.name, changelog_topic(context.application_id, self.name))
+        try:
+            keys, values = store_serdes(self.name, *self._given_serdes, context.config)
+        except ConfigError as error:
+            raise ConfigError(f"{error}. {_NO_SERDES}") from error
+        self._topic = context.topic_of(self.name)
+        self._rows_topic = context.rows_topic(self.name)
         self._partition = context.task_id.partition
         self._key_bytes, self._key_of = keys.serialize, keys.deserialize
         self._value_bytes, self._value_of = values.serialize, values.deserialize
@@ -148,21 +161,39 @@ class SuppressionBuffer:
             context: of the record that caused the change.
         """
         topic = self._topic
-        raw = self._key_bytes(topic, key)
-        new, old = (None if value is None else self._value_bytes(topic, value) for value in (change[0], change[1]))
+        try:
+            raw = self._key_bytes(topic, key)
+            new, old = (None if value is None else self._value_bytes(topic, value) for value in (change[0], change[1]))
+        except SerializationError as error:
+            raise SerializationError(f"{error}. {_NO_SERDES}") from error
         buffered = self._buffered(raw)
         prior = old if buffered is None else buffered.prior
         kept = RecordContext(context.topic, context.partition, context.offset, context.timestamp, context.headers)
         self._keep(time, raw, BufferedChange(kept, prior, old, new))
         self._mark_dirty(raw)
 
-    def evict_while(self, wanted: Callable[[], bool], emit: Emit) -> None:
-        """Emit changes in order of due time, as long as `wanted` returns true."""
+    def evict_while(self, wanted: Callable[[], bool], emit: Emit, leave_out: LeaveOut | None = None) -> None:
+        """Emit changes in order of due time, as long as `wanted` returns true.
+
+        Args:
+            wanted: whether to go on.
+            emit: gets each change.
+            leave_out: asked about a change that cannot be read; if it returns, the change is dropped.
+        """
         topic, changes = self._topic, self._changes
         while changes and wanted():
             (_, raw), buffered = changes.peekitem(0)
-            old, new = (None if data is None else self._value_of(topic, data) for data in (buffered.old, buffered.new))
-            emit(self._key_of(topic, raw), Change(new, old), buffered.context)
+            try:
+                parts = buffered.old, buffered.new
+                old, new = (None if data is None else self._value_of(topic, data) for data in parts)
+                key = self._key_of(topic, raw)
+            except Exception as error:
+                unreadable = self._unreadable(raw, error)
+                if leave_out is None:
+                    raise unreadable from error
+                leave_out(unreadable, buffered.context)
+            else:
+                emit(key, Change(new, old), buffered.context)
             self._forget(raw)
             self._mark_dirty(raw)
 
@@ -173,9 +204,15 @@ class SuppressionBuffer:
             return False, None
         if buffered.prior is None:
             return True, None
-        return True, ValueAndTimestamp(self._value_of(self._topic, buffered.prior), -1)
+        try:
+            return True, ValueAndTimestamp(self._value_of(self._topic, buffered.prior), -1)
+        except Exception as error:
+            raise self._unreadable(self._key_bytes(self._topic, key), error) from error
 
     # Inside.
+
+    def _unreadable(self, raw: bytes, error: Exception) -> Exception:
+        return unreadable_row(self.name, self._rows_topic, error, partial(shown_key, self._key_of, self._topic, raw))
 
     def _buffered(self, raw: bytes) -> BufferedChange | None:
         time = self._times.get(raw)

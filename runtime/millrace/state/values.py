@@ -11,6 +11,8 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 (lower case in the standard library)
 from typing import Any, Final
 
+from millrace.checks import shown, timestamp_ms
+from millrace.errors import SerializationError, UnreadableRowError
 from millrace.records import NO_HEADERS, Headers, RecordContext, ValueAndTimestamp, Window, Windowed, new_tuple
 from millrace.serdes.base import AnySerde
 from millrace.serdes.primitives import FIXED_FORMATS
@@ -44,21 +46,36 @@ class Values:
     timed = True
     """Whether values are tuples that start with the bare value and its timestamp."""
 
+    name: str
     _format: ValueFormat
     _shareable: bool
     _type_read_back: type | None
     _record: RecordContext
     _topic: str
-    _from_disk: Callable[[bytes], Any]
+    _from_disk: Callable[[Any, bytes], Any]
+    """Reads the value of a row, given the row to name it if that fails."""
+    _unreadable: Callable[[Any, Exception], UnreadableRowError]
+    _flush_failed: Callable[[Exception, object, object, CacheEntry], None]
     _key_of: Callable[[str, bytes], Any]
     _value_serde: AnySerde | None
     _value_bytes: Serialize
     _value_of: Deserialize
 
-    def _disk_reader(self) -> Callable[[bytes], Any]:
-        """Return the function that turns disk values into the user's values."""
-        take_apart, join = self._format.from_disk, self._join
-        return lambda data: join(take_apart(data))
+    def _disk_reader(self) -> Callable[[Any, bytes], Any]:
+        """Return the function that turns the disk value of a row into the user's value."""
+        take_apart, from_parts = self._format.from_disk, self._from_parts
+        return lambda row, data: from_parts(row, take_apart(data))
+
+    def _from_parts(self, row: object, parts: Parts) -> Any:
+        """Return the user's value of a row.
+
+        Raises:
+            SerializationError: the serde cannot read it.
+        """
+        try:
+            return self._join(parts)
+        except Exception as error:
+            raise self._unreadable(row, error) from error
 
     # Functions on the path of every record; each kind of values may override them with faster ones.
 
@@ -68,7 +85,7 @@ class Values:
 
         def get(row: object) -> Any:
             data = read(row)
-            return None if data is None else from_disk(data)
+            return None if data is None else from_disk(row, data)
 
         return get
 
@@ -114,7 +131,7 @@ class Values:
 
         return put
 
-    def _write_back_of(
+    def _write_back_of(  # noqa: C901 (one closure for every entry that is flushed)
         self,
         read: Callable[[Any], bytes | None],
         write: Write,
@@ -129,7 +146,8 @@ class Values:
         A window's row is its cache key, which ends with the start and a number of four bytes, and the start.
         """
         shareable, timed, key_of, topic = self._shareable, self.timed, self._key_of, self._topic
-        to_disk, join, from_disk, bare = self._format.to_disk, self._join, self._from_disk, self._bare
+        to_disk, from_parts, from_disk, bare = self._format.to_disk, self._from_parts, self._from_disk, self._bare
+        unreadable, failed = self._unreadable, self._flush_failed
         size, last = window_size_ms, _NO_WINDOW
 
         def write_back(raw: bytes, entry: CacheEntry) -> None:
@@ -149,22 +167,34 @@ class Values:
             else:
                 data, timestamp, headers = cached
                 write(row, to_disk(data, timestamp, headers), data, timestamp, headers)
-                cached = join(cached)
             if listener is None:
                 return
-            old = None if old_data is None or not send_old_values else bare(from_disk(old_data))
-            new, timestamp = cached, entry.timestamp
-            if timed and cached is not None:
-                new, timestamp = cached[0], cached[1]
-            if size is None:
-                key = key_of(topic, raw)
-            else:
-                if last[0] != start:  # otherwise it is the window flushed last, as often
-                    last = Window(start, min(start + size, MAX_LONG))
-                key = new_tuple(Windowed, (key_of(topic, raw[:-12]), last))
+            key = new = None
+            try:
+                if size is None:
+                    key = key_of(topic, raw)
+                else:
+                    if last[0] != start:  # otherwise it is the window flushed last, as often
+                        last = Window(start, min(start + size, MAX_LONG))
+                    key = new_tuple(Windowed, (key_of(topic, raw[:-12]), last))
+                new = cached if shareable or cached is None else from_parts(row, cached)
+                old = None if old_data is None or not send_old_values else bare(from_disk(row, old_data))
+            except Exception as error:
+                failed(unreadable(row, error), key, new, entry)
+                return
+            timestamp = entry.timestamp
+            if timed and new is not None:
+                new, timestamp = new[0], new[1]
             listener(key, (new, old, True), timestamp, entry.headers)
 
         return write_back
+
+    def _timestamp(self, key: object, what: str, value: object, minimum: int) -> int:
+        """Return a timestamp that a user has given for a key."""
+        return timestamp_ms(value, lambda: f"Store {self.name!r}, key {shown(key)}: {what}", minimum)
+
+    def _wrong_value(self, key: object, expected: str, value: object) -> SerializationError:
+        return SerializationError(f"Store {self.name!r}, key {shown(key)}: put takes {expected}, not {shown(value)}")
 
     def _present(self, value: object) -> Any:
         """Return a value in the form that users get."""
@@ -204,11 +234,18 @@ class PlainValues(Values):
     prefix_size = 0
     timed = False
 
-    def _disk_reader(self) -> Callable[[bytes], Any]:
+    def _disk_reader(self) -> Callable[[Any, bytes], Any]:
         if self._format.name != "plain":
             return super()._disk_reader()
-        value_of, topic = self._value_of, self._topic
-        return lambda data: value_of(topic, data)
+        value_of, topic, unreadable = self._value_of, self._topic, self._unreadable
+
+        def from_disk(row: object, data: bytes) -> Any:
+            try:
+                return value_of(topic, data)
+            except Exception as error:
+                raise unreadable(row, error) from error
+
+        return from_disk
 
     def _split(self, value: object) -> Parts:
         return self._value_bytes(self._topic, value), self._record.timestamp, NO_HEADERS
@@ -229,11 +266,34 @@ class TimestampedValues(Values):
     Internally they are plain tuples; users get `ValueAndTimestamp`.
     """
 
-    def _disk_reader(self) -> Callable[[bytes], Any]:
+    def _checked(self, key: object, value: Any) -> Any:
+        """Return a value that a user puts.
+
+        Raises:
+            SerializationError: it is no pair.
+            InvalidTimestampError: its timestamp is not one.
+        """
+        if value is None:
+            return None
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise self._wrong_value(key, "a ValueAndTimestamp(value, timestamp), or None", value)
+        data, timestamp = value
+        if data is None or (type(timestamp) is int and -1 <= timestamp <= MAX_LONG):
+            return value
+        return data, self._timestamp(key, "the timestamp of a value", timestamp, -1)
+
+    def _disk_reader(self) -> Callable[[Any, bytes], Any]:
         if self._format.from_disk is not TIMESTAMPED.from_disk:
             return super()._disk_reader()
-        value_of, topic = self._value_of, self._topic
-        return lambda data: (value_of(topic, data[8:]), unpack_long(data))
+        value_of, topic, unreadable = self._value_of, self._topic, self._unreadable
+
+        def from_disk(row: object, data: bytes) -> Any:
+            try:
+                return value_of(topic, data[8:]), unpack_long(data)
+            except Exception as error:
+                raise unreadable(row, error) from error
+
+        return from_disk
 
     def _numbers(self) -> Struct | None:
         """Return the layout of a disk value if it consists of two numbers, timestamp and value, so that one call reads both."""
@@ -243,11 +303,17 @@ class TimestampedValues(Values):
     def _reader(self, read: Callable[[Any], bytes | None]) -> Reader:
         if self._format.from_disk is not TIMESTAMPED.from_disk:
             return super()._reader(read)
-        value_of, topic, numbers = self._value_of, self._topic, self._numbers()
+        value_of, topic, numbers, from_disk = self._value_of, self._topic, self._numbers(), self._from_disk
+        unreadable = self._unreadable
 
         def get(row: object) -> Any:
             data = read(row)
-            return None if data is None else (value_of(topic, data[8:]), unpack_long_from(data)[0])
+            if data is None:
+                return None
+            try:
+                return value_of(topic, data[8:]), unpack_long_from(data)[0]
+            except Exception as error:
+                raise unreadable(row, error) from error
 
         if numbers is None:
             return get
@@ -260,7 +326,7 @@ class TimestampedValues(Values):
             try:
                 timestamp, value = unpack(data)
             except StructError:
-                return value_of(topic, data[8:]), unpack_long_from(data)[0]  # raises what the serde does
+                return from_disk(row, data)  # raises what the serde does
             return value, timestamp
 
         return get_numbers
@@ -334,6 +400,25 @@ class TimestampedValues(Values):
 
 class HeaderValues(Values):
     """`ValueTimestampHeaders`; changelog records have the value's timestamp and headers (KIP-1271)."""
+
+    def _checked(self, key: object, value: Any) -> Any:
+        """Return a value that a user puts, None for a value of None.
+
+        Raises:
+            SerializationError: it is something else, or what it has cannot be headers.
+            InvalidTimestampError: its timestamp is not one.
+        """
+        if value is None:
+            return None
+        if not isinstance(value, tuple) or len(value) != 3:
+            raise self._wrong_value(key, "a ValueTimestampHeaders(value, timestamp, headers), or None", value)
+        data, timestamp, headers = value
+        if data is None:
+            return None
+        if type(timestamp) is int and -1 <= timestamp <= MAX_LONG and type(headers) is Headers:
+            return value
+        timestamp = self._timestamp(key, "the timestamp of a value", timestamp, -1)
+        return ValueTimestampHeaders(data, timestamp, Headers(headers))
 
     def _split(self, value: Any) -> Parts:
         return self._value_bytes(self._topic, value[0]), value[1], value[2]

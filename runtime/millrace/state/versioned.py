@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar, cast
 
+from millrace.checks import shown, timestamp_ms
 from millrace.records import NO_HEADERS
 from millrace.serdes.base import AnySerde
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
 from millrace.state.cache import CacheEntry
 from millrace.state.change_log import note_position, restored_offsets
+from millrace.state.keys import MAX_LONG
 from millrace.state.layered_store import LayeredStore
 from millrace.state.value_formats import PLAIN
 from millrace.state.versioned_bytes_store import NOT_PUT, VALID_TO_UNDEFINED, FoundVersion, RocksVersionedStore
@@ -80,7 +82,7 @@ class VersionedKeyValueStore(LayeredStore[RocksVersionedStore], Generic[K, V]):
             When its validity ends, `PUT_RETURN_CODE_VALID_TO_UNDEFINED` for the latest version, or `PUT_RETURN_CODE_NOT_PUT` if
             it was too late.
         """
-        raw = self._key_bytes(self._topic, key)
+        raw, timestamp = self._key_bytes(self._topic, key), self._checked_time(key, timestamp)
         data = None if value is None else self._value_bytes(self._topic, value)
         valid_to = self._bytes_store.put_version(raw, data, timestamp)
         self._written(raw, data, timestamp, dropped=valid_to == NOT_PUT)
@@ -88,11 +90,16 @@ class VersionedKeyValueStore(LayeredStore[RocksVersionedStore], Generic[K, V]):
 
     def delete(self, key: K, timestamp: int) -> VersionedRecord[V] | None:
         """Delete a key from a time (ms); return the version that was valid then."""
-        raw = self._key_bytes(self._topic, key)
+        raw, timestamp = self._key_bytes(self._topic, key), self._checked_time(key, timestamp)
         old = self._bytes_store.as_of(raw, timestamp)
         dropped = self._bytes_store.put_version(raw, None, timestamp) == NOT_PUT
         self._written(raw, None, timestamp, dropped=dropped)
-        return None if dropped or old is None else self._typed(old)
+        return None if dropped or old is None else self._typed(raw, old)
+
+    def _checked_time(self, key: K, timestamp: int) -> int:
+        if type(timestamp) is int and 0 <= timestamp <= MAX_LONG:
+            return timestamp
+        return timestamp_ms(timestamp, lambda: f"Store {self.name!r}, key {shown(key)}: the time of a version")
 
     def _written(self, raw: bytes, data: bytes | None, timestamp: int, *, dropped: bool) -> None:
         record = self._record
@@ -109,14 +116,18 @@ class VersionedKeyValueStore(LayeredStore[RocksVersionedStore], Generic[K, V]):
         found = (
             self._bytes_store.latest(raw) if as_of_timestamp is None else self._bytes_store.as_of(raw, as_of_timestamp)
         )
-        return None if found is None else self._typed(found)
+        return None if found is None else self._typed(raw, found)
 
     def get_versions(
         self, key: K, time_from: int, time_to: int, *, ascending: bool = False
     ) -> Iterator[VersionedRecord[V]]:
         """Iterate the versions of a key valid at some time in [time_from, time_to], newest first unless ascending."""
-        found = self._bytes_store.versions(self._key_bytes(self._topic, key), time_from, time_to)
-        return (self._typed(version, version[2]) for version in (reversed(found) if ascending else found))
+        raw = self._key_bytes(self._topic, key)
+        found = self._bytes_store.versions(raw, time_from, time_to)
+        return (self._typed(raw, version, version[2]) for version in (reversed(found) if ascending else found))
 
-    def _typed(self, found: FoundVersion, valid_to: int | None = None) -> VersionedRecord[V]:
-        return VersionedRecord(cast("V", self._value_of(self._topic, found[0])), found[1], valid_to)
+    def _typed(self, raw: bytes, found: FoundVersion, valid_to: int | None = None) -> VersionedRecord[V]:
+        try:
+            return VersionedRecord(cast("V", self._value_of(self._topic, found[0])), found[1], valid_to)
+        except Exception as error:
+            raise self._unreadable(raw, error) from error

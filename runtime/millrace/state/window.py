@@ -98,7 +98,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
 
     def _cache_reader(self, cache: StoreCache, read: Callable[[WindowRow], Any]) -> Callable[[WindowRow], Any]:
         """Return the function that reads the cache first; as in Java, values read from the bytes store are not cached."""
-        find, touch, shareable, join = cache.entries.get, cache.touch, self._shareable, self._join
+        find, touch, shareable, from_parts = cache.entries.get, cache.touch, self._shareable, self._from_parts
 
         def get(window: WindowRow) -> Any:
             row = window[0]
@@ -107,7 +107,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
                 return read(window)
             touch(row)
             value = entry.value
-            return value if shareable or value is None else join(value)
+            return value if shareable or value is None else from_parts(window, value)
 
         return get
 
@@ -153,6 +153,8 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
     def put(self, key: K, value: S | None, window_start: int) -> None:
         """Set the value of a key's window; None deletes it (as in Java, if duplicates are retained, it is only logged)."""
         raw = self._key_bytes(self._topic, key)
+        if type(window_start) is not int or not -MAX_LONG <= window_start <= MAX_LONG:
+            window_start = self._timestamp(key, "the start of a window", window_start, -MAX_LONG - 1)
         if self.retain_duplicates:
             self._put_duplicate(raw, value, window_start)
         else:
@@ -220,11 +222,17 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
 
     def _fetch_range(self, raw: bytes, time_from: int, time_to: int, *, reverse: bool) -> Iterator[KeyValue[int, S]]:
         from_disk, present = self._from_disk, self._present
+
+        def pair_of_row(row: tuple[bytes, int, bytes]) -> KeyValue[int, S]:
+            return KeyValue(row[1], present(from_disk(row, row[2])))
+
+        def pair(window: tuple[bytes, int, S]) -> KeyValue[int, S]:
+            return KeyValue(window[1], present(window[2]))
+
         rows = self._bytes_store.scan(raw, raw, time_from, time_to, reverse=reverse)
         if self._cache is None or not self._cache.entries:
-            return (KeyValue(start, present(from_disk(data))) for _, start, data in rows)
-        merged = self._merged(rows, raw, raw, time_from, time_to, reverse)
-        return (KeyValue(start, present(value)) for _, start, value in merged)
+            return map(pair_of_row, rows)
+        return map(pair, self._merged(rows, raw, raw, time_from, time_to, reverse))
 
     def _scan_keys(
         self, key_from: K | None, key_to: K | None, time_from: int, time_to: int, *, reverse: bool
@@ -242,14 +250,22 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         rows = self._bytes_store.scan(lower, upper, time_from, time_to, reverse=reverse)
         key_of, topic, size, from_disk = self._key_of, self._topic, self.window_size_ms, self._from_disk
         present = self._present
-        if self._cache is None or not self._cache.entries:
-            typed: Iterator[tuple[bytes, int, Any]] = ((key, start, from_disk(data)) for key, start, data in rows)
-        else:
-            typed = self._merged(rows, lower, upper, time_from, time_to, reverse)
-        return (
-            KeyValue(Windowed(key_of(topic, key), Window(start, min(start + size, MAX_LONG))), present(value))
-            for key, start, value in typed
-        )
+        is_cached = self._cache is not None and bool(self._cache.entries)
+        found: Iterator[tuple[bytes, int, Any]]
+        found = self._merged(rows, lower, upper, time_from, time_to, reverse) if is_cached else rows
+
+        def pair(row: tuple[bytes, int, Any]) -> KeyValue[Windowed[K], S]:
+            key, start, value = row
+            if not is_cached:
+                value = from_disk(row, value)
+            try:
+                return KeyValue(
+                    Windowed(key_of(topic, key), Window(start, min(start + size, MAX_LONG))), present(value)
+                )
+            except Exception as error:
+                raise self._unreadable(row, error) from error
+
+        return map(pair, found)
 
     def _merged(
         self,
@@ -284,11 +300,18 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         return self._cache.scan(lower, encode_window_key(key, min(time_to, MAX_LONG), MAX_INT))
 
     def _typed_windows(self, rows: Iterator[tuple[Any, bytes | None, Any]]) -> Iterator[tuple[bytes, int, S]]:
-        for (_, key, start), data, cached in rows:
+        def typed(row: tuple[Any, bytes | None, Any]) -> tuple[bytes, int, S]:
+            (_, key, start), data, cached = row
             if data is not None:
-                yield key, start, self._from_disk(data)
-            else:
-                yield key, start, (cached if self._shareable else self._join(cached))
+                return key, start, self._from_disk((key, start, data), data)
+            return key, start, (cached if self._shareable else self._from_parts((key, start, cached), cached))
+
+        return map(typed, rows)
+
+    def _shown(self, row: tuple[bytes, int] | tuple[bytes, int, object]) -> str:
+        raw, start, *scanned = row
+        key = raw if scanned else decode_window_key(raw).key
+        return f"{super()._shown(key)} in the window that starts at {start}"
 
     def _compile_write_back(self) -> WriteBack:
         return self._write_back_of(
@@ -322,10 +345,14 @@ class JoinWindowStore(PlainValues, TypedWindowStore[K, V]):
 class TimestampedWindowStore(TimestampedValues, TypedWindowStore[K, ValueAndTimestamp[V]]):
     """A window store of values with timestamps; windowed aggregations are kept in these."""
 
+    def put(self, key: K, value: ValueAndTimestamp[V] | None, window_start: int) -> None:
+        """Set the value of a key's window; None, or a value that is None, deletes it."""
+        super().put(key, self._checked(key, value), window_start)
+
 
 class TimestampedWindowStoreWithHeaders(HeaderValues, TypedWindowStore[K, ValueTimestampHeaders[V]]):
     """A window store of values with timestamp and headers (KIP-1271)."""
 
     def put(self, key: K, value: ValueTimestampHeaders[V] | None, window_start: int) -> None:
         """Set the value of a key's window; None, or a value that is None, deletes it."""
-        super().put(key, None if value is None or value[0] is None else value, window_start)
+        super().put(key, self._checked(key, value), window_start)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from millrace.checks import shown, timestamp_ms
+from millrace.errors import SerializationError
 from millrace.records import Headers, TopicPartition
 from millrace.state.api import LogChange
 
@@ -44,8 +46,13 @@ class CapturingCollector:
         headers: Headers,
         partition: int | None,
     ) -> None:
-        """Keep one record."""
-        self.captured.append(ProducedRecord(topic, key, value, timestamp, headers, partition))
+        """Keep one record.
+
+        Raises:
+            SerializationError: key or value is something else than bytes, which a producer does not take.
+            InvalidTimestampError: the timestamp is no whole number.
+        """
+        self.captured.append(_produced(topic, key, value, timestamp, headers, partition))
 
     def change_sender(self, partition: TopicPartition) -> LogChange:
         """Return a function that sends changes to one changelog partition."""
@@ -54,7 +61,7 @@ class CapturingCollector:
 
         def log_change(key: bytes, value: bytes | None, timestamp: int | None, headers: Headers) -> None:
             offsets[partition] = offsets.get(partition, -1) + 1
-            captured.append(ProducedRecord(topic, key, value, timestamp, headers, number))
+            captured.append(_produced(topic, key, value, timestamp, headers, number))
 
         return log_change
 
@@ -70,3 +77,15 @@ class CapturingCollector:
     def changelog_offsets(self) -> Mapping[TopicPartition, int]:
         """Return the offset of the last change in each changelog partition."""
         return dict(self._offsets)
+
+
+def _produced(
+    topic: str, key: bytes | None, value: bytes | None, timestamp: int | None, headers: Headers, partition: int | None
+) -> ProducedRecord:
+    """Return what a producer would send, refusing what it would refuse."""
+    for which, data in ("key", key), ("value", value):
+        if not isinstance(data, bytes | str | None):
+            raise SerializationError(f"The {which} of a record for topic {topic} must be bytes, not {shown(data)}")
+    if timestamp is not None:
+        timestamp = timestamp_ms(timestamp, lambda: f"The timestamp of a record for topic {topic}", -(2**63))
+    return ProducedRecord(topic, key, value, timestamp, headers, partition)

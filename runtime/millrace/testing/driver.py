@@ -15,7 +15,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from millrace.checks import Suggesting, did_you_mean, instance, located, mistake, placed, serdes, users_call
+from millrace.checks import (
+    MAX_TIMESTAMP,
+    Suggesting,
+    did_you_mean,
+    instance,
+    located,
+    mistake,
+    placed,
+    serdes,
+    timestamp_ms,
+    users_call,
+)
 from millrace.config import FINAL_RESULTS_INTERVAL, OUTER_JOIN_INTERVAL, StreamsConfig
 from millrace.durations import Duration, to_millis
 from millrace.engine.global_task import GlobalStateTask
@@ -80,7 +91,7 @@ class TopologyTestDriver(Suggesting):
         settings = config if isinstance(config, StreamsConfig) else {"application.id": "test", **(config or {})}
         given = StreamsConfig.of(settings)
         self.config = given.model_copy(update={"client_settings": {**_NO_THROTTLE, **given.client_settings}})
-        self._now_ms = initial_wall_clock_ms
+        self._now_ms = timestamp_ms(initial_wall_clock_ms, lambda: "initial_wall_clock_ms")
         self._auto_commit = auto_commit
         self._directory = Path(tempfile.mkdtemp(prefix="millrace-test-"))
         self._offsets: dict[str, int] = {}
@@ -419,6 +430,7 @@ class TopologyTestDriver(Suggesting):
     def _consumed(
         self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers
     ) -> ConsumedRecord:
+        timestamp = timestamp_ms(timestamp, lambda: f"The timestamp of a record for topic {topic}", -MAX_TIMESTAMP - 1)
         offset = self._offsets.get(topic, 0)
         self._offsets[topic] = offset + 1
         return ConsumedRecord(topic, _PARTITION, offset, timestamp, key, value, headers)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from millrace.checks import timestamp_ms
 from millrace.config import StreamsConfig
 from millrace.durations import Duration, to_millis
 from millrace.errors import ConfigError, TopologyError
@@ -164,12 +165,19 @@ class MockProcessorContext:
     ) -> CapturedPunctuator:
         """Record a schedule; only the test calls the punctuator."""
         millis = to_millis(interval_ms, "The interval of a punctuator", minimum=None)
+        if start_ms is not None:
+            start_ms = timestamp_ms(start_ms, lambda: "The start of a punctuator")
         captured = CapturedPunctuator(millis, punctuation_type, callback, start_ms)
         self.scheduled_punctuators.append(captured)
         return captured
 
     def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
-        """Record a forward."""
+        """Record a forward.
+
+        Raises:
+            InvalidTimestampError: the timestamp is negative, or no whole number.
+        """
+        timestamp_ms(record.timestamp, lambda: "The timestamp of a record that is forwarded")
         self._forwards.append(CapturedForward(record, child))
 
     def forwarded(self, child: str | None = None) -> list[CapturedForward]:

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from millrace.checks import Suggesting, whole
+from millrace.checks import Suggesting, timestamp_ms, wrong
 from millrace.durations import Duration, to_millis
+from millrace.errors import InvalidTimestampError
 from millrace.records import NO_HEADERS, Headers, KeyValue, Record
 from millrace.serdes.base import Serde
 from millrace.testing.collector import ProducedRecord
@@ -41,7 +42,7 @@ class TestInputTopic(Suggesting, Generic[K, V]):
         self._key_serde = key_serde
         self._value_serde = value_serde
         self._pipe = pipe
-        self._next_ms = start_ms
+        self._next_ms = timestamp_ms(start_ms, lambda: f"The start of input topic {name}", -(2**63))
         self._auto_advance_ms = to_millis(auto_advance_ms, "auto_advance_ms")
 
     def pipe_input(
@@ -58,12 +59,18 @@ class TestInputTopic(Suggesting, Generic[K, V]):
             value: None is a tombstone.
             timestamp: milliseconds since the epoch; None for the topic's own time, which then advances.
             headers: name and value pairs.
+
+        Raises:
+            TopologyError: the timestamp is no whole number of milliseconds.
         """
         if timestamp is None:
             timestamp = self._next_ms
             self._next_ms += self._auto_advance_ms
         else:
-            timestamp = whole(timestamp, "the timestamp", "whole milliseconds since the epoch")
+            try:
+                timestamp = timestamp_ms(timestamp, str, -(2**63))
+            except InvalidTimestampError:
+                raise wrong("the timestamp", "whole milliseconds since the epoch", timestamp) from None
         headers = Headers(headers)
         key_bytes = None if key is None else self._key_serde.serialize(self.name, key, headers)
         value_bytes = None if value is None else self._value_serde.serialize(self.name, value, headers)

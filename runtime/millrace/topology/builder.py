@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from millrace.checks import Call
+from millrace.checks import Call, checked_name
 from millrace.config import StreamsConfig
 from millrace.errors import TopologyError
 from millrace.processor.node import NodeFactory
@@ -140,8 +140,9 @@ class TopologyBuilder:
         """Add a store, and connect it to processors; adding the same builder again only connects it.
 
         Raises:
-            TopologyError: another store has that name.
+            TopologyError: another store has that name, or it cannot be part of a topic's name.
         """
+        checked_name(builder.name)
         known = self.stores.get(builder.name)
         if (known is not None and known is not builder) or builder.name in self.global_stores:
             raise TopologyError(
@@ -200,6 +201,7 @@ class TopologyBuilder:
         Raises:
             TopologyError: a name is taken, or the store logs its changes (its topic is its changelog).
         """
+        checked_name(builder.name)
         if builder.logging_enabled:
             raise TopologyError(f"Global store {builder.name} must not log its changes: its topic is its changelog")
         if builder.name in self.stores or builder.name in self.global_stores:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from millrace.checks import Call
+from millrace.checks import Call, mistake, new_stores
 from millrace.config import StreamsConfig
 from millrace.plan.model import (
     PlannedChangelogTopic,
@@ -113,8 +113,22 @@ def resolved_serde(serde: AnySerde | None, config: StreamsConfig) -> AnySerde | 
 
 
 def resolved_store(store: DeclaredStore, config: StreamsConfig) -> StoreBuilder:
-    """Return the builder of a store for an application."""
-    return store.for_config(config) if isinstance(store, DeferredStore) else store
+    """Return the builder of a store for an application.
+
+    Raises:
+        TopologyError: it would give all tasks the same store, or a store of another name.
+    """
+    builder = store.for_config(config) if isinstance(store, DeferredStore) else store
+    if builder.name != store.name:
+        raise mistake(
+            f"The supplier that the DslStoreSuppliers returned for store {store.name} is named {builder.name}: make one with "
+            "the name in its parameters"
+        )
+    supplier = getattr(builder, "supplier", None)
+    if supplier is not None:
+        new_stores(supplier.get, "supplier", store.name)
+    new_stores(builder.build, "builder", store.name)
+    return builder
 
 
 def _retention_ms(builder: StoreBuilder) -> int | None:

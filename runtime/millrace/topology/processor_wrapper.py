@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Protocol, cast
 
+from millrace.checks import new_processors
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.loading import implements, load_instance
@@ -126,6 +127,7 @@ def wrapped(node: ProcessorNode, wrapper: ProcessorWrapper) -> tuple[NodeFactory
 
     Raises:
         ConfigError: the wrapper did not return a supplier.
+        TopologyError: the supplier gives all tasks the same processor.
     """
     factory = node.factory
     given: Any
@@ -147,6 +149,7 @@ def wrapped(node: ProcessorNode, wrapper: ProcessorWrapper) -> tuple[NodeFactory
             f"processor.wrapper.class: {wrapper!r} returned {result!r} for node {node.name}; return a supplier, "
             "which is the given one or a function that returns a processor"
         )
+    new_processors(result, node.name)
     stores = tuple(builder for builder in stores_of(result) if builder.name not in node.stores)
     make = FixedKeyProcessorFactory if isinstance(factory, FixedKeyProcessorFactory) else ProcessorFactory
     return make(result), stores

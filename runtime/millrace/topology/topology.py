@@ -10,6 +10,7 @@ from millrace.checks import (
     callback,
     instance,
     mistake,
+    new_processors,
     placed,
     processor_supplier,
     serdes,
@@ -108,6 +109,7 @@ class Topology(Suggesting):
             TopologyError: the name is taken, or a parent is unknown.
         """
         processor_supplier(supplier, "process")
+        new_processors(supplier, name)
         with placed(users_call().place):
             self._builder.add_processor(name, ProcessorFactory(supplier), parents)
             for store in stores_of(supplier):
@@ -200,6 +202,7 @@ class Topology(Suggesting):
         """
         store_builder(builder)
         processor_supplier(supplier, "process")
+        new_processors(supplier, processor_name)
         serdes(key_serde=key_serde, value_serde=value_serde)
         source = SourceNode(source_name, (topic,), None, key_serde, value_serde, timestamp_extractor)
         with placed(users_call().place):
@@ -221,6 +224,9 @@ class Topology(Suggesting):
         timestamp_extractor: TimestampExtractor | None = None,
     ) -> Self:
         """Add a store that is a partitioned copy of a topic and restored from it (KIP-813).
+
+        As in Java, other processors that are connected to it are trusted not to write to it: what they write is not in the topic,
+        and is lost when the store is restored.
 
         Raises:
             TopologyError: a name is taken.

@@ -206,12 +206,14 @@ def test_answer_of_todays_runtime_is_understood():
             restoration=RestoreProgress(remaining_records=7, eta_seconds=1.5),
             lag=InputLag(total=9),
             credentials_stale=True,
+            refused_tasks=("0_1",),
         )
     )
     assert (told.error, told.topology_hash) == ("boom", "abc")
     assert (told.active, told.standby, told.warmup, told.restoring) == (3, 1, 2, 1)
     assert (told.remaining_records, told.eta_seconds, told.lag) == (7, 1.5, 9)
     assert told.credentials_stale
+    assert told.refused_tasks == ("0_1",)
     assert not told.ready
 
 

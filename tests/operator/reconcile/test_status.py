@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from tests.operator.reconcile.world import SMALL, Program, World, plan
+from tests.operator.reconcile.world import APP, SMALL, Program, World, plan
 
 from millrace.manifest.status import Condition, ConditionType
 from millrace_operator import model
@@ -272,3 +272,27 @@ def test_an_application_without_pods_says_why(world, why):
     writes = world.status_writes
     world.run(60)
     assert world.status_writes == writes
+
+
+def test_tasks_that_nobody_takes_are_a_condition():
+    """TopologyShared is false while a pod refuses tasks that the leader's topology has and its own has not, and names them."""
+    world = World()
+    world.change(replicas=2)
+    world.run()
+    assert world.condition("TopologyShared") == ("True", "TopologyAgrees")
+    world.not_taken = {f"{APP}-1": ("0_0", "0_1", "1_0", "1_1")}
+    world.run(30)
+    assert world.condition("TopologyShared") == ("False", "TopologiesDiffer")
+    assert f"Pod {APP}-1 does not take tasks 0_0, 0_1, 1_0 …" in world.message("TopologyShared")
+    assert world.condition("Ready")[0] == "True"
+    world.not_taken = {}
+    world.run(30)
+    assert world.condition("TopologyShared") == ("True", "TopologyAgrees")
+
+
+def test_what_pods_share_is_unknown_while_none_reports():
+    """Without a report nothing is said about the topologies that run; without pods there is none to differ."""
+    world = World()
+    world.change(replicas=0)
+    world.run()
+    assert world.condition("TopologyShared") == ("True", "TopologyAgrees")

@@ -169,6 +169,8 @@ class World:
     """How often a crashing pod has been restarted."""
     stale: set[str] = field(default_factory=set)
     """Uids of pods whose certificates no longer match their Secrets."""
+    not_taken: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By pod: the tasks that its instance does not take, because the group's leader has another topology."""
     taken: Literal["both", "old", "new"] = "both"
     """Which certificates brokers accept."""
     renewal: model.RenewalPermit = "Now"
@@ -372,6 +374,7 @@ class World:
             busy_ratio=self.busy_ratio,
             storage_used_percent=self.used_percent,
             credentials_stale=pod["metadata"]["uid"] in self.stale,
+            refused_tasks=self.not_taken.get(pod["metadata"]["name"], ()),
             tasks=() if drained else self.tasks.get(pod["metadata"]["name"], ()),
         )
 

@@ -5,32 +5,7 @@ So naming one operator does not change the generated names of all others (format
 
 from __future__ import annotations
 
-import re
-
-from millrace.checks import mistake, wrong
-
-_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
-_MAX_LENGTH = 249
-
-
-def checked_name(name: str) -> str:
-    """Return a name if it may be part of a topic's name.
-
-    Raises:
-        TopologyError: it is empty, `.`, `..`, longer than 249 characters, or has characters other than ASCII letters, digits,
-            `.`, `_` and `-`.
-    """
-    if not isinstance(name, str):
-        raise wrong("the name", "a text", name)
-    if not name:
-        raise mistake("A name must not be empty")
-    if name in (".", ".."):
-        raise mistake(f"{name!r} cannot be a name")
-    if len(name) > _MAX_LENGTH:
-        raise mistake(f"Name {name!r} has {len(name)} characters; {_MAX_LENGTH} is the most a topic name can have")
-    if not _LEGAL.fullmatch(name):
-        raise mistake(f"Name {name!r} is illegal: only ASCII letters and digits, '.', '_' and '-' are allowed")
-    return name
+from millrace.checks import LEGAL_IN_TOPICS, LONGEST_NAME, checked_name, mistake, wrong
 
 
 def topic_name(topic: str) -> str:
@@ -41,9 +16,9 @@ def topic_name(topic: str) -> str:
     """
     if not isinstance(topic, str):
         raise wrong("the topic", "a text", topic)
-    if not _LEGAL.fullmatch(topic) or topic in (".", "..") or len(topic) > _MAX_LENGTH:
+    if not LEGAL_IN_TOPICS.fullmatch(topic) or topic in (".", "..") or len(topic) > LONGEST_NAME:
         raise mistake(
-            f"{topic!r} is not the name of a topic: it may have up to {_MAX_LENGTH} ASCII letters and digits, '.', '_' and '-'. "
+            f"{topic!r} is not the name of a topic: it may have up to {LONGEST_NAME} ASCII letters and digits, '.', '_' and '-'. "
             "For a pattern, give re.compile(…)"
         )
     return topic

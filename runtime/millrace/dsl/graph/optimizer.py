@@ -14,39 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millrace.config import StreamsConfig
+from millrace.config import OPTIMIZATIONS, StreamsConfig
 from millrace.dsl.graph.joins import StreamStreamJoin
 from millrace.dsl.graph.names import Names
 from millrace.dsl.graph.nodes import GraphNode
 from millrace.dsl.graph.repartition import REPARTITION_SUFFIX, Repartition
 from millrace.dsl.graph.sources import TableSource
-from millrace.errors import ConfigError
 from millrace.topology.builder import TopologyBuilder
 
 REUSE_SOURCE_TOPICS = "reuse.ktable.source.topics"
 MERGE_REPARTITION_TOPICS = "merge.repartition.topics"
 SINGLE_STORE_SELF_JOIN = "single.store.self.join"
-ALL_RULES = frozenset({REUSE_SOURCE_TOPICS, MERGE_REPARTITION_TOPICS, SINGLE_STORE_SELF_JOIN})
 
 
 def rules_of(setting: str) -> frozenset[str]:
-    """Return the rules that `topology.optimization` turns on.
-
-    Raises:
-        ConfigError: a rule is unknown, or `all` or `none` is combined with others.
-    """
-    names = [name.strip() for name in setting.split(",") if name.strip()]
-    if names in ([], ["none"]):
-        return frozenset()
-    if names == ["all"]:
-        return ALL_RULES
-    unknown = [name for name in names if name not in ALL_RULES]
-    if unknown:
-        raise ConfigError(
-            f"topology.optimization: {', '.join(unknown)} cannot be used here; give none, all, or a list of "
-            f"{', '.join(sorted(ALL_RULES))}"
-        )
-    return frozenset(names)
+    """Return the rules that `topology.optimization` turns on."""
+    names = frozenset(name.strip() for name in setting.split(",") if name.strip())
+    return OPTIMIZATIONS if names == {"all"} else names & OPTIMIZATIONS
 
 
 def optimize(nodes: list[GraphNode], names: Names, topology: TopologyBuilder, config: StreamsConfig | None) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from millrace.checks import Suggesting, instance, serdes, wrong
-from millrace.dsl.graph.names import checked_name
+from millrace.checks import Suggesting, checked_name, instance, serdes, wrong
 from millrace.dsl.store_suppliers import DslStoreSuppliers, StoreType
 from millrace.durations import Duration, to_millis
 from millrace.loading import implements

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millrace.checks import Suggesting, wrong
-from millrace.dsl.graph.names import checked_name
+from millrace.checks import Suggesting, checked_name, wrong
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,9 @@ class StreamAggregate:
                 return
             record.timestamp = timestamp
             record.headers = headers
-            raw = key_bytes(topic, key)
-            found = get(raw)
             try:
+                raw = key_bytes(topic, key)
+                found = get(raw)
                 if found is None:
                     old = initialize()
                     time = timestamp
@@ -72,10 +72,10 @@ class StreamAggregate:
                     if timestamp > time:
                         time = timestamp
                 new = aggregate(key, value, old)
+                code = put(raw, (new, time))
             except Exception as error:
                 fail(error, key, value, timestamp, headers)
                 return
-            code = put(raw, (new, time))
             if not silent and code != NOT_PUT:
                 forward(key, (new, old if sends_old else None, code is None), time, headers)
 
@@ -103,20 +103,20 @@ class StreamReduce(StreamAggregate):
                 return
             record.timestamp = timestamp
             record.headers = headers
-            raw = key_bytes(topic, key)
-            found = get(raw)
-            if found is None:
-                old, new, time = None, value, timestamp
-            else:
-                old, time = found
-                try:
+            try:
+                raw = key_bytes(topic, key)
+                found = get(raw)
+                if found is None:
+                    old, new, time = None, value, timestamp
+                else:
+                    old, time = found
                     new = reduce(old, value)
-                except Exception as error:
-                    fail(error, key, value, timestamp, headers)
-                    return
-                if timestamp > time:
-                    time = timestamp
-            code = put(raw, (new, time))
+                    if timestamp > time:
+                        time = timestamp
+                code = put(raw, (new, time))
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
             if not silent and code != NOT_PUT:
                 forward(key, (new, old if sends_old else None, code is None), time, headers)
 

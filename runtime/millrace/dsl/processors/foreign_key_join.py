@@ -192,7 +192,7 @@ class SubscriptionReceive:
 
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
-        forward, drop, record = node.forward, node.drop_record, node.record
+        forward, drop, fail, record = node.forward, node.drop_record, node.processing_failed, node.record
         combined = self._serdes.combined_keys(node.config).serialize
         put = node.state_store(self._store_name).put
         always = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
@@ -203,7 +203,11 @@ class SubscriptionReceive:
                 record.timestamp = timestamp
                 record.headers = headers
                 kept = None if instruction in DELETES else ValueTimestampHeaders(subscription, timestamp, headers)
-                put(combined(key, subscription.primary_key, headers), kept)
+                try:
+                    put(combined(key, subscription.primary_key, headers), kept)
+                except Exception as error:
+                    fail(error, key, subscription, timestamp, headers)
+                    return
             elif instruction is not always:
                 drop()
                 return
@@ -220,13 +224,17 @@ class SubscriptionJoin:
 
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
-        forward, get = node.forward, self._right.open(node).get
+        forward, fail, get = node.forward, node.processing_failed, self._right.open(node).get
 
         def process(key: Any, subscription: Any, timestamp: int, headers: Headers) -> None:
             digest, instruction, primary_key, partition, _version = subscription
             if instruction is Instruction.DELETE_KEY_NO_PROPAGATE:
                 return
-            found = None if key[0] is None else get(key[0])
+            try:
+                found = None if key[0] is None else get(key[0])
+            except Exception as error:
+                fail(error, key, subscription, timestamp, headers)
+                return
             value = None
             if found is not None:
                 timestamp = max(timestamp, found[1])
@@ -252,7 +260,7 @@ class ForeignTableJoin:
 
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
-        forward, drop, versioned = node.forward, node.drop_record, self._versioned
+        forward, drop, fail, versioned = node.forward, node.drop_record, node.processing_failed, self._versioned
         schema = self._serdes.combined_keys(node.config)
         prefix_of, primary_key_of = schema.prefix, schema.primary_key
         scan = node.state_store(self._store_name).prefix_scan
@@ -261,11 +269,15 @@ class ForeignTableJoin:
             if key is None or (versioned and not change[2]):
                 drop()
                 return
-            prefix, value = prefix_of(key, headers), change[0]
-            size = len(prefix)
-            for stored_key, (subscription, _timestamp, _headers) in scan(prefix):
-                response = SubscriptionResponseWrapper(subscription.hash, value, subscription.primary_partition)
-                forward(primary_key_of(stored_key, size, headers), response, timestamp, headers)
+            value = change[0]
+            try:
+                prefix = prefix_of(key, headers)
+                size = len(prefix)
+                for stored_key, (subscription, _timestamp, _headers) in scan(prefix):
+                    response = SubscriptionResponseWrapper(subscription.hash, value, subscription.primary_partition)
+                    forward(primary_key_of(stored_key, size, headers), response, timestamp, headers)
+            except Exception as error:
+                fail(error, key, change, timestamp, headers)
 
         return process
 
@@ -291,9 +303,9 @@ class ResponseJoin:
         serialize = self._serdes.left_values(node.config).serialize
 
         def process(key: Any, response: Any, timestamp: int, headers: Headers) -> None:
-            found = get(key)
-            left = None if found is None else found[0]
             try:
+                found = get(key)
+                left = None if found is None else found[0]
                 digest = None if found is None else value_hash(serialize(topic, left))
                 if response.hash != digest:
                     drop()

@@ -14,7 +14,7 @@ from millrace.dsl.processors.aggregate import Aggregator, Initializer
 from millrace.dsl.processors.tables import View, forward_flushed, session_view
 from millrace.dsl.processors.window_aggregate import FinalResult, FinalResults, Range
 from millrace.dsl.windows import EmitStrategy, SessionWindows
-from millrace.processor.node import NodeContext, ProcessFn, UserCodeError, call_user
+from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Change, Headers, Window, Windowed
 
 Merger = Callable[[Any, Any, Any], object]
@@ -69,8 +69,8 @@ class SessionAggregate:
                 return
             try:
                 process(key, value, timestamp, headers)
-            except UserCodeError as failure:
-                fail(failure.error, key, value, timestamp, headers)
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
 
         return process_record
 
@@ -111,9 +111,9 @@ class _SessionTask:
         close_time = self._stream_time - self._closes_after
         start = end = timestamp
         merged = list(self._store.find_sessions(key, timestamp - self._gap, timestamp + self._gap))
-        total = call_user(self._initializer)
+        total = self._initializer()
         for (_, session), part in merged:
-            total = call_user(self._merger, key, total, part)
+            total = self._merger(key, total, part)
             start, end = min(start, session.start), max(end, session.end)
         if end < close_time:
             self._node.drop_record()
@@ -142,7 +142,7 @@ class _SessionTask:
                 if not silent:
                     change = Change(None, part if self._sends_old_values else None)
                     forward(old_session, change, old_session.window.end, NO_HEADERS)
-        total = call_user(self._aggregator, key, value, total)
+        total = self._aggregator(key, value, total)
         record.timestamp, record.headers = timestamp, headers
         store.put(session, total)
         if not silent:
@@ -155,8 +155,11 @@ class _SessionTask:
             earliest_end, latest_end = max(0, last), close_time - 1
             return (earliest_end, latest_end) if latest_end >= earliest_end else None
 
+        def final(found: tuple[Windowed[Any], object]) -> FinalResult:
+            session, value = found
+            return session, value, session.window.end
+
         def fetch(earliest_end: int, latest_end: int) -> Iterator[FinalResult]:
-            for session, value in find_ended(earliest_end, latest_end):
-                yield session, value, session.window.end
+            return map(final, find_ended(earliest_end, latest_end))
 
         return FinalResults(self._node, store_name, due=due, fetch=fetch)

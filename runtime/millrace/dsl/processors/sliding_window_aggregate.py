@@ -17,9 +17,9 @@ from typing import Any
 
 from millrace.dsl.processors.aggregate import Aggregator, Initializer
 from millrace.dsl.processors.tables import View, forward_flushed, window_view
-from millrace.dsl.processors.window_aggregate import NO_CLOSE_TIME, FinalResult, FinalResults, Range
+from millrace.dsl.processors.window_aggregate import NO_CLOSE_TIME, FinalResult, FinalResults, Range, final_result
 from millrace.dsl.windows import EmitStrategy, SlidingWindows
-from millrace.processor.node import NodeContext, ProcessFn, UserCodeError, call_user
+from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Change, Headers, ValueAndTimestamp, Window, Windowed
 
 _Aggregate = ValueAndTimestamp[Any]
@@ -71,8 +71,8 @@ class SlidingWindowAggregate:
                 return
             try:
                 process(key, value, timestamp, headers)
-            except UserCodeError as failure:
-                fail(failure.error, key, value, timestamp, headers)
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
 
         return process_record
 
@@ -188,7 +188,7 @@ class _SlidingTask:
 
     def _create(self, start: int) -> None:
         """Create a window with this record as its first."""
-        self._update(start, ValueAndTimestamp(call_user(self._initializer), self._timestamp))
+        self._update(start, ValueAndTimestamp(self._initializer(), self._timestamp))
 
     def _create_left(self, before: _Aggregate | None) -> None:
         """Create the window that ends at this record, with the records of the previous window if the last of them is near."""
@@ -210,7 +210,7 @@ class _SlidingTask:
             self._node.drop_record()
             return
         old, time = so_far
-        new = call_user(self._aggregator, self._key, self._value, old)
+        new = self._aggregator(self._key, self._value, old)
         if old is None or time < self._timestamp:
             time = self._timestamp
         self._store_and_forward(start, old, new, time)
@@ -236,7 +236,6 @@ class _SlidingTask:
             return (first_start, latest_start) if latest_start >= first_start else None
 
         def fetch(first_start: int, latest_start: int) -> Iterator[FinalResult]:
-            for key, (value, timestamp) in fetch_all(first_start, latest_start):
-                yield key, value, timestamp
+            return map(final_result, fetch_all(first_start, latest_start))
 
         return FinalResults(self._node, store_name, due=due, fetch=fetch)

@@ -16,10 +16,10 @@ KeyValueMapper = Callable[[Any, Any], object]
 Predicate = KeyValueMapper
 
 
-def _result_error(error: Exception, wanted: str) -> Exception:
+def result_error(error: Exception, wanted: str) -> Exception:
     """Return what to report: that the result is of another kind, if the error is not one that the function raised."""
     frames = list(traceback.walk_tb(error.__traceback__))
-    raised_here = bool(frames) and frames[-1][0].f_code.co_filename == __file__
+    raised_here = bool(frames) and frames[-1][0].f_code.co_filename == frames[0][0].f_code.co_filename
     if raised_here and isinstance(error, TypeError | ValueError) and re.search("unpack|not iterable", str(error)):
         told = TypeError(f"the function must return {wanted} ({error})")
         told.__cause__ = error
@@ -71,7 +71,7 @@ def mapping(mapper: Callable[[Any, Any], tuple[object, object]]) -> NodeFactory:
             try:
                 new_key, new_value = mapper(key, value)
             except Exception as error:
-                fail(_result_error(error, "a pair of key and value"), key, value, timestamp, headers)
+                fail(result_error(error, "a pair of key and value"), key, value, timestamp, headers)
                 return
             forward(new_key, new_value, timestamp, headers)
 
@@ -148,7 +148,7 @@ def flat_mapping(mapper: Callable[[Any, Any], Iterable[tuple[object, object]]]) 
                 pairs = [(new_key, new_value) for new_key, new_value in mapper(key, value)]
             except Exception as error:
                 fail(
-                    _result_error(error, "pairs of key and value, such as a list of them"),
+                    result_error(error, "pairs of key and value, such as a list of them"),
                     key,
                     value,
                     timestamp,
@@ -173,9 +173,7 @@ def flat_mapping_values(mapper: Callable[[Any], Iterable[object]]) -> NodeFactor
             try:
                 values = list(mapper(value))
             except Exception as error:
-                fail(
-                    _result_error(error, "several values, such as a list; [] for none"), key, value, timestamp, headers
-                )
+                fail(result_error(error, "several values, such as a list; [] for none"), key, value, timestamp, headers)
                 return
             for new_value in values:
                 forward(key, new_value, timestamp, headers)
@@ -195,9 +193,7 @@ def flat_mapping_values_with_key(mapper: Callable[[Any, Any], Iterable[object]])
             try:
                 values = list(mapper(key, value))
             except Exception as error:
-                fail(
-                    _result_error(error, "several values, such as a list; [] for none"), key, value, timestamp, headers
-                )
+                fail(result_error(error, "several values, such as a list; [] for none"), key, value, timestamp, headers)
                 return
             for new_value in values:
                 forward(key, new_value, timestamp, headers)

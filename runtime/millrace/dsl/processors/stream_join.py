@@ -14,13 +14,14 @@ until it has met one record of each side that has not expired.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from millrace.config import OUTER_JOIN_INTERVAL
 from millrace.dsl.processors.tables import Joiner
 from millrace.dsl.windows import JoinWindows
-from millrace.processor.node import NodeContext, NodeFactory, ProcessFn, UserCodeError, call_user
+from millrace.processor.node import NodeContext, NodeFactory, ProcessFn, leave_out
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers
 from millrace.state.outer_join_store import JoinSideKey, LeftOrRightValue
 
@@ -95,7 +96,7 @@ class WindowedRecords:
 
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
-        forward, record = node.forward, node.record
+        forward, fail, record = node.forward, node.processing_failed, node.record
         put = node.state_store(self._store_name).put
 
         def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
@@ -103,7 +104,10 @@ class WindowedRecords:
             if key is not None:
                 record.timestamp = timestamp
                 record.headers = headers
-                put(key, value, timestamp)
+                try:
+                    put(key, value, timestamp)
+                except Exception as error:
+                    fail(error, key, value, timestamp, headers)
 
         return process
 
@@ -134,13 +138,11 @@ class InnerJoinSide:
             if key is None or value is None:
                 drop()
                 return
-            for other_time, other in fetch(key, max(0, timestamp - before), max(0, timestamp + after)):
-                try:
-                    result = join(key, value, other)
-                except Exception as error:
-                    fail(error, key, value, timestamp, headers)
-                    return
-                forward(key, result, max(timestamp, other_time), headers)
+            try:
+                for other_time, other in fetch(key, max(0, timestamp - before), max(0, timestamp + after)):
+                    forward(key, join(key, value, other), max(timestamp, other_time), headers)
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
 
         return process
 
@@ -176,28 +178,17 @@ class SelfJoin:
             itself_due = timestamp > stream_time - retention + 1
             try:
                 with_itself = joiner(key, value, value)
+                for other_time, other in fetch(key, max(0, timestamp - before), max(0, timestamp + after)):
+                    forward(key, joiner(key, value, other), max(timestamp, other_time), headers)
+                for other_time, other in fetch(key, max(0, timestamp - after), max(0, timestamp + before)):
+                    if itself_due and other_time > timestamp:
+                        itself_due = False
+                        forward(key, with_itself, timestamp, headers)
+                    forward(key, joiner(key, other, value), max(timestamp, other_time), headers)
+                if itself_due:
+                    forward(key, with_itself, timestamp, headers)
             except Exception as error:
                 fail(error, key, value, timestamp, headers)
-                return
-            for other_time, other in fetch(key, max(0, timestamp - before), max(0, timestamp + after)):
-                try:
-                    result = joiner(key, value, other)
-                except Exception as error:
-                    fail(error, key, value, timestamp, headers)
-                    return
-                forward(key, result, max(timestamp, other_time), headers)
-            for other_time, other in fetch(key, max(0, timestamp - after), max(0, timestamp + before)):
-                if itself_due and other_time > timestamp:
-                    itself_due = False
-                    forward(key, with_itself, timestamp, headers)
-                try:
-                    result = joiner(key, other, value)
-                except Exception as error:
-                    fail(error, key, value, timestamp, headers)
-                    return
-                forward(key, result, max(timestamp, other_time), headers)
-            if itself_due:
-                forward(key, with_itself, timestamp, headers)
 
         return process
 
@@ -260,8 +251,8 @@ class OuterJoinSide:
         def process_record(key: object, value: object, timestamp: int, headers: Headers) -> None:
             try:
                 process(key, value, timestamp, headers)
-            except UserCodeError as failure:
-                fail(failure.error, key, value, timestamp, headers)
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
 
         return process_record
 
@@ -322,8 +313,8 @@ class _OuterJoinTask:
 
     def _joined(self, key: object, value: object, other: object) -> Any:
         if self._is_left:
-            return call_user(self._joiner, key, value, other)
-        return call_user(self._joiner, key, other, value)
+            return self._joiner(key, value, other)
+        return self._joiner(key, other, value)
 
     def _take(self, other: JoinSideKey[Any]) -> None:
         """Remove the other record from the waiting ones, if it is one."""
@@ -346,7 +337,7 @@ class _OuterJoinTask:
         sent: JoinSideKey[Any] | None = None
         for entry, value in self._expired():
             left, right = (value.value, None) if value.is_left else (None, value.value)
-            forward(entry.key, call_user(self._joiner, entry.key, left, right), entry.timestamp, headers)
+            forward(entry.key, self._joiner(entry.key, left, right), entry.timestamp, headers)
             if sent is not None and sent != entry:
                 self._put(sent, None)
             sent = entry
@@ -369,9 +360,10 @@ class _OuterJoinTask:
         times = self._times
         stream_time = times.stream_time
         times.earliest_waiting = None
+        self._own_context()
         left_open = right_open = False
         expired = []
-        for entry, value in self._waiting.all():
+        for entry, value in self._waiting.all(partial(leave_out, self._node)):
             times.earliest_waiting = entry.timestamp
             if left_open and right_open:
                 break

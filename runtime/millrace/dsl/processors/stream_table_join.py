@@ -8,9 +8,11 @@ Every instance holds all of a global table, so any key of it can be looked up.
 
 from __future__ import annotations
 
+from functools import partial
+
 from millrace.dsl.processors.stateless import KeyValueMapper
 from millrace.dsl.processors.tables import Joiner, View
-from millrace.processor.node import NodeContext, ProcessFn, forward_as
+from millrace.processor.node import NodeContext, ProcessFn, forward_as, leave_out
 from millrace.records import Headers, RecordContext
 
 
@@ -53,10 +55,10 @@ class StreamTableJoin:
             if value is None or (key is None and not left):
                 drop()
                 return
-            found = None if key is None else get(key) if get_as_of is None else get_as_of(key, timestamp)
-            if found is None and not left:
-                return
             try:
+                found = None if key is None else get(key) if get_as_of is None else get_as_of(key, timestamp)
+                if found is None and not left:
+                    return
                 result = joiner(key, value, None if found is None else found[0])
             except Exception as error:
                 fail(error, key, value, timestamp, headers)
@@ -68,8 +70,8 @@ class StreamTableJoin:
     def _waiting(self, node: NodeContext, join: ProcessFn, buffer_name: str) -> ProcessFn:
         """Return the function that buffers records for the grace period before they are joined."""
         buffer, left = node.state_store(buffer_name), self._left
-        put, evict = buffer.put, buffer.evict
-        drop, record = node.drop_record, node.record
+        put, evict, skip = buffer.put, buffer.evict, partial(leave_out, node)
+        drop, fail, record = node.drop_record, node.processing_failed, node.record
 
         def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if value is None or (key is None and not left):
@@ -77,10 +79,15 @@ class StreamTableJoin:
                 return
             record.timestamp = timestamp
             record.headers = headers
-            if key is None or not put(key, value, record):
-                join(key, value, timestamp, headers)
+            try:
+                waits = key is not None and put(key, value, record)
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
+            if waits:
+                evict(emit, skip)
             else:
-                evict(emit)
+                join(key, value, timestamp, headers)
 
         def emit(key: object, value: object, context: RecordContext) -> None:
             forward_as(record, context, join, key, value)
@@ -122,10 +129,10 @@ class StreamGlobalTableJoin:
             if value is None or (table_key is None and not left):
                 drop()
                 return
-            found = None if table_key is None else get(table_key)
-            if found is None and not left:
-                return
             try:
+                found = None if table_key is None else get(table_key)
+                if found is None and not left:
+                    return
                 result = joiner(key, value, None if found is None else found[0])
             except Exception as error:
                 fail(error, key, value, timestamp, headers)

@@ -8,12 +8,13 @@ updates early, or fails the task.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from millrace.dsl.options.suppressed import BufferConfig
 from millrace.dsl.processors.tables import Found, TableProcessor, ValueGetter, View
 from millrace.errors import StreamsError
-from millrace.processor.node import NodeContext, ProcessFn, forward_as
+from millrace.processor.node import NodeContext, ProcessFn, forward_as, leave_out
 from millrace.records import UNKNOWN_TIMESTAMP, Headers, RecordContext
 
 _NO_LIMIT = 2**63 - 1
@@ -70,7 +71,7 @@ class TableSuppress:
         shuts_down = limits.shuts_down
         buffer = node.state_store(self.store_name)
         forward, fail, record = node.forward, node.processing_failed, node.record
-        put, evict_while = buffer.put, buffer.evict_while
+        put, evict_while, skip = buffer.put, buffer.evict_while, partial(leave_out, node)
         stream_time = UNKNOWN_TIMESTAMP
 
         def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
@@ -78,15 +79,19 @@ class TableSuppress:
             stream_time = max(stream_time, timestamp)
             record.timestamp = timestamp
             record.headers = headers
-            put(key[1][1] if final_results else timestamp, key, change, record)
+            try:
+                put(key[1][1] if final_results else timestamp, key, change, record)
+            except Exception as error:
+                fail(error, key, change, timestamp, headers)
+                return
             expiry = stream_time - wait
             if buffer.min_timestamp <= expiry:
-                evict_while(lambda: buffer.min_timestamp <= expiry, emit)
+                evict_while(lambda: buffer.min_timestamp <= expiry, emit, skip)
             if buffer.num_records > max_records or buffer.buffer_size > max_bytes:
                 if shuts_down:
                     fail(_full(), key, change, timestamp, headers)
                 else:
-                    evict_while(is_full, emit)
+                    evict_while(is_full, emit, skip)
 
         def is_full() -> bool:
             return bool(buffer.num_records > max_records or buffer.buffer_size > max_bytes)

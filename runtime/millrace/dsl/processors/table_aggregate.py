@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from millrace.dsl.processors.stateless import result_error
 from millrace.dsl.processors.tables import (
     IS_LATEST,
     NOT_PUT,
@@ -18,7 +19,9 @@ from millrace.errors import StreamsError
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Change, Headers
 
-Selector = Callable[[Any, Any], tuple[object, object]]
+Selector = Callable[[Any, Any], tuple[object, object] | None]
+"""key and value → key of the group and value to aggregate; None, like a pair with None in it, is no entry of any group."""
+_NO_ENTRY = (None, None)
 
 
 class TableGroupBy:
@@ -46,10 +49,12 @@ class TableGroupBy:
             if versioned and not is_latest:
                 return
             try:
-                new_key, new_value = (None, None) if new is None else selector(key, new)
-                old_key, old_value = (None, None) if old is None else selector(key, old)
+                new_pair = None if new is None else selector(key, new)
+                new_key, new_value = _NO_ENTRY if new_pair is None else new_pair
+                old_pair = None if old is None else selector(key, old)
+                old_key, old_value = _NO_ENTRY if old_pair is None else old_pair
             except Exception as error:
-                fail(error, key, change, timestamp, headers)
+                fail(result_error(error, "a pair of key and value, or None"), key, change, timestamp, headers)
                 return
             has_new = new_key is not None and new_value is not None
             has_old = old_key is not None and old_value is not None
@@ -112,10 +117,10 @@ class TableAggregate:
             record.timestamp = timestamp
             record.headers = headers
             new_value, old_value, _ = change
-            found = get(key)
-            before = None if found is None else found[0]
-            time, aggregate = timestamp, before
             try:
+                found = get(key)
+                before = None if found is None else found[0]
+                time, aggregate = timestamp, before
                 if old_value is not None and found is not None:
                     aggregate = remove(key, old_value, before)
                     time = max(timestamp, found[1])
@@ -123,10 +128,10 @@ class TableAggregate:
                     if found is not None and (initial_time_counts or aggregate is not None):
                         time = max(timestamp, found[1])
                     aggregate = add(key, new_value, aggregate)
+                code = put(key, aggregate, time)
             except Exception as error:
                 fail(error, key, change, timestamp, headers)
                 return
-            code = put(key, aggregate, time)
             if code != NOT_PUT:
                 forward(key, aggregate, before, time, headers, code == IS_LATEST)
 

@@ -96,12 +96,12 @@ class TableJoinSide:
             if key is None or (versioned and not is_latest):
                 drop()
                 return
-            found = get_other(key)
-            other = None if found is None else found[0]
-            if other is None and (needs_other or (new is None and old is None)):
-                return
-            nothing_there = needs_own or other is None
             try:
+                found = get_other(key)
+                other = None if found is None else found[0]
+                if other is None and (needs_other or (new is None and old is None)):
+                    return
+                nothing_there = needs_own or other is None
                 joined = None if new is None and nothing_there else joiner(key, new, other)
                 before = None if not sends_old or (old is None and nothing_there) else joiner(key, old, other)
             except Exception as error:
@@ -142,7 +142,7 @@ class TableJoinMerge:
 
         if self._store_name is None:
             return node.forward if self._sends_old_values else without_old_values
-        record = node.record
+        fail, record = node.processing_failed, node.record
         table = TableStore(node.state_store(self._store_name))
         put = table.put
         forward = change_forwarder(node, table.store, send_old_values=self._sends_old_values)
@@ -150,7 +150,11 @@ class TableJoinMerge:
         def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             record.timestamp = timestamp
             record.headers = headers
-            code = put(key, change[0], timestamp)
+            try:
+                code = put(key, change[0], timestamp)
+            except Exception as error:
+                fail(error, key, change, timestamp, headers)
+                return
             if code != NOT_PUT:
                 forward(key, change[0], change[1], timestamp, headers, code == IS_LATEST)
 

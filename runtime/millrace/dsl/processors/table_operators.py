@@ -74,7 +74,7 @@ class TableSourceProcessor:
         return process
 
     def _with_store(self, node: NodeContext) -> ProcessFn:
-        drop, record = node.drop_record, node.record
+        drop, fail, record = node.drop_record, node.processing_failed, node.record
         table = TableStore(node.state_store(self._store_name))
         get, put = table.get, table.put
         forward = change_forwarder(node, table.store, send_old_values=self._sends_old_values)
@@ -85,8 +85,12 @@ class TableSourceProcessor:
                 return
             record.timestamp = timestamp
             record.headers = headers
-            old = get(key)
-            code = put(key, value, timestamp)
+            try:
+                old = get(key)
+                code = put(key, value, timestamp)
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
             if code != NOT_PUT:
                 forward(key, value, None if old is None else old[0], timestamp, headers, code == -1)
 
@@ -159,14 +163,14 @@ class _ComputedTable:
             record.headers = headers
             try:
                 new = compute(key, change[0])
+                found = get(key) if sends_old else None
+                old = None if found is None else found[0]
+                if skips_absent and new is None and old is None:
+                    return
+                code = put(key, new, timestamp)
             except Exception as error:
                 fail(error, key, change, timestamp, headers)
                 return
-            found = get(key) if sends_old else None
-            old = None if found is None else found[0]
-            if skips_absent and new is None and old is None:
-                return
-            code = put(key, new, timestamp)
             if code != NOT_PUT:
                 forward_change(key, new, old, timestamp, headers, code == -1)
 

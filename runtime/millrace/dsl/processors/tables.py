@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Headers, ValueAndTimestamp, Windowed
 from millrace.state.api import CachedStateStore, DirectAccess
+from millrace.state.layered_store import LayeredStore
 from millrace.state.versioned import VersionedKeyValueStore
 
 NOT_PUT = -(2**63)
@@ -178,6 +179,8 @@ def forward_flushed(
         forward(key, change, timestamp_of(key, timestamp), headers)
 
     listener = forward if timestamp_of is None else forward_at_its_time
+    if isinstance(store, LayeredStore):
+        store.flush_failed = node.processing_failed
     return store.set_flush_listener(listener, send_old_values=send_old_values)
 
 

@@ -12,7 +12,7 @@ windows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from millrace.config import FINAL_RESULTS_INTERVAL
@@ -20,7 +20,7 @@ from millrace.dsl.processors.aggregate import Aggregator, Initializer
 from millrace.dsl.processors.tables import View, forwards_when_flushed, window_view
 from millrace.dsl.windows import EmitStrategy, TimeWindows
 from millrace.errors import TopologyError
-from millrace.processor.node import NodeContext, ProcessFn
+from millrace.processor.node import NodeContext, ProcessFn, leave_out
 from millrace.records import UNKNOWN_TIMESTAMP, Change, Headers, Window, Windowed, new_tuple
 
 _DEFAULT_EMIT_INTERVAL_MS = 1000
@@ -33,6 +33,12 @@ FinalResult = tuple[Windowed[Any], object, int]
 """The key with its window, the aggregate, and the timestamp (ms) of the result."""
 
 
+def final_result(found: tuple[Windowed[Any], tuple[object, int]]) -> FinalResult:
+    """Return what a timestamped window store holds as a final result."""
+    key, (value, timestamp) = found
+    return key, value, timestamp
+
+
 class FinalResults:
     """Emits the results of windows that have closed, in order of their start.
 
@@ -40,7 +46,7 @@ class FinalResults:
         node: whose children get the results.
         store_name: names the entry in the task's metadata.
         due: last and new close time (ms) → the range to look in, or None when no window has closed between them.
-        fetch: yields the results of a range (both bounds inclusive).
+        fetch: returns the results of a range (both bounds inclusive); it goes on after one that cannot be read.
     """
 
     def __init__(
@@ -49,7 +55,7 @@ class FinalResults:
         store_name: str,
         *,
         due: Callable[[int, int], Range | None],
-        fetch: Callable[[int, int], Iterable[FinalResult]],
+        fetch: Callable[[int, int], Iterator[FinalResult]],
     ) -> None:
         self._node = node
         self._store_name = store_name
@@ -83,7 +89,16 @@ class FinalResults:
             return
         forward = node.forward
         count = 0
-        for key, value, timestamp in self._fetch(*due):
+        results = self._fetch(*due)
+        while True:
+            try:
+                found = next(results, None)
+            except Exception as error:
+                leave_out(node, error)
+                continue
+            if found is None:
+                break
+            key, value, timestamp = found
             count += 1
             forward(key, Change(value, None), timestamp, headers)
         node.sensor("window-aggregate-final-emit", count)
@@ -179,9 +194,9 @@ class WindowAggregate:
                 return
             record.timestamp = timestamp
             record.headers = headers
-            row = locate(key_bytes(topic, key), start)
-            found = get(row)
             try:
+                row = locate(key_bytes(topic, key), start)
+                found = get(row)
                 if found is None:
                     old = initialize()
                     time = timestamp
@@ -190,10 +205,10 @@ class WindowAggregate:
                     if timestamp > time:
                         time = timestamp
                 new = aggregate(key, value, old)
+                put(row, (new, time))
             except Exception as error:
                 fail(error, key, value, timestamp, headers)
                 return
-            put(row, (new, time))
             if silent:
                 return
             if window[0] != start:  # otherwise it is the same window as for the previous record, the usual case
@@ -224,17 +239,17 @@ class WindowAggregate:
             if timestamp > stream_time:
                 stream_time = timestamp
             close_time = stream_time - grace
-            raw = key_bytes(topic, key)
-            for window in windows_for(timestamp):
-                start, end = window
-                if end <= close_time:
-                    drop()
-                    continue
-                record.timestamp = timestamp
-                record.headers = headers
-                row = locate(raw, start)
-                found = get(row)
-                try:
+            try:
+                raw = key_bytes(topic, key)
+                for window in windows_for(timestamp):
+                    start, end = window
+                    if end <= close_time:
+                        drop()
+                        continue
+                    record.timestamp = timestamp
+                    record.headers = headers
+                    row = locate(raw, start)
+                    found = get(row)
                     if found is None:
                         old = initialize()
                         time = timestamp
@@ -243,13 +258,13 @@ class WindowAggregate:
                         if timestamp > time:
                             time = timestamp
                     new = aggregate(key, value, old)
-                except Exception as error:
-                    fail(error, key, value, timestamp, headers)
-                    return
-                put(row, (new, time))
-                if not silent:
-                    update = (new, old if sends_old else None, True)
-                    forward(new_tuple(Windowed, (key, window)), update, time, headers)
+                    put(row, (new, time))
+                    if not silent:
+                        update = (new, old if sends_old else None, True)
+                        forward(new_tuple(Windowed, (key, window)), update, time, headers)
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
             if final_results is not None:
                 final_results.emit(close_time, headers)
 
@@ -271,8 +286,7 @@ class WindowAggregate:
             return sent_up_to + 1, latest_start
 
         def fetch(first_start: int, latest_start: int) -> Iterator[FinalResult]:
-            for key, (value, timestamp) in fetch_all(first_start, latest_start):
-                yield key, value, timestamp
+            return map(final_result, fetch_all(first_start, latest_start))
 
         results = FinalResults(node, self.store_name, due=due, fetch=fetch)
         return self._general(node, windows_for, windows.grace_ms, results)

@@ -178,10 +178,18 @@ class BaseMember(ABC):
             StreamsTimeoutError: The coordinator did not answer in time, or a transaction stayed open.
             StreamsError: The broker refused permanently.
         """
-        committed, deadline = CommittedOffsets(partitions), Deadline(timeout_s + _MESSAGE_S)
-        # A request that is not answered takes its own, longer time.
-        self._connection.run_unless(lambda: given_up() or deadline.passed, self._offsets.fetch, committed, timeout_s)
+        committed = CommittedOffsets(partitions)
+        self._wait_for(timeout_s, self._offsets.fetch, committed)
         return {partition: position.offset for partition, position in (committed.of(partitions) or {}).items()}
+
+    def _wait_for(self, timeout_s: float, function: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Run a coroutine function, whose last argument is the timeout, and wait for its result.
+
+        Raises:
+            StreamsTimeoutError: It took longer, as a request that is not answered takes its own time; or the wait was given up.
+        """
+        deadline = Deadline(timeout_s + _MESSAGE_S)
+        self._connection.run_unless(lambda: given_up() or deadline.passed, function, *args, timeout_s)
 
     @abstractmethod
     def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float = 60.0) -> None:

@@ -32,6 +32,7 @@ class Heartbeats:
         coordinator: Coordinator,
         settings: MembershipSettings,
         member: SharedState,
+        rebalance: Callable[[], None],
         leave_stuck: Callable[[], Awaitable[None]],
     ) -> None:
         """Prepare the loop; `run` is the coroutine to start on the IO thread.
@@ -41,12 +42,14 @@ class Heartbeats:
             coordinator: The group's coordinator.
             settings: The member's settings.
             member: The member's state.
+            rebalance: Rejoins because the group rebalances.
             leave_stuck: Leaves the group because the stream thread does not poll.
         """
         self._connection = connection
         self._coordinator = coordinator
         self._settings = settings
         self._member = member
+        self._rebalance = rebalance
         self._leave_stuck = leave_stuck
         self._interval_s = settings.heartbeat_interval_ms / 1000
         self._tick_s = min(self._interval_s / 2, 1.0)
@@ -110,7 +113,7 @@ class Heartbeats:
     def _act(self, code: int) -> None:
         group = self._settings.group_id
         if code == 27:  # REBALANCE_IN_PROGRESS
-            self._member.request_rejoin("the group is rebalancing")
+            self._rebalance()
         elif code == 22:  # ILLEGAL_GENERATION
             self._member.reset("the group has moved on to another generation", keep_member_id=True)
         elif code == 25:  # UNKNOWN_MEMBER_ID

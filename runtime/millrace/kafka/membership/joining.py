@@ -1,25 +1,24 @@
 """Joining a group by the classic protocol: the state machine that `poll` drives, and the requests it sends.
 
 State          what is in flight          next
-UNJOINED       nothing                    `advance` sends JoinGroup → JOINING
-JOINING        JoinGroup                  answer → (leader: assign) send SyncGroup → SYNCING; error → UNJOINED
-SYNCING        SyncGroup                  answer → STABLE with events; error → UNJOINED
-STABLE         heartbeats                 rejoin requested → JOINING; removed → UNJOINED with `Lost`
+UNJOINED       nothing                    `advance` begins to rejoin → JOINING
+JOINING        JoinGroup                  answer → SYNCING; error → UNJOINED
+SYNCING        the leader assigns;        answer → STABLE with events; error → UNJOINED
+               SyncGroup
+STABLE         heartbeats                 a rebalance → JOINING; removed → UNJOINED with `Lost`
 CLOSED         nothing                    —
 
-`advance` runs on the stream thread, as do the callbacks, and never waits for the network. The requests (protocol type `consumer`,
-protocol name `stream`) are coroutines of the member's IO thread.
-
-A follower's SyncGroup follows JoinGroup's answer at once, on the IO thread: the stream thread may be busy with a slow record. If
-its next poll sent it, another member might have rejoined meanwhile, again and again, and this one would never learn which tasks
-it must give up. Only the leader's SyncGroup needs the stream thread, which assigns.
+Rejoining, from JoinGroup to the answer of SyncGroup, is one coroutine of the member's IO thread, so that the group does not wait
+for a stream thread that is busy with a slow record; assigning, which asks brokers, has a thread of its own. The stream thread
+reads the outcome in `advance`, and only then does it give anything up. It also begins to rejoin, except when the group rebalances
+while the thread has nothing to give up and nothing to tell: then the IO thread does, with what the thread told it last.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -62,6 +61,8 @@ log = logging.getLogger("millrace.kafka.membership")
 _PROTOCOL_TYPE: Final = "consumer"
 _PROTOCOL_NAME: Final = "stream"
 _REASON_LENGTH: Final = 255
+_LOOK_EVERY_S: Final = 0.01
+_TELL_EVERY_S: Final = 1.0
 
 
 class Joining:
@@ -87,6 +88,10 @@ class Joining:
         self._requests = GroupRequests(coordinator, watch, settings)
         self._user_data = user_data
         self._assign = assign
+        self.assigning = False
+        """Whether this member leads, and has not told the others yet what it assigns."""
+        self._data: tuple[float, bytes] | None = None
+        """When the stream thread made the member's user data last, and the data."""
         self._retry_at_s = 0.0
         self._backoff_ms = settings.retry_backoff_ms
 
@@ -122,50 +127,83 @@ class Joining:
             raise StreamsError(f"The member of group {self._settings.group_id} is closed")
         if step is None:
             wanted = state is MemberState.UNJOINED or shared.rejoin_reason is not None
-            if wanted and time.monotonic() >= self._retry_at_s:
-                self._join()
+            if not wanted:
+                self._tell()
+            elif time.monotonic() >= self._retry_at_s:
+                self._data = time.monotonic(), self._user_data()
+                self._begin()
             return []
         if step.exception is not None:
             self._retry_after(step.exception)
             return []
-        if not isinstance(step.value, tuple):  # the answer to the leader's SyncGroup
-            return self._synced(step.value)
         joined, synced = step.value
-        return self._joined(joined) if synced is None else self._synced(synced)
+        if synced is None:
+            self._refused(joined.error_code, joined.member_id)
+            return []
+        return self._synced(synced)
 
-    def _start_step(self, state: MemberState, function: Callable[..., Awaitable[object]], *args: object) -> None:
-        shared = self._shared
+    def _tell(self) -> None:
+        """Make the user data for a rebalance that begins while this thread is busy."""
+        now = time.monotonic()
+        if self._data is None or now - self._data[0] >= _TELL_EVERY_S:
+            self._data = now, self._user_data()
+
+    def rebalance(self) -> None:
+        """Rejoin because the group rebalances: at once if the stream thread has nothing to give up, else at its next poll."""
+        shared, reason = self._shared, "the group is rebalancing"
         with shared.lock:
-            shared.state = state
-            shared.step = step = self._connection.start(function, *args)
-        step.add_both(lambda _: shared.changed.set())
+            settled = shared.state is MemberState.STABLE and shared.step is None and shared.rejoin_reason is None
+            shared.request_rejoin(reason)
+            if settled and time.monotonic() >= self._retry_at_s:
+                self._begin()
 
-    def _join(self) -> None:
-        shared, user_data = self._shared, self._user_data()
+    def _begin(self) -> None:
+        """Begin to rejoin; in any thread."""
+        shared, data = self._shared, self._data
         with shared.lock:  # a heartbeat's answer either came before, as the reason to join, or is ignored
-            if shared.lost or shared.failure is not None:
+            if shared.lost or shared.failure is not None or shared.step is not None or shared.closed or data is None:
                 return  # `advance` reports that first
             reason, shared.rejoin_reason = shared.rejoin_reason, None
             subscription = MemberSubscription(
                 topics=tuple(sorted(self._watch.topics)),
-                user_data=user_data,
+                user_data=data[1],
                 owned=shared.owned,
                 generation=shared.generation,
                 rack_id=self._settings.rack_id,
             )
-            self._start_step(MemberState.JOINING, self._join_and_follow, shared.member_id, subscription, reason or "")
+            shared.state = MemberState.JOINING
+            shared.step = step = self._connection.start(self._rejoin, shared.member_id, subscription, reason or "")
+        step.add_both(lambda _: shared.changed.set())
 
-    async def _join_and_follow(
+    async def _rejoin(
         self, member_id: str, subscription: MemberSubscription, reason: str
     ) -> tuple[JoinGroupResponse, SyncGroupResponse | None]:
-        """Join, and unless this member has to assign also sync; on the IO thread."""
+        """Join, and unless that is refused assign, if this member leads, and sync; on the IO thread. Return both answers."""
         joined = await self._requests.join(member_id, subscription, reason)
         if joined.error_code:
             return joined, None
         self._enter(joined)
-        if joined.leader == joined.member_id and not joined.skip_assignment:
-            return joined, None
-        return joined, await self._sync(*self._in_generation(), {})
+        identity = self._in_generation()
+        if joined.leader != joined.member_id or joined.skip_assignment:
+            return joined, await self._sync(*identity, {})
+        self.assigning = True
+        try:
+            return joined, await self._sync(*identity, await self._assigned(joined))
+        finally:
+            self.assigning = False
+
+    async def _assigned(self, joined: JoinGroupResponse) -> dict[str, bytes]:
+        """Return what the group's members are assigned."""
+        members = {
+            member.member_id: decode_subscription(member.metadata, member.group_instance_id)
+            for member in joined.members
+        }
+        group = self._settings.group_id
+        log.info("Assigning generation %d of group %s to %d members", joined.generation_id, group, len(members))
+        assigning = self._assign(members)
+        while not assigning.done():
+            await self._connection.sleep(_LOOK_EVERY_S)
+        return {member_id: encode_assignment(given) for member_id, given in assigning.result().items()}
 
     def _enter(self, response: JoinGroupResponse) -> None:
         """Note the generation that has begun; heartbeats keep the membership while the leader assigns."""
@@ -193,34 +231,6 @@ class Joining:
         identity = self._shared.generation, self._shared.member_id
         return *identity, lambda: self._shared.heartbeat_identity() == identity
 
-    def _joined(self, response: JoinGroupResponse) -> list[GroupEvent]:
-        if response.error_code:
-            self._refused(response.error_code, response.member_id)
-            return []
-        shared = self._shared
-        if shared.state is not MemberState.SYNCING:  # the broker has removed it since
-            return []
-        assignments = self._assign_to(response)
-        with shared.lock:
-            if shared.state is MemberState.SYNCING:  # else the broker removed it while it was assigning
-                self._start_step(MemberState.SYNCING, self._sync, *self._in_generation(), assignments)
-        return []
-
-    def _assign_to(self, response: JoinGroupResponse) -> dict[str, bytes]:
-        members = {
-            member.member_id: decode_subscription(member.metadata, member.group_instance_id)
-            for member in response.members
-        }
-        group = self._settings.group_id
-        log.info("Assigning generation %d of group %s to %d members", response.generation_id, group, len(members))
-        try:
-            given = self._assign(members)
-        except BaseException:  # the next `poll`, if there is one, rejoins
-            with self._shared.lock:
-                self._shared.state = MemberState.UNJOINED
-            raise
-        return {member_id: encode_assignment(assignment) for member_id, assignment in given.items()}
-
     def _synced(self, response: SyncGroupResponse) -> list[GroupEvent]:
         if response.error_code:
             self._refused(response.error_code, "")
@@ -236,6 +246,7 @@ class Joining:
             revoked, added = shared.owned - now_owned, now_owned - shared.owned
             shared.owned = now_owned
             shared.state = MemberState.STABLE
+            self._data = None
             self._backoff_ms = self._settings.retry_backoff_ms
             generation = shared.generation
         log.info(

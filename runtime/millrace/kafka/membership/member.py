@@ -13,7 +13,6 @@ from collections.abc import Mapping
 
 from millrace.assignment.protocol import GroupEvent, LeaderAssignor, TopicSubscription, UserDataProvider
 from millrace.errors import RebalanceInProgressError
-from millrace.kafka.admin_requests import given_up
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.membership.base import BaseMember
 from millrace.kafka.membership.heartbeat import Heartbeats
@@ -53,7 +52,7 @@ class GroupMember(BaseMember):
             thread: The stream thread's number, from 1.
             subscription: The topics that the topology reads.
             user_data: Returns the member's SubscriptionInfo each time it joins.
-            assign: Assigns the tasks of all members when this member leads.
+            assign: Begins to assign the tasks of all members when this member leads.
         """
         settings = clients.membership(thread)
         super().__init__(clients, thread, settings, SharedState(settings))
@@ -73,7 +72,9 @@ class GroupMember(BaseMember):
             user_data=self._user_data,
             assign=self._assign,
         )
-        self._heartbeats = Heartbeats(self._connection, self._coordinator, settings, shared, self._leave_stuck)
+        self._heartbeats = Heartbeats(
+            self._connection, self._coordinator, settings, shared, self._joining.rebalance, self._leave_stuck
+        )
         self._in_background(self._heartbeats.run)
         self._in_background(self._watch.run, settings.metadata_max_age_ms)
 
@@ -83,6 +84,11 @@ class GroupMember(BaseMember):
     def rebalancing(self) -> bool:
         """Whether this member is between generations, when it must not commit in a transaction."""
         return self._shared.state is not MemberState.STABLE
+
+    @property
+    def assigning(self) -> bool:
+        """Whether this member leads the group, and has not told the others yet what it assigns."""
+        return self._joining.assigning
 
     @property
     def subscribed_topics(self) -> frozenset[str]:
@@ -121,7 +127,7 @@ class GroupMember(BaseMember):
             return
         identity = self._shared.identity()
         try:
-            self._connection.run_unless(given_up, self._offsets.commit, offsets, *identity, timeout_s)
+            self._wait_for(timeout_s, self._offsets.commit, offsets, *identity)
         except MigratedCommitError as error:
             shared = self._shared
             moved_on = shared.state is MemberState.JOINING or shared.generation not in {identity[0], NO_GENERATION}

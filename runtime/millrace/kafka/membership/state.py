@@ -1,8 +1,8 @@
 """The state that a member's two threads share: its membership state, generation and id, and the partitions it owns.
 
-Both threads change it under its lock. The stream thread makes all transitions but four, in `poll`; the IO thread, which sends
-requests and heartbeats, may only `request_rejoin`, enter the generation of JoinGroup's answer, `reset` the membership (the broker
-has removed the member) or `fail`. Every change sets `changed`, which `poll` may wait for.
+Both threads change it under its lock. The IO thread, which sends requests and heartbeats, may begin to rejoin, enter the
+generation of JoinGroup's answer, `reset` the membership (the broker has removed the member) or `fail`; the stream thread, in
+`poll`, makes the other transitions. Only there does it learn what it owns. Every change sets `changed`, which `poll` waits for.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SharedState:
         """The error that ended the membership."""
         self.rejoin_reason: str | None = "the member starts"
         self.step: Future | None = None
-        """The JoinGroup or SyncGroup in flight; None if its answer no longer matters."""
+        """The attempt to rejoin whose outcome the stream thread does not know yet; None if it no longer matters."""
 
     @property
     def closed(self) -> bool:
@@ -100,12 +100,8 @@ class SharedState:
                 return None
             if self.member_id or self.state is not MemberState.JOINING or self.step is None:
                 return self.member_id or None
-            if self.step.is_done:
-                if self.step.value is None:
-                    return None
-                response, _ = self.step.value
-                return None if response.error_code else response.member_id
-            return None if self._settings.instance_id is None else ""
+            refused = self.step.is_done
+            return None if refused or self._settings.instance_id is None else ""
 
     def request_rejoin(self, reason: str) -> None:
         """Rejoin at the next `poll`."""

@@ -153,7 +153,8 @@ class StreamsHeartbeats:
         """Send heartbeats until the member closes."""
         member = self._member
         while not member.closed:
-            await self._connection.sleep(min(_TICK_S, max(0.01, self._next_s - time.monotonic())))
+            due_s = math.inf if self._beating else max(0.01, self._next_s - time.monotonic())
+            await self._connection.sleep(min(_TICK_S, due_s))
             silent_s = time.monotonic() - self._last_poll_s
             if member.generation != NO_GENERATION and silent_s > self._settings.max_poll_interval_ms / 1000:
                 log.warning(
@@ -162,7 +163,7 @@ class StreamsHeartbeats:
                     *(member.member_id, silent_s, self._settings.max_poll_interval_ms, self._settings.group_id),
                 )
                 await self._leave_stuck()
-            elif time.monotonic() >= self._next_s:
+            elif not self._beating and time.monotonic() >= self._next_s:  # the stream thread may have started one
                 await self.beat()
 
     async def beat(self) -> None:

@@ -119,9 +119,8 @@ class StreamsGroupMember(BaseMember):
         deadline = Deadline(timeout_s)
         while True:
             epoch, member_id = self._state.identity()
-            commit = (offsets, epoch, member_id, deadline.left_s(at_least=1.0))
             try:
-                self._connection.run_unless(given_up, self._offsets.commit, *commit)
+                self._wait_for(deadline.left_s(at_least=1.0), self._offsets.commit, offsets, epoch, member_id)
             except MigratedCommitError as error:
                 if error.code != STALE_MEMBER_EPOCH or deadline.passed:
                     if self._state.generation == epoch:
@@ -143,7 +142,7 @@ class StreamsGroupMember(BaseMember):
         self._in_background(self._heartbeats.refresh)
         deadline = Deadline(timeout_s)
         while SHUTDOWN_APPLICATION not in self._state.statuses:
-            if deadline.passed or self._state.failure is not None:
+            if deadline.passed or given_up() or self._state.failure is not None:
                 raise StreamsError(f"The coordinator of group {self._settings.group_id} does not answer")
             self._state.changed.clear()
             self._state.changed.wait(min(1.0, deadline.left_s()))

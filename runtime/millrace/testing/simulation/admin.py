@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import ConfigEntry, OffsetSpec  # type: ignore[attr-defined]
 
+from millrace.kafka.admin_requests import REQUEST_TIMEOUT_S
 from millrace.records import TopicPartition
 from millrace.testing.simulation.broker import UNKNOWN_TOPIC, RefusedError
 from millrace.testing.simulation.consumer import lost
 from millrace.testing.simulation.instance import Host
 
 __all__ = ["SimulatedAdmin"]
+
+_ABOUT_TOPICS: Final = frozenset({"create_topics", "describe_configs", "describe_topics"})
 
 _SPEC: Any = OffsetSpec  # its factories carry no types
 _EARLIEST, _LATEST = _SPEC.earliest()._value, _SPEC.latest()._value  # noqa: SLF001
@@ -106,6 +109,9 @@ class SimulatedAdmin:
     def _each(self, name: str, items: Iterable[Any], answer: Callable[[Any], Any]) -> dict[Any, Future[Any]]:
         futures: dict[Any, Future[Any]] = {item: Future() for item in items}
         try:
+            if name in _ABOUT_TOPICS and self._world.is_silent(self._host.number):
+                self._host.take_time(REQUEST_TIMEOUT_S)
+                raise lost(name)
             self._host.call(name, lambda: self._answer(futures, answer), lambda: lost(name))
         except KafkaException as error:
             for future in futures.values():

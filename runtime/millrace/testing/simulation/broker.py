@@ -183,16 +183,26 @@ class Broker:
         records: Iterable[tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]],
         transactional_id: str | None = None,
         epoch: int = -1,
+        *,
+        added: bool = False,
     ) -> int:
-        """Append records (key, value, timestamp in ms, headers); return the first one's offset.
+        """Append records; return the first one's offset.
+
+        Args:
+            partition: where.
+            records: key, value, timestamp in ms and headers of each.
+            transactional_id: the producer's, if it has one.
+            epoch: the producer's.
+            added: whether the producer has added the partition to its transaction before, and does not do so now.
 
         Raises:
-            RefusedError: the producer is fenced, its last transaction is still being ended, or there is no such partition.
+            RefusedError: the producer is fenced, its last transaction is still being ended, the partition is not in its
+                transaction, or there is no such partition.
         """
         log = self.log(partition)
         transaction: Transaction | None = None
         if transactional_id is not None:
-            transaction = self._open_transaction(transactional_id, epoch)
+            transaction = self._open_transaction(transactional_id, epoch, added=partition if added else None)
             transaction.first_offsets.setdefault(partition, log.end)
             log.open.setdefault(transaction, log.end)
         first = log.end
@@ -208,6 +218,17 @@ class Broker:
         """
         transaction = self._open_transaction(transactional_id, epoch)
         transaction.groups.add(group)
+        return transaction
+
+    def transaction_with(self, transactional_id: str, epoch: int, group: str) -> Transaction:
+        """Return the producer's open transaction, to which a group was added: offsets are refused otherwise.
+
+        Raises:
+            RefusedError: the producer is fenced, or there is no such transaction.
+        """
+        transaction = self._checked(transactional_id, epoch).transaction
+        if transaction is None or transaction.outcome is not Outcome.OPEN or group not in transaction.groups:
+            raise RefusedError(INVALID_TXN_STATE)
         return transaction
 
     def end_transaction(self, transactional_id: str, epoch: int, outcome: Outcome) -> Transaction:
@@ -272,12 +293,17 @@ class Broker:
             raise RefusedError(PRODUCER_FENCED)
         return producer
 
-    def _open_transaction(self, transactional_id: str, epoch: int) -> Transaction:
+    def _open_transaction(
+        self, transactional_id: str, epoch: int, *, added: TopicPartition | None = None
+    ) -> Transaction:
         producer = self._checked(transactional_id, epoch)
         transaction = producer.transaction
         if transaction is not None and transaction.completing:
             raise RefusedError(CONCURRENT_TRANSACTIONS)
-        if transaction is None or transaction.outcome is not Outcome.OPEN:
+        is_open = transaction is not None and transaction.outcome is Outcome.OPEN
+        if added is not None and not (is_open and transaction is not None and added in transaction.first_offsets):
+            raise RefusedError(INVALID_TXN_STATE)
+        if transaction is None or not is_open:
             transaction = producer.transaction = Transaction(producer.producer_id, self._clock())
         return transaction
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from millrace.config import StreamsConfig
 from millrace.engine.task import StreamTask
+from millrace.engine.task_state import TaskState
 from millrace.instance.membership import MembershipFactory
 from millrace.instance.resources import ThreadContext
 from millrace.instance.state_directory import PROCESS_FILE, StateDirectory
@@ -19,7 +20,7 @@ from millrace.instance.stream_thread import StreamThread, ThreadLoop
 from millrace.instance.task_manager import TaskManager
 from millrace.kafka.client_settings import ClientSettings
 from millrace.records import Headers, TaskId, TopicPartition
-from millrace.testing.simulation.plan import DELAYED, Fault
+from millrace.testing.simulation.plan import DELAYED, LATE, WAITS, Fault
 from millrace.testing.simulation.scheduler import Event
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ _STANDBY_STEP_S: Final = 0.3
 _SLOW_STANDBYS: Final = 0.1
 _SLOW_STANDBY_S: Final = 10.0
 """How long it waits now and then, so that a standby is behind when it becomes active."""
+_LATE_UPDATES: Final = 5.0
+"""How many requests' time it may be before it begins with new tasks."""
 _BEHIND_STEP_S: Final = 1.0
 """How long it waits at most while it gets no records."""
 _LONGEST_WAIT_S: Final = 1.0
@@ -83,6 +86,8 @@ class Host:
         """How long its thread waits before its next round."""
         self.updater_idle_s = 0.0
         """How long its state updater would have waited for records in its last step."""
+        self.has_committed = False
+        """Whether its last transaction was committed, and it has begun no other."""
         self.processed: list[Processed] = []
         """What its thread has processed since its last commit."""
         self.reading: set[TopicPartition] = set()
@@ -114,6 +119,7 @@ class Host:
         name: str,
         request: Callable[[], _Answer],
         lost: Callable[[], Exception] | None = None,
+        late: Callable[[float], None] | None = None,
         *,
         may_be_delayed: bool = False,
     ) -> _Answer:
@@ -123,6 +129,7 @@ class Host:
             name: the request's, in faults.
             request: does it.
             lost: returns what to raise if it or its answer is lost; None = the client would just send it again.
+            late: sends it so that it arrives so many seconds later, and waits as long as the client does before it repeats it.
             may_be_delayed: whether it may arrive after the client has given it up.
         """
         self.require_alive()
@@ -130,6 +137,7 @@ class Host:
         if fault is None:
             answer = request()
             self.require_alive()
+            self._wait_for_answer(name)
             return answer
         if fault.kind == "crash before":
             self.world.crash(fault)
@@ -140,8 +148,11 @@ class Host:
             self.world.scheduler.later(fault.seconds, lambda: _ignore(request()))
         if fault.kind in {"lost request", DELAYED} and lost is not None:
             raise lost()
+        if fault.kind == LATE and late is not None:
+            late(fault.seconds)
         answer = request()
         self.require_alive()
+        self._wait_for_answer(name)
         if fault.kind == "crash after":
             self.world.crash(fault)
         elif fault.kind in {"pause after", "freeze after"}:
@@ -150,6 +161,19 @@ class Host:
         if fault.kind == "lost answer" and lost is not None:
             raise lost()
         return answer
+
+    def _wait_for_answer(self, name: str) -> None:
+        waits_s = self.world.waits_s() if name in WAITS else 0.0
+        if waits_s:
+            self.take_time(waits_s)
+
+    def take_time(self, seconds: float) -> None:
+        """Let the thread be busy for a while, or longer if the process is frozen meanwhile."""
+        scheduler = self.world.scheduler
+        scheduler.wait_for(lambda: not self.alive, seconds)
+        while self.alive and self.frozen_until_s > scheduler.now_s:
+            scheduler.wait_for(lambda: not self.alive, self.frozen_until_s - scheduler.now_s)
+        self.require_alive()
 
     def _pause(self, fault: Fault) -> None:
         scheduler = self.world.scheduler
@@ -170,7 +194,11 @@ class _Trace:
     @contextmanager
     def record(self, task_id: TaskId, topic: str, partition: int, offset: int, headers: Headers) -> Iterator[None]:
         del headers
-        self._host.processed.append((task_id, TopicPartition(topic, partition), offset))
+        read = TopicPartition(topic, partition)
+        self._host.processed.append((task_id, read, offset))
+        takes_s = self._host.world.begin_record(read, offset)
+        if takes_s:
+            self._host.take_time(takes_s)
         yield
 
     def inject(self, topic: str, headers: Headers) -> Headers:
@@ -339,7 +367,11 @@ class Thread:
                 self._world.took_over(self.host, generation, task.changelogs)
         self._restoring = tasks.restoring.copy()
         if (tasks.restoring or tasks.standby) and self._next_update is None:
-            self._next_update = self._world.scheduler.soon(self._update)
+            late_s = _LATE_UPDATES * self._world.plan.request_s
+            if late_s:
+                self._update_later(self._world.rng.random() * late_s)
+            else:
+                self._next_update = self._world.scheduler.soon(self._update)
 
     def _update_later(self, delay_s: float) -> None:
         self._next_update = self._world.scheduler.later(delay_s, self._update)
@@ -358,6 +390,11 @@ class Thread:
             more = self._loop.resources.updater.step()
         except CrashedError:
             return
+        for task in self._loop.resources.updater.tasks():
+            if task.state is TaskState.CLOSED:
+                self._world.problem = (
+                    self._world.problem or f"Instance {host.number} restores task {task.task_id}, which is closed"
+                )
         self._idle_updates = self._idle_updates + 1 if host.updater_idle_s or not more else 0
         tasks = self.tasks
         is_behind = self._world.is_behind(host.number)

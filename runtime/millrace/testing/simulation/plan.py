@@ -13,7 +13,10 @@ __all__ = [
     "BEHIND",
     "CALLS",
     "DELAYED",
+    "LATE",
+    "SILENT",
     "STREAMS_CALLS",
+    "WAITS",
     "Fault",
     "Input",
     "MakeRecord",
@@ -35,6 +38,13 @@ DELAYED: Final = "delayed request"
 AT_A_TIME: Final = ("crash", "disk lost", "stop", "outage")
 BEHIND: Final = "behind"
 """The fault that an instance gets no records of changelogs for a while, so that its standbys fall behind."""
+SILENT: Final = "silent"
+"""The fault that an instance gets no answer about topics for a while, as when it leads the group and has to provision them."""
+LATE: Final = "late request"
+"""The fault that a connection breaks after a request: it is sent again, and arrives once more long after that was answered."""
+LATE_CALLS: Final = ("commit_transaction", "abort_transaction", "send_offsets")
+_LATE: Final = 0.4
+"""How many plans have such faults."""
 CALLS: Final = {
     "commit_transaction": 6,
     "send_offsets": 5,
@@ -55,6 +65,8 @@ CALLS: Final = {
 """Requests at which faults happen, with how often."""
 STREAMS_CALLS: Final = CALLS | {"heartbeat": 4, "sync": 16, "describe": 3}
 """The same for streams groups, where heartbeats that join, leave or may change the assignment are `join`, `leave` and `sync`."""
+WAITS: Final = frozenset({"commit_transaction", "send_offsets", "flush", "init_transactions", "abort_transaction"})
+"""Requests whose answer the stream thread waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +86,7 @@ _CLASSIC: Final = _Chances((1.0, 5.0, 15.0), (0, 1, 1, 2, 2, 3, 5), AT_A_CALL, C
 _STREAMS: Final = _Chances((5.0, 15.0, 30.0), (0, 1, 2, 3, 4, 6), (*AT_A_CALL, DELAYED, DELAYED), STREAMS_CALLS)
 """Tasks move at heartbeats, so it takes longer until something happens."""
 _LASTS_LONG_S: Final = (5.0, 15.0, 60.0)
+_SILENT: Final = 0.1
 _BEHIND: Final = 0.4
 """How many plans with standbys lose an instance while they are behind, longer than the group waits for a member."""
 
@@ -87,6 +100,8 @@ class Input:
     partition: int
     key: bytes | None
     value: bytes | None
+    takes_s: float = 0.0
+    """How much longer than usual the application's code takes for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +114,7 @@ class Fault:
     nth: int = 0
     at_s: float = 0.0
     seconds: float = 0.0
-    """How long a pause or outage lasts, no changelog is read, or the instance is down."""
+    """How long a pause, outage or silence lasts, no changelog is read, a request is late, or the instance is down."""
 
     def __str__(self) -> str:
         where = f"at its {self.call} number {self.nth}" if self.call else f"at {self.at_s:.3f} s"
@@ -115,13 +130,21 @@ class Plan:
     inputs: tuple[Input, ...]
     faults: tuple[Fault, ...]
     static_members: bool
+    record_s: float = 0.0
+    """How long the application's code takes for a record, of any topic."""
+    request_s: float = 0.0
+    """How long the stream thread waits for an answer at most, while nothing is wrong."""
 
     def __str__(self) -> str:
         members = "static" if self.static_members else "dynamic"
         lines = [f"seed {self.seed}: {self.instances} instances ({members} members), {len(self.inputs)} input records"]
+        if self.record_s or self.request_s:
+            lines.append(f"  each record takes {self.record_s:.3f} s, a request up to {self.request_s:.3f} s")
         lines += [f"  {fault}" for fault in self.faults]
         lines += [
-            f"  input at {one.at_s:.3f} s: {one.topic}-{one.partition} {one.key!r} {one.value!r}" for one in self.inputs
+            f"  input at {one.at_s:.3f} s: {one.topic}-{one.partition} {one.key!r} {one.value!r}"
+            f"{f', takes {one.takes_s:.1f} s longer' if one.takes_s else ''}"
+            for one in self.inputs
         ]
         return "\n".join(lines)
 
@@ -157,8 +180,21 @@ def make_plan(
     faults = [_make_fault(rng, instances, lasts_s, chances) for _ in range(rng.choice(chances.faults))]
     if long and instances > 1 and rng.random() < _BEHIND:
         faults += _lose_an_instance_whose_standbys_are_behind(rng, instances, lasts_s)
+    faults += _late_requests(seed, instances)
     static = not streams and rng.random() < 0.5
-    return Plan(seed, instances, tuple(sorted(inputs, key=lambda one: one.at_s)), tuple(faults), static)
+    plan = Plan(seed, instances, tuple(sorted(inputs, key=lambda one: one.at_s)), tuple(faults), static)
+    return _slower(random.Random(f"slow {seed}"), plan) if seed % 2 else plan  # noqa: S311
+
+
+def _slower(rng: random.Random, plan: Plan) -> Plan:
+    """Let the application's code and the brokers take time."""
+    slow = rng.choice((0.0, 0.0, 0.1))
+    inputs = [replace(one, takes_s=rng.choice((1.0, 3.0, 7.0))) if rng.random() < slow else one for one in plan.inputs]
+    record_s, request_s = rng.choice((0.0, 0.001, 0.03, 0.2, 1.0)), rng.choice((0.0, 0.01, 0.2))
+    faults = plan.faults
+    if rng.random() < _SILENT:
+        faults += (Fault(SILENT, rng.randrange(plan.instances), at_s=rng.random(), seconds=70.0),)
+    return replace(plan, inputs=tuple(inputs), faults=faults, record_s=record_s, request_s=request_s)
 
 
 def _make_fault(rng: random.Random, instances: int, lasts_s: float, chances: _Chances) -> Fault:
@@ -168,6 +204,22 @@ def _make_fault(rng: random.Random, instances: int, lasts_s: float, chances: _Ch
         return Fault(rng.choice(AT_A_TIME), instance, at_s=rng.random() * (lasts_s + 2.0), seconds=seconds)
     call = rng.choices(list(chances.calls), list(chances.calls.values()))[0]
     return Fault(rng.choice(chances.kinds), instance, call, int(rng.expovariate(0.3)), seconds=seconds)
+
+
+def _late_requests(seed: int, instances: int) -> list[Fault]:
+    rng = random.Random(f"late {seed}")  # noqa: S311 (one of its own, so that the other faults do not depend on these)
+    if rng.random() >= _LATE:
+        return []
+    return [
+        Fault(
+            LATE,
+            rng.randrange(instances),
+            call,
+            int(rng.expovariate(0.3)),
+            seconds=rng.choice((0.15, 0.3, 0.6, 1.0, 3.0)),
+        )
+        for call in rng.choices(LATE_CALLS, (6, 2, 2), k=rng.randint(1, 4))
+    ]
 
 
 def _lose_an_instance_whose_standbys_are_behind(rng: random.Random, instances: int, lasts_s: float) -> list[Fault]:
@@ -184,6 +236,10 @@ def smaller(plan: Plan) -> Iterator[Plan]:
         if 0 < count <= len(plan.inputs) and (count < len(plan.inputs) or len(plan.inputs) == 1):
             for start in range(0, len(plan.inputs), count):
                 yield replace(plan, inputs=plan.inputs[:start] + plan.inputs[start + count :])
+    if plan.record_s or plan.request_s:
+        yield replace(plan, record_s=0.0, request_s=0.0)
+    if any(one.takes_s for one in plan.inputs):
+        yield replace(plan, inputs=tuple(replace(one, takes_s=0.0) for one in plan.inputs))
     for number in range(len(plan.faults)):
         yield replace(plan, faults=plan.faults[:number] + plan.faults[number + 1 :])
     last = plan.instances - 1

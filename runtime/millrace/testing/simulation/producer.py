@@ -6,6 +6,8 @@ fails with the errors that librdkafka would report.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
@@ -17,6 +19,7 @@ from millrace.engine.partitioner import partition_for_key
 from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.testing.simulation.broker import (
     CONCURRENT_TRANSACTIONS,
+    INVALID_TXN_STATE,
     PRODUCER_FENCED,
     UNKNOWN_TOPIC,
     Entry,
@@ -30,6 +33,10 @@ from millrace.testing.simulation.instance import Host
 __all__ = ["SimulatedProducer"]
 
 _RETRY_S: Final = 0.05
+_REPEAT_END_S: Final = 0.1
+"""How long it waits before it sends EndTxn again (`retry.backoff.ms`)."""
+_REPEAT_OFFSETS_S: Final = 0.5
+"""How long it waits before it sends TxnOffsetCommit again."""
 _LINGER_S: Final = 0.5
 """How long a record may wait to be sent, unless it is flushed."""
 
@@ -55,6 +62,7 @@ class SimulatedProducer:
         self._timeout_s = float(settings.get("transaction.timeout.ms", 60_000)) / 1000
         self._delivery_s = float(settings.get("delivery.timeout.ms", 120_000)) / 1000
         self._on_delivery = settings.get("on_delivery")
+        self._log = settings.get("logger") if "protocol" in str(settings.get("debug")) else None
         self._epoch = -1
         self._queue: list[_Record] = []
         self._in_transaction = False
@@ -62,6 +70,8 @@ class SimulatedProducer:
         """How the last transaction ended, if the answer was lost: the request is repeated then."""
         self._begun: Transaction | None = None
         """The broker's side of the current transaction, once something was sent in it."""
+        self._added: set[TopicPartition] = set()
+        """The partitions of the current transaction."""
         self._fatal: KafkaError | None = None
         self._abortable: KafkaError | None = None
         self._sends_later = False
@@ -70,9 +80,10 @@ class SimulatedProducer:
     # Transactions
 
     def init_transactions(self, timeout: float = -1) -> None:
-        """Fence predecessors; what was processed for a transaction that has expired is processed again."""
+        """Fence predecessors; what was processed for a transaction that was not committed is processed again."""
         self._require_usable()
-        self._host.processed.clear()
+        if not self._host.has_committed:
+            self._host.processed.clear()
         self._host.call("init_transactions", lambda: self._init(timeout), lambda: lost("InitProducerId"))
 
     def _init(self, timeout_s: float) -> None:
@@ -99,7 +110,9 @@ class SimulatedProducer:
         if self._in_transaction:
             raise KafkaException(KafkaError(KafkaError._STATE, "in a transaction"))  # noqa: SLF001
         self._in_transaction = True
+        self._host.has_committed = False
         self._begun = None
+        self._added.clear()
 
     def send_offsets_to_transaction(
         self, positions: list[ClientTopicPartition], group_metadata: bytes, timeout: float = -1
@@ -115,7 +128,26 @@ class SimulatedProducer:
             "send_offsets",
             lambda: self._send_offsets(offsets, group, generation, member_id, instance, timeout),
             lambda: lost("TxnOffsetCommit"),
+            lambda late_s: self._send_offsets_late(late_s, offsets, group, generation, member_id, instance),
         )
+
+    def _send_offsets_late(
+        self,
+        late_s: float,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group: str,
+        generation: int,
+        member_id: str,
+        instance: str | None,
+    ) -> None:
+        assert self._id is not None
+        transactional_id, epoch = self._id, self._epoch
+
+        def arrive() -> None:
+            transaction = self._world.broker.transaction_with(transactional_id, epoch, group)
+            self._world.group.commit_in_transaction(transaction, offsets, generation, member_id, instance)
+
+        self._send_late("TxnOffsetCommit", late_s, arrive, _REPEAT_OFFSETS_S)
 
     def _send_offsets(
         self,
@@ -134,6 +166,7 @@ class SimulatedProducer:
                 return False
             try:
                 self._begun = self._world.broker.add_group(transactional_id, self._epoch, group)
+                self._note_sent("TxnOffsetCommit")
                 self._world.group.commit_in_transaction(self._begun, offsets, generation, member_id, instance)
             except RefusedError as error:
                 if error.code == CONCURRENT_TRANSACTIONS:
@@ -149,7 +182,10 @@ class SimulatedProducer:
         self._require_usable()
         if self._unacknowledged is not Outcome.COMMITTED:
             self._host.call(
-                "commit_transaction", lambda: self._end(Outcome.COMMITTED, timeout), lambda: lost("EndTxn (commit)")
+                "commit_transaction",
+                lambda: self._end(Outcome.COMMITTED, timeout),
+                lambda: lost("EndTxn (commit)"),
+                lambda late_s: self._end_late(Outcome.COMMITTED, late_s),
             )
         self._unacknowledged = None
 
@@ -161,7 +197,10 @@ class SimulatedProducer:
         self._queue.clear()
         if self._unacknowledged is not Outcome.ABORTED:
             self._host.call(
-                "abort_transaction", lambda: self._end(Outcome.ABORTED, timeout), lambda: lost("EndTxn (abort)")
+                "abort_transaction",
+                lambda: self._end(Outcome.ABORTED, timeout),
+                lambda: lost("EndTxn (abort)"),
+                lambda late_s: self._end_late(Outcome.ABORTED, late_s),
             )
         self._unacknowledged = None
 
@@ -174,13 +213,42 @@ class SimulatedProducer:
         if self._begun is not None:
             self._keep_trying(lambda: self._ended(outcome), timeout_s, "EndTxn")
         self._in_transaction = False
+        self._host.has_committed = outcome is Outcome.COMMITTED
         self._begun = None
         self._unacknowledged = outcome
+
+    def _end_late(self, outcome: Outcome, late_s: float) -> None:
+        assert self._id is not None
+        transactional_id, epoch = self._id, self._epoch
+        if self._begun is None:
+            return
+
+        def arrive() -> None:
+            self._world.end_transaction(self._host, transactional_id, epoch, outcome, is_late=True)
+
+        self._send_late("EndTxn", late_s, arrive, _REPEAT_END_S)
+
+    def _send_late(self, request: str, late_s: float, arrive: Callable[[], None], repeat_s: float) -> None:
+        """Send a request on a connection that breaks, and wait until it is time to send it again."""
+
+        def try_it() -> None:
+            with contextlib.suppress(RefusedError):
+                arrive()
+
+        self._note_sent(request)
+        self._world.scheduler.later(late_s, try_it)
+        self._world.scheduler.pass_time(repeat_s)
+        self._host.require_alive()
+
+    def _note_sent(self, request: str) -> None:
+        if self._log is not None:
+            self._log.log(logging.DEBUG, "%s [%s] %s", "SEND", "producer", f"broker: Sent {request}Request (simulated)")
 
     def _ended(self, outcome: Outcome) -> bool:
         assert self._id is not None
         if self._world.is_coordinator_down:
             return False
+        self._note_sent("EndTxn")
         try:
             self._world.end_transaction(self._host, self._id, self._epoch, outcome)
         except RefusedError as error:
@@ -273,10 +341,14 @@ class SimulatedProducer:
             return
         if world.is_down(partition):
             if world.scheduler.now_s - records[0].at_s > self._delivery_s:
-                self._give_up(records)
+                self._give_up(
+                    records,
+                    KafkaError(KafkaError._MSG_TIMED_OUT, "delivery.timeout.ms", False, False, True),  # noqa: SLF001
+                )
             return
+        rows = [record.row for record in records]
         try:
-            world.broker.produce(partition, [record.row for record in records], self._id, self._epoch)
+            world.broker.produce(partition, rows, self._id, self._epoch, added=partition in self._added)
         except RefusedError as error:
             if error.code == CONCURRENT_TRANSACTIONS:
                 world.write_markers()
@@ -284,7 +356,11 @@ class SimulatedProducer:
             if error.code == PRODUCER_FENCED:
                 self._fence()
                 return
+            if error.code == INVALID_TXN_STATE:
+                self._give_up(records, KafkaError(error.code, "not in this transaction", False, False, True))
+                return
             raise
+        self._added.add(partition)
         if self._id is not None:
             self._begun = world.broker.transaction_of(self._id)
         sent = set(map(id, records))
@@ -292,8 +368,7 @@ class SimulatedProducer:
         first = world.broker.log(partition).end - len(records)
         world.written(self._host, partition, {first + number: record.at_s for number, record in enumerate(records)})
 
-    def _give_up(self, records: list[_Record]) -> None:
-        error = KafkaError(KafkaError._MSG_TIMED_OUT, "delivery.timeout.ms", False, False, True)  # noqa: SLF001
+    def _give_up(self, records: list[_Record], error: KafkaError) -> None:
         gone = set(map(id, records))
         self._queue = [record for record in self._queue if id(record) not in gone]
         if self._id is not None:

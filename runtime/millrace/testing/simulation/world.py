@@ -33,7 +33,7 @@ from millrace.testing.simulation.disk import Disks
 from millrace.testing.simulation.group import Group
 from millrace.testing.simulation.group_offsets import BaseGroup
 from millrace.testing.simulation.instance import Host, Instance
-from millrace.testing.simulation.plan import BEHIND, Fault, Plan
+from millrace.testing.simulation.plan import BEHIND, SILENT, Fault, Input, Plan
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import Scheduler
 from millrace.testing.simulation.streams_group import GroupSettings, StreamsGroup
@@ -41,7 +41,14 @@ from millrace.topology.model import BuiltTopology
 
 __all__ = ["ALLOWED_DEATHS", "Problem", "World"]
 
-_LIMIT_S: Final = 900.0
+_SETTLE_S: Final = 150.0
+"""How long transactions, sessions and rebalances may take after all faults are over."""
+_MOST_GENERATIONS: Final = 10
+"""How many there may be beside two for each thread of an instance, and for each thread that a fault ends."""
+_MOST_ATTEMPTS: Final = 3
+"""How often a record may be processed, beside once for each fault."""
+_MOST_STEPS: Final = 3
+"""How many sub-topologies a record passes through at most."""
 _NODES: Final = 3
 _PROBE_S: Final = 0.5
 _START_S: Final = 0.5
@@ -142,9 +149,16 @@ class World:
         """The group's generation at the last probe, if all was settled."""
         self._calls: Counter[tuple[int, str]] = Counter()
         self._faults = {(fault.instance, fault.call, fault.nth): fault for fault in plan.faults if fault.call}
+        self.problem: str | None = None
+        """What an instance has found wrong while it ran."""
+        self.attempts: Counter[tuple[TopicPartition, int]] = Counter()
+        """How often each record was processed, whether that was committed or not."""
+        self._longer_s: dict[tuple[TopicPartition, int], float] = {}
+        """How much longer than others each input record takes, by where it is."""
         self._outage_until_s = 0.0
         self._down: frozenset[int] = frozenset()
         self._behind_until_s: defaultdict[int, float] = defaultdict(float)
+        self._silent_until_s: defaultdict[int, float] = defaultdict(float)
         self._done = False
         for name, count in partitions.items():
             self.broker.create_topic(name, count)
@@ -181,9 +195,34 @@ class World:
             Problem: the application has not processed its input in time.
         """
         self._schedule()
-        self.scheduler.wait_for(lambda: self._done, _LIMIT_S)
+        limit_s = self._limit_s()
+        self.scheduler.wait_for(lambda: self._done or self.problem is not None, limit_s)
+        if self.problem is not None:
+            raise Problem(self.problem)
         if not self._done:
-            raise Problem(f"After {_LIMIT_S:.0f} s the input is not processed: {self._unfinished()}")
+            raise Problem(f"After {limit_s:.0f} s the input is not processed: {self._unfinished()}")
+        most = _MOST_GENERATIONS + 2 * self.config.num_stream_threads * (len(self.plan.faults) + self.plan.instances)
+        if self.group.generation > most:
+            raise Problem(
+                f"The group has begun {self.group.generation} generations, more than {most}: it does not settle"
+            )
+        most = _MOST_ATTEMPTS + len(self.plan.faults)
+        for (partition, offset), attempts in self.attempts.items():
+            if attempts > most:
+                raise Problem(
+                    f"The record at offset {offset} of {partition} was processed {attempts} times, more than {most}"
+                )
+
+    def _limit_s(self) -> float:
+        """Return how long everything may take: until the last fault is over, then the work, part of it twice, and rebalances."""
+        plan = self.plan
+        began_s = max(
+            [one.at_s for one in plan.inputs] + [fault.at_s + fault.seconds for fault in plan.faults if not fault.call],
+            default=0.0,
+        )
+        pauses_s = sum(fault.seconds for fault in plan.faults if fault.call)
+        work_s = sum(one.takes_s + _MOST_STEPS * plan.record_s for one in plan.inputs)
+        return began_s + pauses_s + 2 * work_s + _SETTLE_S
 
     def _schedule(self) -> None:
         scheduler = self.scheduler
@@ -194,8 +233,7 @@ class World:
         for instance in self.instances:
             scheduler.later(self.rng.random() * starts_s, instance.start)
         for one in self.plan.inputs:
-            row = (one.key, one.value, int((scheduler.now_s + one.at_s) * 1000), ())
-            scheduler.later(one.at_s, _bind(self._write, TopicPartition(one.topic, one.partition), row))
+            scheduler.later(one.at_s, _bind(self._write, one, int((scheduler.now_s + one.at_s) * 1000)))
         for fault in self.plan.faults:
             if not fault.call:
                 scheduler.later(fault.at_s, _bind(self._happen, fault))
@@ -206,9 +244,20 @@ class World:
         scheduler.later(last + 1.0, self._probe)
         scheduler.later(1.0, self._expire)
 
-    def _write(self, partition: TopicPartition, row: Any) -> None:
-        self.broker.produce(partition, [row])
+    def _write(self, one: Input, timestamp: int) -> None:
+        partition = TopicPartition(one.topic, one.partition)
+        self._longer_s[partition, self.broker.log(partition).end] = one.takes_s
+        self.broker.produce(partition, [(one.key, one.value, timestamp, ())])
         self.wake_readers(partition)
+
+    def begin_record(self, partition: TopicPartition, offset: int) -> float:
+        """Note that a record is about to be processed; return how long the application's code takes for it."""
+        self.attempts[partition, offset] += 1
+        return self.plan.record_s + self._longer_s.get((partition, offset), 0.0)
+
+    def waits_s(self) -> float:
+        """Return how long a stream thread waits for an answer."""
+        return self.rng.random() * self.plan.request_s if self.plan.request_s else 0.0
 
     def _expire(self) -> None:
         for transaction in self.broker.expire_transactions():
@@ -269,6 +318,9 @@ class World:
         if fault.kind == BEHIND:
             self._behind_until_s[fault.instance] = self.scheduler.now_s + fault.seconds
             return
+        if fault.kind == SILENT:
+            self._silent_until_s[fault.instance] = self.scheduler.now_s + fault.seconds
+            return
         if fault.kind == "stop":
             instance.stop()
             return
@@ -281,6 +333,10 @@ class World:
     def is_behind(self, instance: int) -> bool:
         """Whether an instance gets no records of changelogs."""
         return self.scheduler.now_s < self._behind_until_s[instance]
+
+    def is_silent(self, instance: int) -> bool:
+        """Whether an instance gets no answers about topics."""
+        return self.scheduler.now_s < self._silent_until_s[instance]
 
     def is_down(self, partition: TopicPartition) -> bool:
         """Whether the broker that leads a partition is away."""
@@ -335,15 +391,25 @@ class World:
             self._committed(host, offsets)
         answer(response)
 
-    def end_transaction(self, host: Host, transactional_id: str, epoch: int, outcome: Outcome) -> None:
-        """Decide a transaction; its markers follow a little later, one by one."""
+    def end_transaction(
+        self, host: Host, transactional_id: str, epoch: int, outcome: Outcome, *, is_late: bool = False
+    ) -> None:
+        """Decide a transaction; its markers follow a little later, one by one.
+
+        Args:
+            host: whose transaction.
+            transactional_id: the producer's.
+            epoch: the one that the producer had when it sent the request.
+            outcome: what the transaction comes to.
+            is_late: whether the producer has sent the request again since, and knows nothing of this.
+        """
         before = self.broker.transaction_of(transactional_id)
         was_open = before is not None and before.outcome is Outcome.OPEN
         transaction = self.broker.end_transaction(transactional_id, epoch, outcome)
         self.scheduler.note(outcome.value, transactional_id)
         if was_open and outcome is Outcome.COMMITTED:
             self._committed(host, self.group.offsets_of(transaction))
-        if outcome is Outcome.ABORTED:
+        if outcome is Outcome.ABORTED and not is_late:
             host.processed.clear()
         self.scheduler.soon(lambda: self._write_marker(transaction))
 
