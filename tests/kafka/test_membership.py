@@ -413,12 +413,18 @@ def test_a_pattern_finds_new_topics(group, topic_factory):
     group.until(lambda: second in member.subscribed_topics and not member.rebalancing)
 
 
-def test_the_assignor_s_error_reaches_the_leader_s_thread(group):
-    """An exception of the leader's callback is raised by poll."""
-    group.assign = lambda members: (_ for _ in ()).throw(ConfigError("cannot assign"))
+@pytest.mark.parametrize("error", [ConfigError, FileNotFoundError])
+def test_the_assignor_s_error_reaches_the_leader_s_thread(group, error):
+    """An exception of the leader's callback is raised by poll, even one that a broken connection might raise too."""
+
+    def assign(_):
+        group.rebalances += 1
+        raise error("cannot assign")
+
+    group.assign = assign
     group.join("a")
-    with pytest.raises(ConfigError, match="cannot assign"):
-        group.until(lambda: False)
+    with pytest.raises(StreamsError, match="cannot assign"):
+        group.until(lambda: group.rebalances > 1)
 
 
 def test_a_member_that_assigns_does_not_wait(group):

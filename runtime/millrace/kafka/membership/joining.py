@@ -203,7 +203,13 @@ class Joining:
         assigning = self._assign(members)
         while not assigning.done():
             await self._connection.sleep(_LOOK_EVERY_S)
-        return {member_id: encode_assignment(given) for member_id, given in assigning.result().items()}
+        try:
+            return {member_id: encode_assignment(given) for member_id, given in assigning.result().items()}
+        except (
+            kafka_errors.KafkaError,
+            OSError,
+        ) as error:  # not the coordinator's, which would be asked again and again
+            raise StreamsError(f"The tasks of group {group} cannot be assigned: {error!r}") from error
 
     def _enter(self, response: JoinGroupResponse) -> None:
         """Note the generation that has begun; heartbeats keep the membership while the leader assigns."""
