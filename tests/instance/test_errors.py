@@ -808,3 +808,26 @@ def test_status_file_that_cannot_be_written_is_logged_once(app, tmp_path, caplog
     streams._housekeeping.write_status()
     [told] = [record.getMessage() for record in caplog.records if "status file" in record.getMessage()]
     assert told.startswith(f"Cannot write the status file {tmp_path}/no-such/status.json: [Errno 2] No such file")
+
+
+@pytest.mark.broker
+def test_member_that_lost_its_tasks_while_it_asked_all_to_stop_does_not_commit_them(
+    kafka, topic_factory, app, tmp_path
+):
+    """It is in the group again by then, so the brokers would accept offsets of what others may have processed since."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    produce(kafka, source, ["word"])
+    config = settings(kafka, app, tmp_path, commit_interval_ms=3_600_000)
+    with running(word_count(source, sink), config) as streams:
+        [thread] = streams.threads
+        wait_until(lambda: thread.totals.records == 1, "the record is processed")
+        client = thread.resources.member.client
+        rejoin = client.request_rejoin
+
+        def removed(reason):
+            client.reset("test: as if the group had removed it", keep_member_id=False)
+            rejoin(reason)
+
+        client.request_rejoin = removed
+        thread.shuts_down_all = True
+    assert committed_offset(kafka, app, source) == -1001

@@ -14,6 +14,7 @@ from tests.waiting import wait_until
 from millrace.dsl import StreamsBuilder
 from millrace.instance import stream_thread
 from millrace.instance.input_consumer import InputConsumer
+from millrace.instance.membership import ClassicMembership
 from millrace.instance.task_manager import TaskManager
 from millrace.kafka import clients
 from millrace.records import TopicPartition
@@ -204,3 +205,27 @@ def test_task_that_waits_for_a_partition_is_logged(kafka, topic_factory, app, tm
         produce(kafka, full, ["a", "b"])
         says = f"task 0_0 has 2 records and has been waiting for 0 s for records of {empty}-0 (0 on the brokers)"
         wait_until(lambda: caplog.text.count(says) >= 1, "the log says what is waited for")
+
+
+def test_nothing_is_fetched_while_a_commit_waits_for_the_group(
+    kafka, topic_factory, app, tmp_path, fetching, monkeypatch
+):
+    """A thread that must commit before it goes on neither spins nor buffers its input while the group rebalances."""
+    source = topic_factory("in")
+    topology, seen = seen_by(source)
+    config = settings(kafka, app, tmp_path, **STEADY, max_poll_records=50)
+    with running(topology, config) as streams:
+        [thread] = streams.threads
+        rebalancing = True
+        monkeypatch.setattr(ClassicMembership, "rebalancing", property(lambda _: rebalancing))
+        pace = thread._loop._pace
+        pace.processed(2)
+        pace.aborted()
+        produce(kafka, source, [LINE] * 5_000)
+        wait_until(lambda: seen, "the one record that may be processed")
+        rounds = thread.rounds_total
+        wait_until(lambda: thread.rounds_total >= rounds + 50, "50 rounds more")
+        assert len(seen) == 1
+        assert sum(task.buffered() for task in thread.tasks.running.values()) <= 50
+        rebalancing = False
+        wait_until(lambda: len(seen) == 5_000, "the others")

@@ -413,12 +413,18 @@ def test_a_pattern_finds_new_topics(group, topic_factory):
     group.until(lambda: second in member.subscribed_topics and not member.rebalancing)
 
 
-def test_the_assignor_s_error_reaches_the_leader_s_thread(group):
-    """An exception of the leader's callback is raised by poll."""
-    group.assign = lambda members: (_ for _ in ()).throw(ConfigError("cannot assign"))
+@pytest.mark.parametrize("error", [ConfigError, FileNotFoundError])
+def test_the_assignor_s_error_reaches_the_leader_s_thread(group, error):
+    """An exception of the leader's callback is raised by poll, even one that a broken connection might raise too."""
+
+    def assign(_):
+        group.rebalances += 1
+        raise error("cannot assign")
+
+    group.assign = assign
     group.join("a")
-    with pytest.raises(ConfigError, match="cannot assign"):
-        group.until(lambda: False)
+    with pytest.raises(StreamsError, match="cannot assign"):
+        group.until(lambda: group.rebalances > 1)
 
 
 def test_a_member_that_assigns_does_not_wait(group):
@@ -442,6 +448,81 @@ def test_a_member_that_assigns_does_not_wait(group):
     group.settle()
     answer.set()
     group.settle()
+
+
+def test_a_leader_that_looks_up_its_topics_stays_a_member(group):
+    """It sends heartbeats as soon as its generation has begun: a broker that is slow to answer does not cost its place."""
+    member, beats = group.join("a"), []
+    counts, beat = member._coordinator.partition_counts, member._heartbeats._beat
+
+    async def late(topics):
+        while not beats:
+            await member._connection.sleep(0.01)
+        return await counts(topics)
+
+    async def noted(*identity):
+        beats.append(identity)
+        return await beat(*identity)
+
+    member._coordinator.partition_counts, member._heartbeats._beat = late, noted
+    group.settle()
+    assert beats[0] == (1, member.member_id)
+
+
+def test_one_assignment_does_not_end_another(group):
+    """A leader that assigns again, as it was removed meanwhile, still assigns when the earlier assignment is ready."""
+    original, answers = group.assign, []
+
+    def assign(members):
+        answers.append(threading.Event())
+        assert answers[-1].wait(PATIENCE_S)
+        return original(members)
+
+    group.assign = assign
+    member = group.join("a")
+    group.until(lambda: answers)
+    ended, sync = [], member._joining.requests.sync
+
+    async def noted(*arguments):
+        ended.append(arguments)
+        return await sync(*arguments)
+
+    member._joining.requests.sync = noted
+    member.reset("its thread dropped its tasks", keep_member_id=True)
+    group.until(lambda: len(answers) == 2)
+    answers[0].set()
+    group.until(lambda: ended)
+    member._connection.run(member._connection.sleep, 0.01)
+    assert member.assigning
+    answers[1].set()
+    group.settle()
+    assert not member.assigning
+
+
+def test_a_member_that_comes_back_while_it_leaves_keeps_its_new_place(group):
+    """Its thread polls again before the answer to LeaveGroup: it rejoins once, and that is not undone by the answer."""
+    member = group.join("a", **{"max.poll.interval.ms": 1_000})
+    group.settle()
+    leave, left, answered = member._joining.requests.leave, threading.Event(), threading.Event()
+
+    async def late(*arguments):
+        await leave(*arguments)
+        left.set()
+        while not answered.is_set():
+            await member._connection.sleep(0.01)
+
+    member._joining.requests.leave = late
+    assert left.wait(PATIENCE_S)
+    with pytest.raises(TaskMigratedError):
+        member.commit_offsets({group.tp(0): OffsetAndMetadata(1)})
+    group.until(lambda: group.of("a", Lost) and group.balanced())
+    member._joining.requests.leave = leave
+    identity, ended = (member.generation, member.member_id), []
+    stuck = member._heartbeats._member.heartbeat_identity
+    member._heartbeats._member.heartbeat_identity = lambda: (ended.append(1), stuck())[1]
+    answered.set()
+    group.until(lambda: len(ended) > 3)
+    assert (member.generation, member.member_id) == identity
 
 
 def test_a_plain_consumer_in_the_group_is_an_error(group, kafka):

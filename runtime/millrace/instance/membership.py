@@ -30,6 +30,7 @@ from millrace.assignment.payloads import AssignorError
 from millrace.assignment.protocol import (
     Assigned,
     GroupEvent,
+    Lost,
     MemberAssignment,
     MemberSubscription,
     TopicSubscription,
@@ -130,8 +131,12 @@ class GroupMembership(ABC):
         """Rejoin without owning anything, because the thread has dropped its tasks."""
 
     @abstractmethod
-    def request_shutdown_of_all(self) -> None:
-        """Tell every member of the application to stop, and wait for the answer; leaving earlier could lose the request."""
+    def request_shutdown_of_all(self) -> bool:
+        """Tell every member of the application to stop, and wait for the answer; leaving earlier could lose the request.
+
+        Returns:
+            Whether this member has not lost its tasks meanwhile; otherwise they must not be committed.
+        """
 
     def ask_committed(self, partitions: Collection[TopicPartition]) -> CommittedOffsets:
         """Request committed offsets without waiting; each arrives once no transaction is pending on it."""
@@ -223,19 +228,24 @@ class ClassicMembership(GroupMembership):
         """Rejoin without owning anything, because the thread has dropped its tasks."""
         self._member.reset(reason, keep_member_id=True)
 
-    def request_shutdown_of_all(self) -> None:
+    def request_shutdown_of_all(self) -> bool:
         """Tell every member of the application to stop, and wait for the answer, which this member gets too.
 
         It comes once all have rejoined, for which they have `max.poll.interval.ms`; if this member left earlier, its request
         would be lost.
+
+        Returns:
+            Whether this member has not lost its tasks meanwhile; otherwise they must not be committed.
         """
         self._protocol.error_code = AssignorError.SHUTDOWN_REQUESTED
         self._member.request_rejoin("the application is to stop everywhere")
-        deadline = Deadline(self._rebalance_s + _SHUTDOWN_ANSWER_S)
+        deadline, has_tasks = Deadline(self._rebalance_s + _SHUTDOWN_ANSWER_S), True
         while not deadline.passed and not self._progress.given_up:
             for event in self._member.poll(0.1):
+                has_tasks = has_tasks and not isinstance(event, Lost)
                 if isinstance(event, Assigned) and self._protocol.accept(event).shutdown_requested:
-                    return
+                    return has_tasks
+        return has_tasks
 
 
 class StreamsMembership(GroupMembership):
@@ -254,9 +264,10 @@ class StreamsMembership(GroupMembership):
         """Rejoin without owning anything, because the thread has dropped its tasks."""
         self._member.reset(reason)
 
-    def request_shutdown_of_all(self) -> None:
+    def request_shutdown_of_all(self) -> bool:
         """Tell every member of the application to stop, and wait for the coordinator's answer."""
         self._member.shut_down_application(_SHUTDOWN_ANSWER_S)
+        return True  # what is lost meanwhile is not known yet, and cannot be committed
 
 
 class MembershipFactory:

@@ -131,13 +131,18 @@ class StreamThread:
         if cache is not None:
             cache.max_bytes = max_bytes
 
-    def request_shutdown_of_all(self) -> None:
-        """Tell all members of the application to stop; call it in this thread, after its loop has ended."""
+    def request_shutdown_of_all(self) -> bool:
+        """Tell all members of the application to stop; call it in this thread, after its loop has ended.
+
+        Returns:
+            Whether its tasks can be committed still.
+        """
         if self._loop is not None:
             try:
-                self._loop.resources.member.request_shutdown_of_all()
+                return self._loop.resources.member.request_shutdown_of_all()
             except StreamsError as error:
                 _log.warning("The other instances could not be told to stop: %s", error)
+        return False
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait until the thread has ended; return whether it has."""
@@ -187,7 +192,7 @@ class StreamThread:
             while not self.stop_requested.is_set():
                 loop.round()
             if self.shuts_down_all:
-                self.request_shutdown_of_all()
+                clean = self.request_shutdown_of_all()
         except BaseException as raised:  # the uncaught exception handler decides, and everything is closed
             clean = False
             error = of_thread(raised)
@@ -341,9 +346,12 @@ class ThreadLoop:
         paused = self._context.paused.is_set()
         if paused:
             self._rest()
-        else:
+        elif self._pace.next_turn:
             self._fetch()
             self._process()
+        else:  # it has to commit first, which waits for the group
+            self._settle_state()
+            time.sleep(_CHANGING_POLL_S)
         resources.collector.poll()
         if not paused:
             self._punctuate()

@@ -88,8 +88,8 @@ class Joining:
         self._requests = GroupRequests(coordinator, watch, settings)
         self._user_data = user_data
         self._assign = assign
-        self.assigning = False
-        """Whether this member leads, and has not told the others yet what it assigns."""
+        self._assigning: list[object] = []
+        """The assignments that are not told yet: more than one if this member was removed meanwhile, and leads again."""
         self._data: tuple[float, bytes] | None = None
         """When the stream thread made the member's user data last, and the data."""
         self._retry_at_s = 0.0
@@ -99,6 +99,11 @@ class Joining:
     def requests(self) -> GroupRequests:
         """The member's requests."""
         return self._requests
+
+    @property
+    def assigning(self) -> bool:
+        """Whether this member leads, and has not told the others yet what it assigns."""
+        return bool(self._assigning)
 
     def wait_s(self) -> float | None:
         """Return the seconds until the next attempt to join; None if no attempt is due."""
@@ -181,16 +186,26 @@ class Joining:
         """Join, and unless that is refused assign, if this member leads, and sync; on the IO thread. Return both answers."""
         joined = await self._requests.join(member_id, subscription, reason)
         if joined.error_code:
+            self._watch.follow()
             return joined, None
         self._enter(joined)
         identity = self._in_generation()
+        await self._watch_topics(joined)
         if joined.leader != joined.member_id or joined.skip_assignment:
             return joined, await self._sync(*identity, {})
-        self.assigning = True
+        self._assigning.append(identity)
         try:
             return joined, await self._sync(*identity, await self._assigned(joined))
         finally:
-            self.assigning = False
+            self._assigning.remove(identity)
+
+    async def _watch_topics(self, joined: JoinGroupResponse) -> None:
+        """Watch the group's topics from now on, if this member leads."""
+        if joined.leader == joined.member_id:
+            members = [decode_subscription(member.metadata) for member in joined.members]
+            await self._watch.assigned(frozenset(topic for member in members for topic in member.topics))
+        else:
+            self._watch.follow()
 
     async def _assigned(self, joined: JoinGroupResponse) -> dict[str, bytes]:
         """Return what the group's members are assigned."""
@@ -203,7 +218,13 @@ class Joining:
         assigning = self._assign(members)
         while not assigning.done():
             await self._connection.sleep(_LOOK_EVERY_S)
-        return {member_id: encode_assignment(given) for member_id, given in assigning.result().items()}
+        try:
+            return {member_id: encode_assignment(given) for member_id, given in assigning.result().items()}
+        except (
+            kafka_errors.KafkaError,
+            OSError,
+        ) as error:  # not the coordinator's, which would be asked again and again
+            raise StreamsError(f"The tasks of group {group} cannot be assigned: {error!r}") from error
 
     def _enter(self, response: JoinGroupResponse) -> None:
         """Note the generation that has begun; heartbeats keep the membership while the leader assigns."""
@@ -319,7 +340,7 @@ class GroupRequests:
         self._timeout_ms = max(settings.request_timeout_ms, settings.max_poll_interval_ms + 5_000)
 
     async def join(self, member_id: str, subscription: MemberSubscription, reason: str) -> JoinGroupResponse:
-        """Send JoinGroup and return its answer; if this member leads, the group's topics are watched from then on.
+        """Send JoinGroup and return its answer.
 
         Args:
             member_id: Empty for a new member.
@@ -346,12 +367,7 @@ class GroupRequests:
             reason=reason[:_REASON_LENGTH],
             max_version=9,
         )
-        response = await self._coordinator.send(request, self._timeout_ms)
-        if response.error_code == 0 and response.leader == response.member_id:
-            members = [decode_subscription(member.metadata) for member in response.members]
-            await self._watch.assigned(frozenset(topic for member in members for topic in member.topics))
-        else:
-            self._watch.follow()
+        response: JoinGroupResponse = await self._coordinator.send(request, self._timeout_ms)
         return response
 
     async def sync(

@@ -150,8 +150,13 @@ class GroupMember(BaseMember):
 
     async def _leave_stuck(self) -> None:
         """Leave because the stream thread does not poll; a static member only stops its heartbeats until its session expires."""
-        reason = "max.poll.interval.ms was exceeded"
+        shared, reason = self._shared, "max.poll.interval.ms was exceeded"
+        identity = shared.heartbeat_identity()
         if self._settings.instance_id is None:
             timeout_ms = self._settings.request_timeout_ms
-            await self._joining.requests.leave(self._shared.member_id, reason, timeout_ms)
-        self._shared.reset(reason, keep_member_id=False)
+            await self._joining.requests.leave(shared.member_id, reason, timeout_ms)
+        with shared.lock:
+            if (
+                shared.heartbeat_identity() == identity
+            ):  # else the thread has polled meanwhile, and rejoins or has rejoined
+                shared.reset(reason, keep_member_id=False)
