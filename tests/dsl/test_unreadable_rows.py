@@ -446,3 +446,24 @@ def test_a_new_value_that_the_flush_cannot_read_is_asked_about(name):
         assert driver.create_output_topic("out", TEXT, TEXT).read_key_values_to_list() == [("a", "1"), ("c", "3")]
     assert ["'b'" in str(error) for _, error in handler.failures] == [True]
     assert handler.offsets == [1]
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [None, TimeWindows.of_size_with_no_grace(10), SessionWindows.of_inactivity_gap_with_no_grace(10)],
+    ids=["no windows", "tumbling", "session"],
+)
+def test_a_value_that_cannot_be_written_back_is_not_blamed_on_the_record_that_evicts_it(windows):
+    """The handler is not asked, as it would be about that record and all that follow; the error names the value's key."""
+    handler, builder = Continues(), StreamsBuilder()
+    values = stream(builder, TEXT).map_values_with_key(lambda key, value: "\ud800" if key == "b" else value)
+    groups = values.group_by_key(Grouped.with_(TEXT, TEXT))
+    (groups if windows is None else groups.windowed_by(windows)).reduce(last, kept(TEXT))
+    config = {"statestore.cache.max.bytes": 600, "processing.exception.handler": handler}
+    with (
+        pytest.raises(FailedProcessingError, match=r"'st' cannot write .* key 'b'"),
+        TopologyTestDriver(builder.build(), config, auto_commit=False) as driver,
+    ):
+        for key in "abcdefghijklmnop":
+            driver.create_input_topic("in", TEXT, TEXT).pipe_input(key, key, 0)
+    assert handler.failures == []

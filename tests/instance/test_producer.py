@@ -14,7 +14,8 @@ from tests.instance.support import TEXT, Changed, has_failed, read_all, settings
 from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.config import StreamsConfig
-from millrace.errors import ProductionError, TaskMigratedError, TransactionAbortedError
+from millrace.engine.error_handling import PASS_THROUGH
+from millrace.errors import ConfigError, ProductionError, TaskMigratedError, TransactionAbortedError
 from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.kafka.admin import topic_configs
@@ -337,3 +338,26 @@ def test_a_fatal_error_is_raised_before_anything_else_is_reported(kafka, topic_f
             wait_until(fenced.flush, "never: flush raises")
         for producer in (fenced, newer):
             producer.close()
+
+
+def test_a_new_producer_that_cannot_be_opened_is_not_the_records_fault(kafka, app, tmp_path):
+    """The next transaction needs one: what is raised while a record is sent passes the handler, and `abort` says why."""
+    config = StreamsConfig.of(settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2"))
+    opened = []
+
+    def producer_settings():
+        if opened:
+            raise ConfigError("the file with the password is gone")
+        opened.append(True)
+        return ClientSettings(config, "p").producer(1)
+
+    producer = StreamsProducer(producer_settings, config.task_timeout_ms)
+    try:
+        producer.start()
+        producer.replace_at_abort()
+        with pytest.raises(PASS_THROUGH, match="the password is gone"):
+            producer.begin()
+        with pytest.raises(ConfigError, match="the password is gone"):
+            producer.abort()
+    finally:
+        producer.close()

@@ -15,10 +15,14 @@ from tests.proxy import HOST, BrokerProxy, api_key, read_request
 from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.assignment import AssignedTasks
+from millrace.config import StreamsConfig
 from millrace.dev._ports import free_ports
-from millrace.errors import StreamsTimeoutError
+from millrace.errors import StreamsTimeoutError, TransactionAbortedError
 from millrace.instance import KafkaStreams, State
-from millrace.records import TopicPartition
+from millrace.instance.producer import StreamsProducer
+from millrace.instance.record_collector import KafkaRecordCollector
+from millrace.kafka.client_settings import ClientSettings
+from millrace.records import NO_HEADERS, TopicPartition
 from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
@@ -342,3 +346,25 @@ def test_close_ends_the_wait_for_room_for_a_record(started, kafka, proxy):
     streams.close(2)
     assert streams.wait(PATIENCE_S)
     assert streams.state is State.NOT_RUNNING
+
+
+def test_record_that_is_sent_carefully_and_not_delivered_in_time_is_processed_again(
+    kafka, proxy, topic_factory, app, tmp_path
+):
+    """At-least-once: after a refused record each one has its own report; one that was not delivered fails the commit too."""
+    out = topic_factory("out", config={"max.message.bytes": "500"})
+    config = StreamsConfig.of(settings(f"{HOST}:{proxy.port}", app, tmp_path))
+    times = {"delivery.timeout.ms": 3_000, "request.timeout.ms": 1_000, "linger.ms": 0}
+    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1) | times, config.task_timeout_ms)
+    collector = KafkaRecordCollector(producer, kafka.admin(), config)
+    try:
+        for value in b"x" * 5000, b"small":
+            collector.send(out, None, value, 1, NO_HEADERS, 0)
+            with pytest.raises(TransactionAbortedError, match=r"processed again"):
+                collector.flush()
+            producer.abort()
+            collector.discard()
+            proxy.silence(PRODUCE)
+    finally:
+        proxy.go_on()
+        producer.close()

@@ -174,6 +174,25 @@ def test_a_store_for_all_tasks_is_refused(declare):
     assert "return a new store" in str(raised.value)
 
 
+class BuilderWithFunction(OwnBuilder):
+    """Has a function that makes its stores where Millrace's builders have a supplier."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.supplier = unlogged(name).build
+
+    def build(self):
+        return self.supplier()
+
+
+def test_what_a_users_builder_calls_its_supplier_may_be_anything():
+    """Only a supplier of bytes stores is asked for two."""
+    builder = StreamsBuilder()
+    builder.add_state_store(BuilderWithFunction("st").with_logging_disabled()).stream("in").process(Pass, "st")
+    with TopologyTestDriver(builder.build(), SETTINGS) as driver:
+        assert driver.get_state_store("st").name == "st"
+
+
 def test_one_supplier_for_two_tables_is_refused():
     """The suppliers of the DSL must name each store as asked: otherwise the tables would be one."""
     suppliers = OwnDslSuppliers(Stores.in_memory_key_value_store("first"))

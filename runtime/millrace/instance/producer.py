@@ -241,11 +241,18 @@ class StreamsProducer:
 
         Raises:
             TaskMigratedError: the producer is fenced.
-            TransactionAbortedError: the producer cannot begin one, and `abort` will replace it.
+            TransactionAbortedError: the producer cannot begin one or be replaced, and `abort` will replace it.
             StreamsTimeoutError: a new producer was needed, and no coordinator answered it.
         """
         if self.must_be_replaced:
-            self.replace()
+            try:
+                self.replace()
+            except (TaskMigratedError, StreamsTimeoutError):
+                raise
+            except StreamsError as error:  # which would count as a failure of user code, as a record is being processed
+                raise TransactionAbortedError(
+                    f"{error} (the producer needs to be replaced, which is tried again)"
+                ) from error
         try:
             self.client.begin_transaction()
         except KafkaException as error:

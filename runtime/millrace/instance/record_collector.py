@@ -336,7 +336,8 @@ class KafkaRecordCollector:
             if isinstance(report.failure, TaskMigratedError) or report.code in _NOT_FOR_HANDLERS:
                 raise report.failure
         refused = [report for report in reports if not isinstance(report.failure, TransactionAbortedError)]
-        if not self._producer.transactional and all(report.identity is not None for report in reports):
+        known = all(report.identity is not None for report in refused)
+        if known and len(refused) == len(reports) and not self._producer.transactional:
             self._found = True
             answers = [self._ask_handler(report) for report in refused]
             return self._send_all(letter for letters in answers for letter in letters or ())

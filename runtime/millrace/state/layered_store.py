@@ -7,7 +7,14 @@ from functools import partial
 from typing import Any, Final, Generic, NoReturn, TypeVar, cast
 
 from millrace.config import StreamsConfig
-from millrace.errors import ConfigError, InvalidStateStoreError, UnreadableRowError
+from millrace.errors import (
+    ConfigError,
+    FailedProcessingError,
+    InvalidStateStoreError,
+    SerializationError,
+    StreamsError,
+    UnreadableRowError,
+)
 from millrace.records import Headers, TopicPartition
 from millrace.serdes.base import AnySerde
 from millrace.serdes.primitives import type_read_back
@@ -103,6 +110,19 @@ class LayeredStore(Generic[P]):
     def _unreadable(self, row: Any, error: Exception) -> UnreadableRowError:
         """Return the error of a row that a serde cannot read."""
         return unreadable_row(self.name, self._rows_topic, error, partial(self._shown, row))
+
+    def _write_failed(self, row: Any, error: Exception) -> NoReturn:
+        """Raise what to tell of a cached value that cannot be written back, often while another record is processed.
+
+        Raises:
+            FailedProcessingError: the serde cannot write it; no handler is asked, as it would be asked about that other record.
+            StreamsError: something else failed.
+        """
+        if isinstance(error, StreamsError) and not isinstance(error, SerializationError):
+            raise error
+        raise FailedProcessingError(
+            f"Store {self.name!r} cannot write the value that was put for key {self._shown(row)}: {error}"
+        ) from error
 
     def _shown(self, row: Any) -> str:
         """Return the key of a row as a message shows it."""

@@ -255,7 +255,11 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
             old_data = self._bytes_store.get(session)
             if old_data is None and cached is None:
                 return
-        self._write(session, None if cached is None else self._split(cached) if self._shareable else cached)
+        try:
+            parts = None if cached is None else self._split(cached) if self._shareable else cached
+        except Exception as error:
+            self._write_failed(session, error)
+        self._write(session, parts)
         if listener is None:
             return
         key = new = None

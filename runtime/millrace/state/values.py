@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (lower case in the standard library)
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from millrace.checks import shown, timestamp_ms
 from millrace.errors import SerializationError, UnreadableRowError
@@ -56,6 +56,7 @@ class Values:
     """Reads the value of a row, given the row to name it if that fails."""
     _unreadable: Callable[[Any, Exception], UnreadableRowError]
     _flush_failed: Callable[[Exception, object, object, CacheEntry], None]
+    _write_failed: Callable[[Any, Exception], NoReturn]
     _key_of: Callable[[str, bytes], Any]
     _value_serde: AnySerde | None
     _value_bytes: Serialize
@@ -147,10 +148,10 @@ class Values:
         """
         shareable, timed, key_of, topic = self._shareable, self.timed, self._key_of, self._topic
         to_disk, from_parts, from_disk, bare = self._format.to_disk, self._from_parts, self._from_disk, self._bare
-        unreadable, failed = self._unreadable, self._flush_failed
+        unreadable, failed, write_failed = self._unreadable, self._flush_failed, self._write_failed
         size, last = window_size_ms, _NO_WINDOW
 
-        def write_back(raw: bytes, entry: CacheEntry) -> None:
+        def write_back(raw: bytes, entry: CacheEntry) -> None:  # noqa: C901
             nonlocal last
             row: Any = raw
             if size is not None:
@@ -163,7 +164,10 @@ class Values:
                 if old_data is None and cached is None:
                     return
             if cached is None or shareable:
-                write_through(row, cached)
+                try:
+                    write_through(row, cached)
+                except Exception as error:
+                    write_failed(row, error)
             else:
                 data, timestamp, headers = cached
                 write(row, to_disk(data, timestamp, headers), data, timestamp, headers)

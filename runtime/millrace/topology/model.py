@@ -124,9 +124,9 @@ def resolved_store(store: DeclaredStore, config: StreamsConfig) -> StoreBuilder:
             f"The supplier that the DslStoreSuppliers returned for store {store.name} is named {builder.name}: make one with "
             "the name in its parameters"
         )
-    supplier = getattr(builder, "supplier", None)
-    if supplier is not None:
-        new_stores(supplier.get, "supplier", store.name)
+    get = getattr(getattr(builder, "supplier", None), "get", None)  # a user's builder may have anything there
+    if callable(get):
+        new_stores(get, "supplier", store.name)
     new_stores(builder.build, "builder", store.name)
     return builder
 
