@@ -89,6 +89,16 @@ def test_a_timestamp_that_is_too_late_is_named(writer, topic_factory):
         writer.flush()
 
 
+def test_a_timestamp_that_is_too_early_is_not_mistaken_for_the_latest(writer, topic_factory):
+    """History is written: which record is refused is not known then, only the settings that may refuse it."""
+    target = TopicPartition(topic_factory("out", config={"message.timestamp.before.max.ms": "3600000"}), 0)
+    latest = int(time.time() * 1000) - 60_000
+    with pytest.raises(ProductionError, match=r"message\.timestamp\.before\.max\.ms") as refused, writer.transaction():
+        writer.send(target, [(b"key", b"value", stamp, NO_HEADERS) for stamp in (latest - 7_200_000, latest)])
+        writer.flush()
+    assert str(latest) not in str(refused.value)
+
+
 def publish(writer, target, value):
     """Write a record in a transaction of its own."""
     with writer.transaction():

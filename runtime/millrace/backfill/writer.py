@@ -6,6 +6,7 @@ So after a transaction that failed, or of which brokers may still get a request,
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -217,9 +218,10 @@ class Writer:
             raise _ended(error) from error
 
     def _on_failure(self, error: KafkaError, message: Message) -> None:
-        # Only the latest of a partition's timestamps can be too late.
-        latest = self._latest.get(TopicPartition(message.topic() or "", message.partition() or 0))
-        failure = delivery_error(error, message.topic(), message.partition(), message.key(), latest)
+        # Only the latest of a partition's timestamps can be too late. Any other may be too early.
+        latest = self._latest.get(TopicPartition(message.topic() or "", message.partition() or 0), 0)
+        ahead = latest if latest > time.time() * 1000 else None
+        failure = delivery_error(error, message.topic(), message.partition(), message.key(), ahead)
         known = isinstance(failure, TaskMigratedError)
         self._failure = self._failure or (failure if known else ProductionError(str(failure)))
 
