@@ -65,6 +65,11 @@ class UnavailableSerdeError(SerializationError):
     """What a serde needs, such as a schema registry, did not answer or refused: the same bytes may be readable later."""
 
 
+def is_unavailable(error: BaseException) -> bool:
+    """Return whether a serde failed for another reason than the record: bytes alone need no network and no disk."""
+    return any(isinstance(cause, UnavailableSerdeError | OSError) for cause in causes(error))
+
+
 class UnreadableRowError(SerializationError):
     """A row of a state store cannot be read with the store's serdes; names store, key, and the topic that the row came from."""
 

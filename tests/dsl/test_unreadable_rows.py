@@ -40,13 +40,14 @@ class Fragile(Serde[str]):
     """Text; once it is broken, it cannot read what contains `bad`."""
 
     broken = False
+    error = ValueError("no such schema")
 
     def serialize(self, topic, data, headers=NO_HEADERS):
         return TEXT.serialize(topic, data, headers)
 
     def deserialize(self, topic, data, headers=NO_HEADERS):
         if self.broken and b"bad" in data:
-            raise ValueError("no such schema")
+            raise self.error
         return TEXT.deserialize(topic, data, headers)
 
 
@@ -369,9 +370,10 @@ def text(store, key, topic):
     return f"store '{store}' cannot read the row of key {key}, {origin}"
 
 
-def run(case, cache, **settings):
+def run(case, cache, *, error=None, **settings):
     """Run a case, and return what comes out once the serde is broken."""
     serde = Fragile()
+    serde.error = error or serde.error
     config = {"application.id": "app", "statestore.cache.max.bytes": cache, **dict(case.settings), **settings}
     config |= {"default.key.serde": "string", "default.value.serde": "string"}
     builder = StreamsBuilder()
@@ -406,6 +408,20 @@ def test_without_such_a_handler_the_error_names_node_record_and_row(name):
     row = re.escape(text(*case.failures[0]))
     with pytest.raises(FailedProcessingError, match=rf"node \S+ failed on the record at offset \d+ of \S+: .*{row}"):
         run(case, 0)
+
+
+@pytest.mark.parametrize("name", ["suppressed", "grace", "windows_on_close"])
+def test_a_row_that_waits_is_not_dropped_because_a_registry_is_away(name):
+    """Its bytes are not at fault: no handler is asked, and the row stays for the next attempt."""
+    handler = Continues()
+    with pytest.raises(FailedProcessingError, match="may be readable later"):
+        run(
+            CASES[name],
+            0,
+            error=ConnectionRefusedError("the registry is away"),
+            **{"processing.exception.handler": handler},
+        )
+    assert handler.failures == []
 
 
 OLD_VALUE_IN_A_FLUSH = Case(

@@ -22,7 +22,7 @@ from millrace.errors import (
     TaskMigratedError,
     TransactionAbortedError,
     UnavailableSerdeError,
-    causes,
+    is_unavailable,
 )
 from millrace.loading import implements, load_instance, loadable
 from millrace.processor import handlers
@@ -173,7 +173,7 @@ class ErrorHandling:
         )
         self._send_dead_letters(response)
         if response.action is HandlerAction.FAIL:
-            kind = UnavailableSerdeError if _is_unavailable(error) else SerializationError
+            kind = UnavailableSerdeError if is_unavailable(error) else SerializationError
             raise kind(
                 f"Task {self._task_id}: source {node} cannot read the {which} at offset {raw.offset} of "
                 f"{raw.topic}-{raw.partition} with {serde!r}: {error}. Give the source the serde the records were written "
@@ -297,8 +297,3 @@ class ErrorHandling:
             self._collector.send(
                 letter.topic, letter.key, letter.value, letter.timestamp, letter.headers, letter.partition
             )
-
-
-def _is_unavailable(error: BaseException) -> bool:
-    """Return whether a serde failed for another reason than the record: bytes alone need no network and no disk."""
-    return any(isinstance(cause, UnavailableSerdeError | OSError) for cause in causes(error))

@@ -479,12 +479,20 @@ class StreamsProducer:
         began_s = time.monotonic()
         try:
             yield
-        finally:
+        except (
+            BaseException
+        ):  # the log is not looked at: the client must not be used while an exception is being handled
             if time.monotonic() - began_s >= after_s:
-                self._take_log()
-                if self._requests.times_sent(request) != 1:
-                    _log.info("%s may have been sent twice: a new producer begins the next transaction", request)
-                    self.must_be_replaced = self._watched = True
+                self._suspect(request)
+            raise
+        if time.monotonic() - began_s >= after_s:
+            self._take_log()
+            if self._requests.times_sent(request) != 1:
+                self._suspect(request)
+
+    def _suspect(self, request: str) -> None:
+        _log.info("%s may have been sent twice: a new producer begins the next transaction", request)
+        self.must_be_replaced = self._watched = True
 
     def _take_log(self) -> None:
         if self._watched:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from millrace.config import StreamsConfig
+from millrace.errors import FailedProcessingError, is_unavailable
 from millrace.processor.api import Cancellable, PunctuationType, Punctuator
 from millrace.records import Headers, RecordContext, TaskId
 from millrace.serdes.base import AnySerde
@@ -103,7 +104,8 @@ def forward_as(current: RecordContext, original: RecordContext, forward: Process
 def leave_out(node: NodeContext, error: Exception, original: RecordContext | None = None) -> None:
     """Ask the processing exception handler about a row that cannot be read, while another record is being processed.
 
-    The handler gets no record and no bytes: the record being processed is not at fault.
+    The handler gets no record and no bytes: the record being processed is not at fault. It is not asked if the row is not either:
+    what waits in a store would be lost if a schema registry were away for a moment.
 
     Args:
         node: that reads the row.
@@ -111,6 +113,8 @@ def leave_out(node: NodeContext, error: Exception, original: RecordContext | Non
         original: the context that was buffered with the row; None: that of the record being processed.
 
     Raises:
-        FailedProcessingError: the handler said FAIL.
+        FailedProcessingError: the handler said FAIL, or the serde failed for another reason than the row.
     """
+    if is_unavailable(error):
+        raise FailedProcessingError(f"Node {node.name} stops at a row that may be readable later: {error}") from error
     forward_as(node.record, original or node.record, partial(node.processing_failed, error), None, None)
