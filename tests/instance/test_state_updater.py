@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections import deque
 
 import pytest
 from tests.instance.support import last_counts, produce, running, settings, word_count
@@ -35,6 +36,26 @@ def test_a_task_without_changelogs_is_complete_at_once():
     assert wait_until(state.drain_restored, "restored") == [task]
     assert state.remove(task).result(PATIENCE_S) is None
     state.shutdown()
+
+
+def test_a_task_that_is_taken_back_when_it_is_complete_comes_once():
+    """The stream thread may look for complete tasks while the updater gives one of them back, which does not end the updater."""
+    state, task, drained = updater(), Stateless(), []
+
+    class Looked(deque):
+        def __contains__(self, item):
+            found = super().__contains__(item)
+            looking.start()
+            looking.join(0.2)
+            return found
+
+    looking = threading.Thread(target=lambda: drained.extend(state.drain_restored()))
+    state.add(task, {})
+    state.step()
+    state._reader.restored = Looked(state._reader.restored)
+    answer = state.remove(task)
+    looking.join(PATIENCE_S)
+    assert (drained, answer.result(0)) == ([], task)
 
 
 def test_a_task_handed_to_an_ended_updater_fails():

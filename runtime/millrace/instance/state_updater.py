@@ -126,11 +126,13 @@ class StateUpdater:
 
     def drain_restored(self) -> list[StreamTask]:
         """Return the tasks whose stores are complete, since the last call."""
-        return _drain(self._reader.restored)
+        with self._condition:  # the updater may be giving one of them back
+            return _drain(self._reader.restored)
 
     def drain_failed(self) -> list[FailedTask]:
         """Return the tasks that cannot be restored, since the last call."""
-        return _drain(self._reader.failed)
+        with self._condition:
+            return _drain(self._reader.failed)
 
     @property
     def is_current(self) -> bool:
@@ -227,12 +229,13 @@ class StateUpdater:
 
     def _take_finished(self, task: StreamTask) -> bool:
         reader = self._reader
-        failed = [each for each in reader.failed if each.task is task]
-        for each in failed:
-            reader.failed.remove(each)
-        restored = task in reader.restored
-        if restored:
-            reader.restored.remove(task)
+        with self._condition:  # the stream thread may be taking them
+            failed = [each for each in reader.failed if each.task is task]
+            for each in failed:
+                reader.failed.remove(each)
+            restored = task in reader.restored
+            if restored:
+                reader.restored.remove(task)
         return restored or bool(failed)
 
 
