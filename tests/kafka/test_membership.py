@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
+from kafka.errors import KafkaConnectionError
 from tests.kafka.support import Group, committed
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -177,7 +178,7 @@ def test_an_instance_that_is_fenced_before_it_knows_its_tasks_stays_fenced(group
     group.settle()
     generation = group.members["a"].generation
     first = group.join("b", **{"group.instance.id": "pod"})
-    group.until(lambda: first.state is MemberState.JOINING, "a", "b")
+    first.poll()  # begins to join
     group.until(lambda: group.members["a"].generation > generation and first.state is MemberState.SYNCING, "a")
     group.until(lambda: group.members["a"].state is MemberState.STABLE, "a")
     group.join("twin", **{"group.instance.id": "pod"})
@@ -592,6 +593,34 @@ def test_a_member_rejoins_only_when_its_thread_has_given_up_what_it_must(group):
     group.until(lambda: len(told) > 1, "b")
     assert set(told) == {MemberState.STABLE}
     group.settle()
+
+
+@pytest.mark.parametrize("code", [None, 16])
+def test_a_busy_member_that_cannot_rejoin_stays_a_member(group, code):
+    """Its heartbeats go on if the coordinator fails or moves while it rejoins, and its thread tries again when it polls."""
+    member = group.join("a")
+    group.settle()
+    member.poll()
+    failed, beats = threading.Event(), []
+    join, beat = member._joining.requests.join, member._heartbeats._beat
+
+    async def fail(*_):
+        failed.set()
+        if code is None:
+            raise KafkaConnectionError("test")
+        return SimpleNamespace(error_code=code, member_id="")
+
+    async def noted(*identity):
+        answered = await beat(*identity)
+        beats.append(failed.is_set() and answered)
+        return answered
+
+    member._joining.requests.join, member._heartbeats._beat = fail, noted
+    group.join("b")
+    wait_until(lambda: True in beats, "a heartbeat afterwards", timeout_s=20, meanwhile=lambda: group.poll("b"))
+    member._joining.requests.join = join
+    group.settle()
+    assert group.of("a", Lost) == []
 
 
 @pytest.mark.parametrize("dies", ["_heartbeats", "_watch"])

@@ -83,11 +83,15 @@ class SharedState:
             return self.generation, self.member_id
 
     def heartbeat_identity(self) -> tuple[int, str] | None:
-        """Return generation and member id if heartbeats are due, None when the member is joining or has not joined."""
+        """Return generation and member id if heartbeats are due, None when the member is joining or has not joined.
+
+        A member whose attempt to join has failed still is in its generation, until its thread polls and tries again.
+        """
         with self.lock:
-            if self.state in {MemberState.STABLE, MemberState.SYNCING} and self.generation != NO_GENERATION:
-                return self.generation, self.member_id
-            return None
+            joining = self.state is MemberState.JOINING and (self.step is None or not self.step.is_done)
+            if joining or self.state is MemberState.CLOSED or self.generation == NO_GENERATION:
+                return None
+            return self.generation, self.member_id
 
     def leaving_member_id(self) -> str | None:
         """Return the member id to leave with, or None if the group does not have this member.
