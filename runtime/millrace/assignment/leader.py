@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
@@ -95,12 +96,20 @@ class GroupLeader:
         self._assignor = assignor or high_availability_assignor
         self._patience_ms = patience_ms
         self._clock_ms = clock_ms
+        self._lock = threading.RLock()
         self._failing_since_ms: int | None = None
         self._failed_ms = 0
         self.error: StreamsError | None = None
 
     def __call__(self, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
-        """Assign tasks to all members; if that fails, send them an error code that ends them."""
+        """Assign tasks to all members; if that fails, send them an error code that ends them.
+
+        One call after the other, in whatever thread: a member that was removed while it assigned may lead again.
+        """
+        with self._lock:
+            return self._assign_group(members)
+
+    def _assign_group(self, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
         self.error = None
         group = read_group(members)
         if group.shutdown_requested:

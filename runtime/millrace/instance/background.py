@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from millrace.deadline import Deadline
 from millrace.errors import StreamsError, StreamsTimeoutError
+from millrace.kafka.admin_requests import give_up_when
 
 __all__ = ["BackgroundQueries", "Startup", "in_background"]
 
@@ -27,18 +28,27 @@ _Item = TypeVar("_Item", bound=Hashable)
 _Answer = TypeVar("_Answer")
 
 
-def in_background(name: str, call: Callable[[], _Answer]) -> Future[_Answer]:
+def in_background(
+    name: str, call: Callable[[], _Answer], given_up: Callable[[], bool] | None = None
+) -> Future[_Answer]:
     """Call a function in its own daemon thread, and return a future for its result or exception.
+
+    Args:
+        name: the thread's.
+        call: the function.
+        given_up: returns whether to stop waiting for brokers; they are waited for as long as the function says if not given.
 
     An exception refers to the frames in which it was raised. One in which `result` raises it must let go of the future, or the
     two keep each other, and all that these frames refer to, until garbage is collected.
     """
     outcome: Future[_Answer] = Future()
-    threading.Thread(target=_run, args=(call, outcome), name=name, daemon=True).start()
+    threading.Thread(target=_run, args=(call, outcome, given_up), name=name, daemon=True).start()
     return outcome
 
 
-def _run(call: Callable[[], _Answer], outcome: Future[_Answer]) -> None:
+def _run(call: Callable[[], _Answer], outcome: Future[_Answer], given_up: Callable[[], bool] | None) -> None:
+    if given_up is not None:
+        give_up_when(given_up)
     try:
         outcome.set_result(call())
     except BaseException as error:  # raised by whoever waits for the result

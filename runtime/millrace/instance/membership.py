@@ -40,7 +40,6 @@ from millrace.deadline import Deadline
 from millrace.instance import background
 from millrace.instance.activity import LoopProgress
 from millrace.instance.state_directory import StateDirectory
-from millrace.kafka.admin_requests import give_up_when
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.internal_topics import LeaderCluster
 from millrace.kafka.membership.base import BaseMember
@@ -339,11 +338,8 @@ class MembershipFactory:
         )
 
         def assign(members: Mapping[str, MemberSubscription]) -> Future[Mapping[str, MemberAssignment]]:
-            def call() -> Mapping[str, MemberAssignment]:
-                give_up_when(lambda: progress.given_up)
-                return leader(members)
-
-            return background.in_background(f"{self._settings.thread_name(thread)}-assignment", call)
+            name = f"{self._settings.thread_name(thread)}-assignment"
+            return background.in_background(name, lambda: leader(members), lambda: progress.given_up)
 
         member = GroupMember(
             self._settings,

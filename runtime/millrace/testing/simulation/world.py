@@ -471,8 +471,10 @@ class World:
 
     # What the product would do in other threads
 
-    def _in_background(self, name: str, call: Callable[[], _Answer]) -> Future[_Answer]:
-        del name
+    def _in_background(
+        self, name: str, call: Callable[[], _Answer], given_up: Callable[[], bool] | None = None
+    ) -> Future[_Answer]:
+        del name, given_up
         outcome: Future[_Answer] = Future()
 
         def run() -> None:
@@ -490,8 +492,8 @@ class World:
         return outcome
 
 
-def _at_once(name: str, call: Callable[[], _Answer]) -> Future[_Answer]:
-    del name
+def _at_once(name: str, call: Callable[[], _Answer], given_up: Callable[[], bool] | None = None) -> Future[_Answer]:
+    del name, given_up
     outcome: Future[_Answer] = Future()
     try:
         outcome.set_result(call())
