@@ -8,6 +8,7 @@ import pytest
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, SerializationError, TopologyError
+from millrace.processor.api import Processor
 from millrace.records import Headers, KeyValue, TopicPartition, ValueAndTimestamp, Window, Windowed
 from millrace.serdes import Serdes
 from millrace.state import Stores, ValueTimestampHeaders
@@ -16,6 +17,21 @@ from millrace.testing import TopologyTestDriver
 from millrace.topology import Topology
 
 S, L = Serdes.string(), Serdes.long()
+
+
+class Keeps(Processor):
+    """Puts each record into both stores."""
+
+    def init(self, context):
+        """Get the stores."""
+        self.stores = context.get_state_store("s"), context.get_state_store("w")
+
+    def process(self, record):
+        """Put it."""
+        self.stores[0].put(record.key, record.value)
+        self.stores[1].put(record.key, record.value, record.timestamp)
+
+
 HEADERS = Headers([("h", b"1")])
 
 
@@ -57,6 +73,31 @@ def test_an_lru_map_forgets_what_was_used_least_recently(task):
     store.put("c", "v")
     assert [key for key, _ in store.all()] == ["a", "c"]
     assert [(record.key, record.value) for record in task.log("s")][-2:] == [(b"b", None), (b"c", b"v")]
+
+
+@pytest.mark.parametrize("cache", [0, 1_000_000])
+def test_iterators_can_be_closed(cache):
+    """As Java's must be: nothing follows then."""
+    topology = Topology().add_source("from", "in", key_serde=S, value_serde=S)
+    topology.add_processor("keeps", Keeps, "from")
+    plain = Stores.key_value_store_builder(Stores.persistent_key_value_store("s"), S, S)
+    windowed = Stores.window_store_builder(Stores.persistent_window_store("w", 10_000, 1_000), S, S)
+    for builder in (plain, windowed):
+        topology.add_state_store(builder.with_caching_enabled(), "keeps")
+    with TopologyTestDriver(topology, {"application.id": "a", "statestore.cache.max.bytes": cache}) as driver:
+        for key in "abc":
+            driver.create_input_topic("in", S, S).pipe_input(key, "v", 0)
+        store, windows = driver.get_key_value_store("s"), driver.get_window_store("w")
+        for rows in (
+            store.all(),
+            store.range("a", "c"),
+            windows.all(),
+            windows.fetch("a", 0, 10),
+            windows.fetch_all(0, 10),
+        ):
+            next(rows)
+            rows.close()
+            assert list(rows) == []
 
 
 def test_pairs_are_put_in_bulk_and_counted(task):

@@ -22,7 +22,7 @@ from millrace.state.api import ChangelogRecord, DirectAccess, LogChange, StoreCo
 from millrace.state.bytes_store import KeyValueBytesStore
 from millrace.state.cache import CacheEntry, StoreCache
 from millrace.state.change_log import Write, compile_write, disk_rows, restored_offsets
-from millrace.state.layered_store import LayeredStore
+from millrace.state.layered_store import LayeredStore, TypedRows
 from millrace.state.memory import LruKeyValueStore
 from millrace.state.ordered_map import prefix_upper_bound
 from millrace.state.values import HeaderValues, PlainValues, TimestampedValues, Values, WriteBack
@@ -176,7 +176,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
             except Exception as error:
                 raise self._unreadable(key, error) from error
 
-        return map(pair, rows)
+        return TypedRows(pair, rows)
 
     def _merged(self, rows: Iterator[tuple[bytes, bytes | None, Any]]) -> Iterator[KeyValue[K, S]]:
         key_of, from_disk, present, topic = self._key_of, self._from_disk, self._present, self._topic
@@ -191,7 +191,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
             except Exception as error:
                 raise self._unreadable(key, error) from error
 
-        return map(pair, rows)
+        return TypedRows(pair, rows)
 
     # Called by the cache.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Generic, NoReturn, TypeVar, cast
 
@@ -48,6 +49,20 @@ _CHANGES: Final = frozenset(
     ]
 )
 """The methods of stores, of all kinds, that change what they hold or are for the task that owns them."""
+
+
+class TypedRows(map):  # type: ignore[type-arg]
+    """Rows as users get them: it goes on after one that cannot be read, which a generator does not, and can be closed."""
+
+    def __init__(self, _typed: Callable[[Any], Any], rows: Iterator[Any]) -> None:
+        self._rows = rows
+
+    def close(self) -> None:
+        """End, and release what the rows are read from."""
+        close = getattr(self._rows, "close", None)
+        if close is not None:
+            close()
+        deque(self._rows, maxlen=0)
 
 
 class LayeredStore(Generic[P]):

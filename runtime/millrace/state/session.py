@@ -21,7 +21,7 @@ from millrace.state.cache import CacheEntry
 from millrace.state.change_log import disk_rows, restored_offsets
 from millrace.state.key_value import merge_cached
 from millrace.state.keys import MAX_LONG, SessionKey, decode_session_key, encode_session_key
-from millrace.state.layered_store import LayeredStore
+from millrace.state.layered_store import LayeredStore, TypedRows
 from millrace.state.session_bytes_store import SessionBytesStore, SessionRows
 from millrace.state.value_formats import SESSION_HEADERS
 from millrace.state.values import Parts, PlainValues, Values, value_size
@@ -210,7 +210,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         def typed(row: tuple[SessionKey, bytes]) -> KeyValue[Windowed[K], A]:
             return KeyValue(windowed(row[0]), from_disk(*row))
 
-        return map(typed, rows)
+        return TypedRows(typed, rows)
 
     def _windowed(self, session: SessionKey) -> Windowed[K]:
         try:
@@ -245,7 +245,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
                 return KeyValue(self._windowed(session), self._from_disk(session, data))
             return KeyValue(self._windowed(session), cached if self._shareable else self._from_parts(session, cached))
 
-        return map(typed, rows)
+        return TypedRows(typed, rows)
 
     def _write_back(self, cache_key: bytes, entry: CacheEntry) -> None:
         session = decode_session_key(cache_key)

@@ -28,7 +28,7 @@ from millrace.state.keys import (
     encode_window_key,
     pack_window_suffix,
 )
-from millrace.state.layered_store import LayeredStore
+from millrace.state.layered_store import LayeredStore, TypedRows
 from millrace.state.value_formats import ValueFormat
 from millrace.state.values import (
     HeaderValues,
@@ -231,8 +231,8 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
 
         rows = self._bytes_store.scan(raw, raw, time_from, time_to, reverse=reverse)
         if self._cache is None or not self._cache.entries:
-            return map(pair_of_row, rows)
-        return map(pair, self._merged(rows, raw, raw, time_from, time_to, reverse))
+            return TypedRows(pair_of_row, rows)
+        return TypedRows(pair, self._merged(rows, raw, raw, time_from, time_to, reverse))
 
     def _scan_keys(
         self, key_from: K | None, key_to: K | None, time_from: int, time_to: int, *, reverse: bool
@@ -265,7 +265,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
             except Exception as error:
                 raise self._unreadable(row, error) from error
 
-        return map(pair, found)
+        return TypedRows(pair, found)
 
     def _merged(
         self,
@@ -306,7 +306,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
                 return key, start, self._from_disk((key, start, data), data)
             return key, start, (cached if self._shareable else self._from_parts((key, start, cached), cached))
 
-        return map(typed, rows)
+        return TypedRows(typed, rows)
 
     def _shown(self, row: tuple[bytes, int] | tuple[bytes, int, object]) -> str:
         raw, start, *scanned = row
