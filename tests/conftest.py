@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests import brokers, quarantine
 from tests.budget.order import in_order, measured
-from tests.budget.recording import Recording, TestCosts
+from tests.budget.recording import Recording, SharedFixtures, TestCosts
 from tests.running import RunningTests
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -48,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     path: Path | None = config.getoption("--record")
     if path is not None:
         config.pluginmanager.register(TestCosts())
+        config.pluginmanager.register(SharedFixtures())
         if not hasattr(config, "workerinput"):
             config.pluginmanager.register(Recording(config.rootpath / path))
 
@@ -114,16 +115,6 @@ def broker_to_break(kafka_options: Mapping[str, Any]) -> Iterator[EmbeddedKafka]
     """Run one more broker for this process; for `breakable_kafka`."""
     with EmbeddedKafka(**kafka_options) as kafka:
         yield kafka
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[Any]:
-    """Let what all tests share belong to none of them: the budget counts it once."""
-    if fixturedef.scope != "session":
-        return (yield)
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYTEST_CURRENT_TEST", f"fixture {fixturedef.argname}")
-        return (yield)
 
 
 @pytest.fixture

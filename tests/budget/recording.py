@@ -51,6 +51,19 @@ class TestCosts:
         return report
 
 
+class SharedFixtures:
+    """Lets what all tests share belong to none of them, so that it is counted once. A conftest's hooks do not see it."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[Any]:
+        """Name the fixture in place of the first test that needs it."""
+        if fixturedef.scope != "session":
+            return (yield)
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("PYTEST_CURRENT_TEST", f"fixture {fixturedef.argname}")
+            return (yield)
+
+
 class Costs:
     """Counts what this process and those below it cost, from its creation on."""
 
