@@ -11,7 +11,7 @@ CLOSED         nothing                    —
 Rejoining, from JoinGroup to the answer of SyncGroup, is one coroutine of the member's IO thread, so that the group does not wait
 for a stream thread that is busy with a slow record; assigning, which asks brokers, has a thread of its own. The stream thread
 reads the outcome in `advance`, and only then does it give anything up. It also begins to rejoin, except when the group rebalances
-while the thread has nothing to give up and nothing to tell: then the IO thread does, with what the thread told it last.
+while the thread is busy and has nothing to give up: then the IO thread does, with what the thread told it last.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ _PROTOCOL_TYPE: Final = "consumer"
 _PROTOCOL_NAME: Final = "stream"
 _REASON_LENGTH: Final = 255
 _LOOK_EVERY_S: Final = 0.01
-_TELL_EVERY_S: Final = 1.0
+_TELL_EVERY_S: Final = 0.2
+_BUSY_S: Final = 0.3
+"""A thread that has not polled for so long is busy. Others rejoin themselves, with what they know at that moment."""
 
 
 class Joining:
@@ -92,7 +94,7 @@ class Joining:
         """The assignments that are not told yet: more than one if this member was removed meanwhile, and leads again."""
         self._data: tuple[float, bytes] | None = None
         """When the stream thread made the member's user data last, and the data."""
-        self._retry_at_s = 0.0
+        self._polled_s = self._retry_at_s = 0.0
         self._backoff_ms = settings.retry_backoff_ms
 
     @property
@@ -119,6 +121,7 @@ class Joining:
         """
         shared = self._shared
         with shared.lock:
+            self._polled_s = time.monotonic()
             if shared.failure is not None:
                 raise shared.failure
             if shared.lost:
@@ -154,12 +157,15 @@ class Joining:
             self._data = now, self._user_data()
 
     def rebalance(self) -> None:
-        """Rejoin because the group rebalances: at once if the stream thread has nothing to give up, else at its next poll."""
+        """Rejoin because the group rebalances: at the thread's next poll, or now if it is busy and has nothing to give up."""
         shared, reason = self._shared, "the group is rebalancing"
         with shared.lock:
-            settled = shared.state is MemberState.STABLE and shared.step is None and shared.rejoin_reason is None
+            settled = (
+                shared.state is MemberState.STABLE and shared.step is None and shared.rejoin_reason in {None, reason}
+            )
             shared.request_rejoin(reason)
-            if settled and time.monotonic() >= self._retry_at_s:
+            now = time.monotonic()
+            if settled and now - self._polled_s >= _BUSY_S and now >= self._retry_at_s:
                 self._begin()
 
     def _begin(self) -> None:
