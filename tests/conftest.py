@@ -123,7 +123,9 @@ def breakable_kafka(broker_to_break: EmbeddedKafka) -> EmbeddedKafka:
 
     Others have used it before, so topics, groups and applications need names of their own.
     """
-    brokers.heal(broker_to_break)
+    with pytest.MonkeyPatch.context() as environment:  # it is not for this test that another broker is started
+        environment.setenv("PYTEST_CURRENT_TEST", "fixture broker_to_break")
+        brokers.heal(broker_to_break)
     return broker_to_break
 
 
