@@ -383,7 +383,7 @@ def test_a_member_rejoins_before_or_after_a_heartbeat_s_answer():
 
     shared.rejoin_reason, shared.heartbeat_identity = None, found
     heartbeats = Heartbeats(
-        None, SimpleNamespace(send=answer), settings, shared, lambda: shared.request_rejoin("test"), None
+        None, SimpleNamespace(send=answer), settings, shared, lambda busy: shared.request_rejoin("test"), None
     )
     asyncio.run(heartbeats._beat(1, "me"))
     rejoining.join()
@@ -588,7 +588,7 @@ def test_a_member_rejoins_only_when_its_thread_has_given_up_what_it_must(group):
     group.join("b")
     group.until(lambda: group.of("a", Revoked), "a", "b")
     rebalance, told = member._heartbeats._rebalance, []
-    member._heartbeats._rebalance = lambda: (told.append(member.state), rebalance())
+    member._heartbeats._rebalance = lambda busy: (told.append(member.state), rebalance(busy=busy))
     group.members["b"].request_rejoin("it waits for partitions")
     group.until(lambda: len(told) > 1, "b")
     assert set(told) == {MemberState.STABLE}

@@ -506,7 +506,7 @@ def _sync_when_the_thread_polls(patch):
 
     patch(Joining, "advance", counted)
     patch(Joining, "_sync", sync_later)
-    patch(Joining, "rebalance", lambda self: self._shared.request_rejoin("the group is rebalancing"))
+    patch(Joining, "rebalance", lambda self, busy: self._shared.request_rejoin("the group is rebalancing"))
 
 
 def busy_owner(seed):

@@ -71,24 +71,18 @@ def set_state_restored(context: ReconcileContext) -> None:
     """Set StateRestored."""
     instances = context.observed.instances
     restoring = sum(item.restoring for item in instances.values())
-    before = context.condition("StateRestored")
     if restoring:
         tasks = "One task restores" if restoring == 1 else f"{restoring} tasks restore"
         context.set_condition("False", ConditionReason.RESTORING, f"{tasks} state; the others are running.")
         context.recheck_after(15)
-    elif before is not None and before.status != "Unknown" and not context.all_ready_pods_report:
-        context.set_condition(before.status, ConditionReason(before.reason), before.message)
-    elif instances or context.view.replicas == 0:
-        context.set_condition("True", ConditionReason.RESTORED)
     else:
-        context.set_condition("Unknown", ConditionReason.RESTORATION_UNKNOWN)
+        _set_by_reports(context, ConditionReason.RESTORED, ConditionReason.RESTORATION_UNKNOWN)
 
 
 def set_topology_shared(context: ReconcileContext) -> None:
     """Set TopologyShared."""
     instances = context.observed.instances
     refusing = {name: item.refused_tasks for name, item in sorted(instances.items()) if item.refused_tasks}
-    before = context.condition("TopologyShared")
     if refusing:
         name, tasks = next(iter(refusing.items()))
         shown = ", ".join(tasks[:_NAMES_SHOWN]) + (" …" if len(tasks) > _NAMES_SHOWN else "")
@@ -99,12 +93,19 @@ def set_topology_shared(context: ReconcileContext) -> None:
             f"Pod {name} does not take tasks {shown}, because the group's leader has another topology.{others}",
         )
         context.recheck_after(15)
-    elif before is not None and before.status != "Unknown" and not context.all_ready_pods_report:
-        context.set_condition(before.status, ConditionReason(before.reason), before.message)
-    elif instances or context.view.replicas == 0:
-        context.set_condition("True", ConditionReason.TOPOLOGY_AGREES)
     else:
-        context.set_condition("Unknown", ConditionReason.TOPOLOGY_UNKNOWN)
+        _set_by_reports(context, ConditionReason.TOPOLOGY_AGREES, ConditionReason.TOPOLOGY_UNKNOWN)
+
+
+def _set_by_reports(context: ReconcileContext, true: ConditionReason, unknown: ConditionReason) -> None:
+    """Set a condition that no pod speaks against: it stays as it was while a ready pod does not report."""
+    before = context.condition(REASONS[true].condition)
+    if before is not None and before.status != "Unknown" and not context.all_ready_pods_report:
+        context.set_condition(before.status, ConditionReason(before.reason), before.message)
+    elif context.observed.instances or context.view.replicas == 0:
+        context.set_condition("True", true)
+    else:
+        context.set_condition("Unknown", unknown)
 
 
 def set_ready(context: ReconcileContext, wanted: int, *, suspended: bool) -> None:

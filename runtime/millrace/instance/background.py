@@ -33,13 +33,13 @@ def in_background(
 ) -> Future[_Answer]:
     """Call a function in its own daemon thread, and return a future for its result or exception.
 
+    An exception refers to the frames in which it was raised. One in which `result` raises it must let go of the future, or the
+    two keep each other, and all that these frames refer to, until garbage is collected.
+
     Args:
         name: the thread's.
         call: the function.
-        given_up: returns whether to stop waiting for brokers; they are waited for as long as the function says if not given.
-
-    An exception refers to the frames in which it was raised. One in which `result` raises it must let go of the future, or the
-    two keep each other, and all that these frames refer to, until garbage is collected.
+        given_up: returns whether to stop waiting for brokers; None = they are waited for as long as the function says.
     """
     outcome: Future[_Answer] = Future()
     threading.Thread(target=_run, args=(call, outcome, given_up), name=name, daemon=True).start()

@@ -479,9 +479,8 @@ class StreamsProducer:
         began_s = time.monotonic()
         try:
             yield
-        except (
-            BaseException
-        ):  # the log is not looked at: the client must not be used while an exception is being handled
+        except BaseException:
+            # The log is not looked at: the client must not be used while an exception is being handled.
             if time.monotonic() - began_s >= after_s:
                 self._suspect(request)
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import kafka.errors as kafka_errors
 from kafka.protocol.consumer import HeartbeatRequest
@@ -22,6 +23,9 @@ from millrace.kafka.membership.state import SharedState
 
 log = logging.getLogger("millrace.kafka.membership")
 
+_BUSY_S: Final = 0.3
+"""A stream thread that has not polled for so long is busy. Others rejoin themselves, with what they know at that moment."""
+
 
 class Heartbeats:
     """The heartbeat loop of one member."""
@@ -32,7 +36,7 @@ class Heartbeats:
         coordinator: Coordinator,
         settings: MembershipSettings,
         member: SharedState,
-        rebalance: Callable[[], None],
+        rebalance: Callable[..., None],
         leave_stuck: Callable[[], Awaitable[None]],
     ) -> None:
         """Prepare the loop; `run` is the coroutine to start on the IO thread.
@@ -42,7 +46,7 @@ class Heartbeats:
             coordinator: The group's coordinator.
             settings: The member's settings.
             member: The member's state.
-            rebalance: Rejoins because the group rebalances.
+            rebalance: Rejoins because the group rebalances; told whether the stream thread is busy.
             leave_stuck: Leaves the group because the stream thread does not poll.
         """
         self._connection = connection
@@ -113,7 +117,7 @@ class Heartbeats:
     def _act(self, code: int) -> None:
         group = self._settings.group_id
         if code == 27:  # REBALANCE_IN_PROGRESS
-            self._rebalance()
+            self._rebalance(busy=time.monotonic() - self.last_poll_s >= _BUSY_S)
         elif code == 22:  # ILLEGAL_GENERATION
             self._member.reset("the group has moved on to another generation", keep_member_id=True)
         elif code == 25:  # UNKNOWN_MEMBER_ID

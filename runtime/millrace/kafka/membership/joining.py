@@ -63,8 +63,6 @@ _PROTOCOL_NAME: Final = "stream"
 _REASON_LENGTH: Final = 255
 _LOOK_EVERY_S: Final = 0.01
 _TELL_EVERY_S: Final = 0.2
-_BUSY_S: Final = 0.3
-"""A thread that has not polled for so long is busy. Others rejoin themselves, with what they know at that moment."""
 
 
 class Joining:
@@ -94,7 +92,7 @@ class Joining:
         """The assignments that are not told yet: more than one if this member was removed meanwhile, and leads again."""
         self._data: tuple[float, bytes] | None = None
         """When the stream thread made the member's user data last, and the data."""
-        self._polled_s = self._retry_at_s = 0.0
+        self._retry_at_s = 0.0
         self._backoff_ms = settings.retry_backoff_ms
 
     @property
@@ -121,7 +119,6 @@ class Joining:
         """
         shared = self._shared
         with shared.lock:
-            self._polled_s = time.monotonic()
             if shared.failure is not None:
                 raise shared.failure
             if shared.lost:
@@ -156,7 +153,7 @@ class Joining:
         if self._data is None or now - self._data[0] >= _TELL_EVERY_S:
             self._data = now, self._user_data()
 
-    def rebalance(self) -> None:
+    def rebalance(self, *, busy: bool) -> None:
         """Rejoin because the group rebalances: at the thread's next poll, or now if it is busy and has nothing to give up."""
         shared, reason = self._shared, "the group is rebalancing"
         with shared.lock:
@@ -164,8 +161,7 @@ class Joining:
                 shared.state is MemberState.STABLE and shared.step is None and shared.rejoin_reason in {None, reason}
             )
             shared.request_rejoin(reason)
-            now = time.monotonic()
-            if settled and now - self._polled_s >= _BUSY_S and now >= self._retry_at_s:
+            if settled and busy and time.monotonic() >= self._retry_at_s:
                 self._begin()
 
     def _begin(self) -> None:
@@ -196,40 +192,33 @@ class Joining:
             return joined, None
         self._enter(joined)
         identity = self._in_generation()
-        await self._watch_topics(joined)
-        if joined.leader != joined.member_id or joined.skip_assignment:
-            return joined, await self._sync(*identity, {})
-        self._assigning.append(identity)
-        try:
-            return joined, await self._sync(*identity, await self._assigned(joined))
-        finally:
-            self._assigning.remove(identity)
-
-    async def _watch_topics(self, joined: JoinGroupResponse) -> None:
-        """Watch the group's topics from now on, if this member leads."""
-        if joined.leader == joined.member_id:
-            members = [decode_subscription(member.metadata) for member in joined.members]
-            await self._watch.assigned(frozenset(topic for member in members for topic in member.topics))
-        else:
+        if joined.leader != joined.member_id:
             self._watch.follow()
-
-    async def _assigned(self, joined: JoinGroupResponse) -> dict[str, bytes]:
-        """Return what the group's members are assigned."""
+            return joined, await self._sync(*identity, {})
         members = {
             member.member_id: decode_subscription(member.metadata, member.group_instance_id)
             for member in joined.members
         }
+        await self._watch.assigned(frozenset(topic for member in members.values() for topic in member.topics))
+        if joined.skip_assignment:
+            return joined, await self._sync(*identity, {})
+        self._assigning.append(identity)
+        try:
+            return joined, await self._sync(*identity, await self._assigned(joined.generation_id, members))
+        finally:
+            self._assigning.remove(identity)
+
+    async def _assigned(self, generation: int, members: Mapping[str, MemberSubscription]) -> dict[str, bytes]:
+        """Return what the group's members are assigned."""
         group = self._settings.group_id
-        log.info("Assigning generation %d of group %s to %d members", joined.generation_id, group, len(members))
+        log.info("Assigning generation %d of group %s to %d members", generation, group, len(members))
         assigning = self._assign(members)
         while not assigning.done():
             await self._connection.sleep(_LOOK_EVERY_S)
         try:
             return {member_id: encode_assignment(given) for member_id, given in assigning.result().items()}
-        except (
-            kafka_errors.KafkaError,
-            OSError,
-        ) as error:  # not the coordinator's, which would be asked again and again
+        except (kafka_errors.KafkaError, OSError) as error:
+            # It is not the coordinator's, which would be asked again and again.
             raise StreamsError(f"The tasks of group {group} cannot be assigned: {error!r}") from error
 
     def _enter(self, response: JoinGroupResponse) -> None:

@@ -156,7 +156,6 @@ class GroupMember(BaseMember):
             timeout_ms = self._settings.request_timeout_ms
             await self._joining.requests.leave(shared.member_id, reason, timeout_ms)
         with shared.lock:
-            if (
-                shared.heartbeat_identity() == identity
-            ):  # else the thread has polled meanwhile, and rejoins or has rejoined
+            has_rejoined = shared.heartbeat_identity() != identity  # or is about to: the thread has polled meanwhile
+            if not has_rejoined:
                 shared.reset(reason, keep_member_id=False)
