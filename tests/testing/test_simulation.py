@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.simulation.__main__ import application_of, run
-from tests.simulation.topologies import (
+from tests.topologies.simulated import (
     ALO,
     APPLICATIONS,
     CACHES,
