@@ -196,7 +196,7 @@ def test_a_campaign_runs_every_application_and_continues_after_failures(monkeypa
 def test_a_seed_determines_everything():
     """Two processes with different hash seeds do the same, event by event; so does a run on real disks without crashes."""
     program = (
-        "from tests.testing.test_simulation import *\n"
+        "from tests.simulation.test_simulation import *\n"
         "from dataclasses import replace\n"
         "plans = [Simulation(counting(), {'in': words}).plan(seed) for seed in range(6)]\n"
         "calm = [replace(plan, faults=[f for f in plan.faults if not f.kind.startswith('crash')]) for plan in plans]\n"
