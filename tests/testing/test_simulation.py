@@ -52,7 +52,7 @@ from millrace.kafka.membership.streams_state import StreamsState
 from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.state.layered_store import flush_stores
 from millrace.testing.simulation import Fault, Input, Plan, Problem, Simulation, SimulationFailure, World, simulate
-from millrace.testing.simulation.instance import Host
+from millrace.testing.simulation.host import Host
 from millrace.testing.simulation.plan import (
     AT_A_CALL,
     AT_A_TIME,

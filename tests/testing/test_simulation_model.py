@@ -37,7 +37,7 @@ from millrace.testing.simulation.admin import SimulatedAdmin
 from millrace.testing.simulation.broker import Broker
 from millrace.testing.simulation.consumer import SimulatedConsumer
 from millrace.testing.simulation.group import Group
-from millrace.testing.simulation.instance import Host
+from millrace.testing.simulation.host import Host
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import Scheduler
 from millrace.testing.simulation.streams_group import GroupSettings, MemberTasks, StreamsGroup
