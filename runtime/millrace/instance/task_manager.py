@@ -216,11 +216,12 @@ class TaskManager:
         Tasks that only change their role or their input are recycled instead.
         """
         leaving = {held.task_id for held in changed if held.stage is Stage.RUNNING}
+        stay_active = {task_id for task_id, wanted in self._target.items() if not wanted.standby}
         clean = not leaving
         try:
             if leaving:
                 self.commit()
-                self._commit_clean_metadata(leaving)
+                self._commit_clean_metadata(leaving - stay_active)
                 clean = True
         except RebalanceInProgressError as error:
             names = ", ".join(map(str, sorted(leaving)))
