@@ -153,6 +153,12 @@ class Joining:
         if self._data is None or now - self._data[0] >= _TELL_EVERY_S:
             self._data = now, self._user_data()
 
+    def request_rejoin(self, reason: str) -> None:
+        """Rejoin at the thread's next poll, with user data made then; not before, with that from before the request."""
+        with self._shared.lock:
+            self._data = None
+            self._shared.request_rejoin(reason)
+
     def rebalance(self, *, busy: bool) -> None:
         """Rejoin because the group rebalances: at the thread's next poll, or now if it is busy and has nothing to give up."""
         shared, reason = self._shared, "the group is rebalancing"

@@ -107,8 +107,8 @@ class GroupMember(BaseMember):
         return self._joining.wait_s()
 
     def request_rejoin(self, reason: str) -> None:
-        """Rejoin at the next `poll`, for example for a follow-up or probing rebalance."""
-        self._shared.request_rejoin(reason)
+        """Rejoin at the next `poll`, for example for a follow-up or probing rebalance, or to tell the leader something."""
+        self._joining.request_rejoin(reason)
 
     def reset(self, reason: str, *, keep_member_id: bool) -> None:
         """Forget the generation and rejoin because the thread has dropped its tasks; the owned partitions are `Lost`."""
