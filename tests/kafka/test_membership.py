@@ -462,7 +462,7 @@ def test_a_member_that_assigns_does_not_wait(group):
     group.assign = assign
     member = group.join("a")
     group.until(lambda: late)
-    assert member.assigning
+    assert member.state is MemberState.SYNCING
     assert member.poll() == []
     assert member.rebalancing
     member.reset("its thread dropped its tasks", keep_member_id=True)
@@ -514,10 +514,10 @@ def test_one_assignment_does_not_end_another(group):
     answers[0].set()
     group.until(lambda: ended)
     member._connection.run(member._connection.sleep, 0.01)
-    assert member.assigning
+    assert member.state is MemberState.SYNCING
     answers[1].set()
     group.settle()
-    assert not member.assigning
+    assert member.state is MemberState.STABLE
 
 
 def test_a_member_that_comes_back_while_it_leaves_keeps_its_new_place(group):

@@ -86,11 +86,6 @@ class GroupMember(BaseMember):
         return self._shared.state is not MemberState.STABLE
 
     @property
-    def assigning(self) -> bool:
-        """Whether this member leads the group, and has not told the others yet what it assigns."""
-        return self._joining.assigning
-
-    @property
     def subscribed_topics(self) -> frozenset[str]:
         """The topics read now, including those that match patterns."""
         return self._watch.topics
