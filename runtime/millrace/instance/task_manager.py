@@ -331,14 +331,19 @@ class TaskManager:
             held = self._updating(task)
             if held is not None:
                 self._move(held, Stage.RESTORED)
+        corrupted, others = set[TaskId](), list[Exception]()
         for failed in updater.drain_failed():
             held = self._updating(failed.task)
             if held is not None:
                 self._move(held, Stage.RETURNED)
-                if not isinstance(failed.error, TaskCorruptedError):
-                    raise failed.error
-                _log.warning("%s", failed.error)
-                self._close([held.task_id], dirty=True, wipe=[held.task_id])
+                _log.warning("Task %s cannot be restored: %s", held.task_id, failed.error)
+                if isinstance(failed.error, TaskCorruptedError):
+                    corrupted.add(held.task_id)
+                else:
+                    others.append(failed.error)
+        self._close(corrupted, dirty=True, wipe=corrupted)
+        if others:
+            raise others[0]
 
     def _updating(self, task: StreamTask) -> HeldTask | None:
         """Return the record of a task, unless it was recalled meanwhile."""
