@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import secrets
@@ -17,6 +18,7 @@ from millrace import StreamsBuilder
 from millrace.config import StreamsConfig
 from millrace.instance.producer import StreamsProducer
 from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_producer
 from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
 
@@ -36,13 +38,13 @@ def proxy_of(kafka):
 class Transactions:
     """A thread's producer behind a proxy, which copies one partition."""
 
-    def __init__(self, kafka, state_dir, *, watched=False):
+    def __init__(self, kafka, state_dir, **options):
         self.kafka, self.topic, self.app = kafka, new_topic(kafka), f"app-{secrets.token_hex(4)}"
         self.proxy = proxy_of(kafka)
         given = settings(self.proxy.address, self.app, state_dir, processing_guarantee="exactly_once_v2")
         config = StreamsConfig.of(given)
         self.producer = StreamsProducer(
-            lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms, watched=watched
+            lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms, **options
         )
         self.producer.start()
         self.source = TopicPartition(self.topic, 0)
@@ -159,16 +161,34 @@ def test_watched_producer_is_replaced_only_if_a_request_was_repeated(begun, kind
     assert transactions.producer.client is not client
 
 
-def test_producer_is_replaced_once_because_it_was_slow(transactions):
-    """Whether a request was repeated is not known then; the next producer is watched, so that slow brokers cost no others."""
+def commit_slowly(transactions):
+    """Commit three transactions; return the producer's client for each."""
     transactions.proxy.slow_s = 0.3
     clients = []
     for number in range(2, 5):
         transactions.send("another")
         transactions.commit(number)
         clients.append(transactions.producer.client)
+    return clients
+
+
+def test_producer_is_replaced_once_because_it_was_slow(transactions, caplog):
+    """Whether a request was repeated is not known then; the next producer is watched, so that slow brokers cost no others."""
+    clients = commit_slowly(transactions)
     assert clients[0] is not clients[1]
     assert clients[1] is clients[2]
+    assert "default.client.supplier" not in caplog.text
+
+
+def test_producer_with_another_log_is_replaced_each_time_which_is_said_once(begun, caplog):
+    """A client supplier that passes a `logger` of its own hides which requests were sent, so the worst is assumed."""
+
+    def with_own_log(settings):
+        return open_producer({**settings, "logger": logging.getLogger("test.own")})
+
+    clients = commit_slowly(begun(open_client=with_own_log))
+    assert len(set(clients)) == 3
+    assert caplog.text.count("default.client.supplier") == 1
 
 
 @pytest.mark.slow

@@ -169,6 +169,8 @@ class RequestLog:
     def __init__(self, *, with_debug: bool) -> None:
         self._lowest = logging.DEBUG if with_debug else logging.INFO
         self._sent: Counter[str] = Counter()
+        self.is_used = False
+        """Whether the client has logged any request to it."""
 
     def clear(self) -> None:
         """Forget what was sent."""
@@ -181,6 +183,7 @@ class RequestLog:
     def log(self, level: int, form: str, *values: str) -> None:
         """Take a line from the client, as `logging.Logger.log` does."""
         if values[0] == "SEND":
+            self.is_used = True
             self._sent[values[-1].partition(": Sent ")[2].partition("Request ")[0]] += 1
         if level >= self._lowest:
             librdkafka_log.log(level, form, *values)
@@ -208,6 +211,7 @@ class StreamsProducer:
     ) -> None:
         self._settings = settings
         self._watched = watched
+        self._warned = False
         self._open_client = open_client
         self.in_transaction = False
         self._stuck = False
@@ -235,6 +239,17 @@ class StreamsProducer:
         """
         if self.transactional:
             self._retry("initialise transactions", lambda: self.client.init_transactions(_REQUEST_TIMEOUT_S))
+            self._check_log()
+
+    def _check_log(self) -> None:
+        """Warn once if the first request of a watched client is not in its log."""
+        self._take_log()
+        if self._watched and not self._requests.is_used and not self._warned:
+            self._warned = True
+            _log.warning(
+                "The producer does not log to the `logger` of its settings, with their `debug`, so after every slow commit a new "
+                "one takes its place: have your default.client.supplier pass both on as they are"
+            )
 
     def begin(self) -> None:
         """Begin a transaction.
