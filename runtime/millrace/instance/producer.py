@@ -217,7 +217,11 @@ class StreamsProducer:
         self._stuck = False
         self._batch_limit: int | None = None
         self.must_be_replaced = False
-        """Whether the next transaction needs a new producer."""
+        """Whether a new producer takes this one's place, at `abort` or else before the next transaction begins.
+
+        After a refused record librdkafka has to renumber its batches, which may fail the next transaction. A client that could
+        not deliver a record in time may never deliver any again, although the brokers are back and it can abort.
+        """
         self._unsent: set[str] = set()
         """Topics of records that were discarded because the transaction has failed."""
         self.one_by_one = False
@@ -351,7 +355,7 @@ class StreamsProducer:
 
         A plain StreamsError would count as a failure of user code.
         """
-        self.replace_at_abort()
+        self.must_be_replaced = True
         if type(failure) is not StreamsError:
             return failure
         return TransactionAbortedError(f"{failure}. The records since the last commit are processed again")
@@ -427,14 +431,6 @@ class StreamsProducer:
         if self.in_transaction and not self.progress.given_up:
             return TransactionAbortedError(f"{text}. The records since the last commit are processed again")
         return StreamsTimeoutError(text)
-
-    def replace_at_abort(self) -> None:
-        """Have `abort` replace the producer.
-
-        After a refused record librdkafka has to renumber its batches, which may fail the next transaction. And a client that
-        could not deliver a record in time may never deliver any again, although the brokers are back and it can abort.
-        """
-        self.must_be_replaced = True
 
     def limit_batches(self, max_bytes: int) -> None:
         """Limit the size of batches; takes effect with the next producer."""
@@ -592,7 +588,7 @@ class StreamsProducer:
         if error is not None and error.code() in PURGED:
             self._unsent.add(message.topic() or "")
         if error is not None and error.code() in _NOT_DELIVERED_IN_TIME:
-            self.replace_at_abort()
+            self.must_be_replaced = True
         if error is not None and error.code() not in PURGED and self.on_failure is not None:
             self.on_failure(error, message)
 
