@@ -352,7 +352,7 @@ class KafkaRecordCollector:
         if isinstance(cause, TransactionAbortedError):
             if self._careful and time.monotonic() >= self._careful_until:
                 self._end_care()  # without a commit, as one by one the records may take too long
-            self._producer.replace_at_abort()
+            self._producer.must_be_replaced = True
             raise cause
         raise TransactionAbortedError(f"{cause}. The records since the last commit are processed again")
 
@@ -363,7 +363,7 @@ class KafkaRecordCollector:
         self._careful = self._producer.one_by_one = True
         self._careful_until = time.monotonic() + _CAREFUL_S
         self._found = False
-        self._producer.replace_at_abort()
+        self._producer.must_be_replaced = True
 
     def _end_care(self) -> None:
         self._careful = self._producer.one_by_one = False
