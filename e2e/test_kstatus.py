@@ -21,7 +21,7 @@ from millrace.manifest.status import UNSEEN_GENERATION
 from millrace_operator.app.refusals import stalled_status
 from millrace_operator.children.naming import PAUSE_ANNOTATION, TEMPLATE_ANNOTATION
 from millrace_operator.model import ConsumerGroupMember
-from millrace_operator.reconcile.reasons import REASONS, ConditionReason
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.reconciler import reconcile
 
 HEALTH = Path(__file__).parents[1] / "charts/argocd/resource_customizations/streams.millrace.dev/StreamsApp/health.lua"
@@ -318,5 +318,5 @@ def test_tools_understand_every_state(make: Callable[[], World], flux: str, argo
 
 def test_every_reason_to_stall_has_a_case() -> None:
     """Every reason to stall that a pass itself can reach has a test case."""
-    known = {reason for reason, item in REASONS.items() if item.condition == "Stalled"} - {ConditionReason.NOT_STALLED}
+    known = {reason for reason in ConditionReason if reason.condition == "Stalled"} - {ConditionReason.NOT_STALLED}
     assert known <= {ConditionReason(name.partition(":")[0].partition(",")[0]) for name in STATES if name[0].isupper()}

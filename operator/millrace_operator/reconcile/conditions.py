@@ -6,7 +6,7 @@ The conditions that follow from a decision are set where it is taken:
 * StorageHealthy in `storage`, ApplicationIdUnique in `consumer_group`, PodsCurrent in `rolling`;
 * Stalled, where an action was refused or a pass failed, in `app.refusals`.
 
-`reasons` explains all reasons.
+`condition_reason` explains all reasons.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final
 from millrace.manifest.status import ConditionType, LifecycleState
 from millrace_operator.model import Event
 from millrace_operator.reconcile import copies, rolling
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext, Target
-from millrace_operator.reconcile.reasons import REASONS, ConditionReason
 
 _KAFKA_REASONS = {
     NOT_ASKED: ConditionReason.BROKERS_NOT_ASKED,
@@ -99,9 +99,9 @@ def set_topology_shared(context: ReconcileContext) -> None:
 
 def _set_by_reports(context: ReconcileContext, true: ConditionReason, unknown: ConditionReason) -> None:
     """Set a condition that no pod speaks against: it stays as it was while a ready pod does not report."""
-    before = context.condition(REASONS[true].condition)
+    before = context.condition(true.condition)
     if before is not None and before.status != "Unknown" and not context.all_ready_pods_report:
-        context.set_condition(before.status, ConditionReason(before.reason), before.message)
+        context.keep(before)
     elif context.observed.instances or context.view.replicas == 0:
         context.set_condition("True", true)
     else:
@@ -175,7 +175,7 @@ def why_nothing_runs(conditions: Mapping[str, tuple[str, str]]) -> str:
         found, message = conditions.get(kind, ("", ""))
         if found == status:
             return f"There are no pods yet: {message}"
-    return REASONS[ConditionReason.NOTHING_RUNS].meaning
+    return ConditionReason.NOTHING_RUNS.meaning
 
 
 def set_scaling_allowed(context: ReconcileContext) -> None:
@@ -282,7 +282,7 @@ def set_defaults(context: ReconcileContext) -> None:
         for note in context.unavailable:
             if before is None or note not in before.message:  # an Event reports it when it is new
                 context.events.append(Event("NotAvailable", note, "Warning"))
-        context.set_condition("False", reason, " ".join((REASONS[reason].meaning, *context.unavailable)))
+        context.set_condition("False", reason, " ".join((reason.meaning, *context.unavailable)))
     if "ReconciliationPaused" not in context.conditions:
         context.set_condition("False", ConditionReason.NOT_PAUSED)
     if context.conditions["Ready"].reason is ConditionReason.NOTHING_RUNS:

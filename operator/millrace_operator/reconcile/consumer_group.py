@@ -28,8 +28,8 @@ from millrace_operator.children import naming
 from millrace_operator.model import ConsumerGroupMember, DesiredApp, Key, Neighbour, RemoveMembers
 from millrace_operator.reconcile import retained
 from millrace_operator.reconcile.children_view import ChildrenView, seconds
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext
-from millrace_operator.reconcile.reasons import REASONS, ConditionReason
 
 _QUIET_S: Final = 300
 """How long the group must have had no foreign members before they count as gone: they may only be restarting."""
@@ -151,7 +151,7 @@ def _after_refusal(context: ReconcileContext) -> _Objection | None:
         return None if is_asking else (ConditionReason.GROUP_IN_USE, before.message)
     has_left = before.reason == ConditionReason.MEMBERS_LEFT
     left = _QUIET_S - (context.now - seconds(before.last_transition_time) if has_left else 0)
-    return (ConditionReason.MEMBERS_LEFT, REASONS[ConditionReason.MEMBERS_LEFT].meaning) if left > 0 else None
+    return (ConditionReason.MEMBERS_LEFT, ConditionReason.MEMBERS_LEFT.meaning) if left > 0 else None
 
 
 _NAMED: Final = 5

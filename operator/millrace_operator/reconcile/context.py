@@ -15,8 +15,8 @@ from millrace.manifest.status import AutoscalingStatus, Condition, ConditionType
 from millrace.plan.model import TopologyPlan
 from millrace_operator.model import Action, Apply, Delete, DesiredApp, Event, Key, Object, ObservedApp, Renewal
 from millrace_operator.reconcile.children_view import ChildrenView, is_terminating, view_of
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.drift import needs_apply, stamped
-from millrace_operator.reconcile.reasons import REASONS, ConditionReason
 from millrace_operator.reconcile.topics import TopicReport
 
 NOT_ASKED: Final = "Unknown"
@@ -105,13 +105,18 @@ class ReconcileContext:
 
     def set_condition(self, status: ConditionStatus, reason: ConditionReason, message: str = "") -> None:
         """Set the condition that a reason belongs to; the message defaults to the reason's meaning."""
-        explanation = REASONS[reason]
-        self.conditions[explanation.condition] = ConditionValue(status, reason, message or explanation.meaning)
+        self.conditions[reason.condition] = ConditionValue(status, reason, message or reason.meaning)
 
     def set_unknown(self, reason: ConditionReason, message: str = "") -> None:
         """Set a condition to unknown; what was known before stays while the brokers have merely not been asked yet."""
-        if self.observed.kafka.reason != NOT_ASKED or self.condition(REASONS[reason].condition) is None:
+        if self.observed.kafka.reason != NOT_ASKED or self.condition(reason.condition) is None:
             self.set_condition("Unknown", reason, message)
+
+    def keep(self, before: Condition) -> None:
+        """Set a condition to what it was."""
+        reason = ConditionReason.named(before.reason)
+        if reason is not None:  # else a newer operator has written it, and a condition that is not set stays
+            self.set_condition(before.status, reason, before.message)
 
     def apply(self, wanted: Object | None) -> bool:
         """Apply an object unless it is as wanted, and return whether it already is."""

@@ -16,8 +16,8 @@ from typing import Final
 from millrace.durations import duration_ms
 from millrace_operator.model import ReportedTask
 from millrace_operator.reconcile.children_view import Pod, seconds
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ReconcileContext
-from millrace_operator.reconcile.reasons import ConditionReason
 from millrace_operator.reconcile.revisions import as_of_revision, spec_of
 
 _NAMED: Final = 5
@@ -32,7 +32,7 @@ def set_state_replicated(context: ReconcileContext) -> None:
         context.set_condition("True", ConditionReason.NO_COPIES_WANTED)
         return
     if before is not None and before.status != "Unknown" and not context.all_ready_pods_report:
-        context.set_condition(before.status, ConditionReason(before.reason), before.message)
+        context.keep(before)
     elif not context.observed.instances:
         context.set_condition("Unknown", ConditionReason.COPIES_UNKNOWN)
     elif found := sorted(task for pod in pods for task in _without_copy(context, pod, pods)):

@@ -15,8 +15,8 @@ from millrace.manifest import to_group_settings
 from millrace_operator.model import ConfigureGroup
 from millrace_operator.reconcile import consumer_group
 from millrace_operator.reconcile.children_view import Pod
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ReconcileContext, Target
-from millrace_operator.reconcile.reasons import ConditionReason
 from millrace_operator.reconcile.revisions import spec_of
 
 

@@ -35,8 +35,8 @@ from millrace_operator.reconcile import (
     scaling,
     storage,
 )
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ReconcileContext, Target
-from millrace_operator.reconcile.reasons import ConditionReason
 from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.status import status_of, transitions
 from millrace_operator.reconcile.target import choose

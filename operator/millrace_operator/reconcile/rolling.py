@@ -30,8 +30,8 @@ from millrace.durations import duration_ms
 from millrace_operator.model import Delete, Key, Renewal
 from millrace_operator.reconcile import copies
 from millrace_operator.reconcile.children_view import Pod, seconds
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ReconcileContext
-from millrace_operator.reconcile.reasons import ConditionReason
 from millrace_operator.reconcile.revisions import revision_of
 
 _IMAGE_PATIENCE_S: Final = 60
@@ -54,11 +54,9 @@ class Failure:
     @classmethod
     def from_text(cls, text: str) -> Failure:
         """Read what `to_text` wrote."""
-        reason, _, message = text.partition(": ")
-        try:
-            return cls(ConditionReason(reason), message)
-        except ValueError:
-            return cls(ConditionReason.POD_CRASHED, text)
+        word, _, message = text.partition(": ")
+        reason = ConditionReason.named(word)
+        return cls(ConditionReason.POD_CRASHED, text) if reason is None else cls(reason, message)
 
 
 def failure_of(context: ReconcileContext, pods: Iterable[Pod]) -> Failure | None:

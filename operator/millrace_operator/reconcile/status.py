@@ -30,8 +30,8 @@ from millrace.manifest.status import (
 )
 from millrace_operator.children.naming import selector
 from millrace_operator.model import Event, ReportedStatus
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ReconcileContext
-from millrace_operator.reconcile.reasons import NO_ACTION, REASONS
 from millrace_operator.reconcile.storage import max_used_percent
 
 _COMPATIBILITY: Final = {"True": "Compatible", "False": "NeedsReset", "Unknown": "Unknown"}
@@ -214,8 +214,8 @@ def _condition_events(old: Condition | None, new: Condition) -> Iterator[Event]:
     if not changed or new.status == "Unknown":
         return
     if is_bad:
-        known = REASONS.get(new.reason)
-        passes = known is not None and known.remedy == NO_ACTION
+        known = ConditionReason.named(new.reason)
+        passes = known is not None and known.passes
         yield Event(new.reason, new.message[:_LONGEST_EVENT], "Normal" if new.type in _PLAIN or passes else "Warning")
     elif old is not None and old.status not in {new.status, "Unknown"}:
         yield Event(new.reason, f"{new.type}: {new.message}"[:_LONGEST_EVENT])

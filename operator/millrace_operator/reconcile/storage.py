@@ -14,9 +14,9 @@ from millrace.manifest.fields import quantity_value
 from millrace_operator.children import naming
 from millrace_operator.children.stateful_set import IMMUTABLE_FIELDS
 from millrace_operator.model import Delete, Key, Object, ResizeClaim
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ConditionStatus, ReconcileContext
 from millrace_operator.reconcile.drift import is_part_of
-from millrace_operator.reconcile.reasons import ConditionReason
 
 FULL_PERCENT: Final = 85
 

@@ -15,8 +15,8 @@ from millrace_operator.children.config_maps import revision_config_map
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION, FAILED_ANNOTATION
 from millrace_operator.model import AppRevision, Event, ProvisionTopics
 from millrace_operator.reconcile import conditions, planning, retained, revision_history, rolling, topics
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ReconcileContext, Target
-from millrace_operator.reconcile.reasons import ConditionReason
 from millrace_operator.reconcile.revisions import as_of_revision, pods_part, revision_of, spec_of
 from millrace_operator.reconcile.rolling import Failure
 from millrace_operator.reconcile.storage import with_possible_storage

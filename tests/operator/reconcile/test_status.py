@@ -7,7 +7,7 @@ from tests.operator.reconcile.world import APP, SMALL, Program, World, plan
 
 from millrace.manifest.status import Condition, ConditionType
 from millrace_operator import model
-from millrace_operator.reconcile.reasons import REASONS, ConditionReason, ReasonMeaning
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.reconciler import reconcile
 from millrace_operator.reconcile.status import transitions
 
@@ -24,18 +24,17 @@ def world():
 
 def test_every_reason_is_explained():
     """Each reason has its condition, a meaning, and a remedy unless all is well."""
-    assert set(REASONS) == set(ConditionReason)
-    for explanation in REASONS.values():
-        assert isinstance(explanation, ReasonMeaning)
-        assert explanation.condition in ConditionType.__args__
-        assert explanation.meaning.endswith(".")
+    assert all(ConditionReason.named(str(reason)) is reason for reason in ConditionReason)
+    for reason in ConditionReason:
+        assert reason.condition in ConditionType.__args__
+        assert reason.meaning.endswith(".")
 
 
 def test_all_conditions_are_set(world):
     """A running application has every condition, each with a reason that belongs to it."""
     assert {item.type for item in world.status.conditions} == set(ConditionType.__args__)
     for condition in world.status.conditions:
-        assert REASONS[condition.reason].condition == condition.type
+        assert ConditionReason(condition.reason).condition == condition.type
 
 
 def test_what_a_healthy_application_says(world):

@@ -10,7 +10,7 @@ from millrace.plan.model import PlannedRepartitionTopic, PlannedSubtopology
 from millrace_operator import model
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION
 from millrace_operator.model import KafkaState, Topic
-from millrace_operator.reconcile.reasons import ConditionReason
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.topics import examine
 
 CHANGELOG = "words-v1-counts-changelog"
