@@ -13,10 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
-from millrace.manifest import StreamsAppSpec
-from millrace.manifest.status import StreamsAppStatus
+from millrace.manifest import (
+    StreamsApp,
+    StreamsAppSpec,
+    StreamsAppStatus,
+    StreamsBackfill,
+    StreamsBackfillSpec,
+    StreamsBackfillStatus,
+    StreamsReset,
+    StreamsResetSpec,
+    StreamsResetStatus,
+)
 from millrace.plan.reset import ActiveMember
 from millrace.records import TopicPartition
 
@@ -24,6 +33,8 @@ Object = Mapping[str, Any]
 """A Kubernetes object, existing or still to be created."""
 Json = dict[str, Any]
 """An object, or a part of one, that is being built."""
+SpecT = TypeVar("SpecT")
+StatusT = TypeVar("StatusT")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,32 +61,60 @@ def labels_of(item: Object) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class DesiredApp:
-    """One `StreamsApp` as it stands in the API."""
+class DesiredResource(Generic[SpecT, StatusT]):
+    """One resource as it stands in the API."""
+
+    resource: ClassVar[type[StreamsApp | StreamsReset | StreamsBackfill]]
+    """Validates the manifest."""
+    status_model: ClassVar[type[Any]]
 
     namespace: str
     name: str
     uid: str
     generation: int
-    spec: StreamsAppSpec | None
+    spec: SpecT | None
     """None if the spec is invalid; `problems` says why."""
-    created: str = ""
-    """The creation time, as the API server writes it."""
-    manifest: Object = field(default_factory=dict)
-    """The spec as the user wrote it (camelCase, without defaults): what pods are given."""
     problems: tuple[str, ...] = ()
-    status: StreamsAppStatus | None = None
+    status: StatusT | None = None
     """The status that was last written."""
-    annotations: Mapping[str, str] = field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
     deletion_time: float | None = None
     """When its deletion was requested, in seconds since the epoch; None unless `deleting`."""
+    created: str = ""
+    """The creation time, as the API server writes it."""
+    manifest: Object = field(default_factory=dict)
+    """The spec as the user wrote it (camelCase, without defaults): what pods are given."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ref(self) -> ResourceRef:
         """The resource's kind, namespace and name."""
-        return ResourceRef("StreamsApp", self.namespace, self.name)
+        return ResourceRef(self.resource.__name__, self.namespace, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredApp(DesiredResource[StreamsAppSpec, StreamsAppStatus]):
+    """One `StreamsApp`."""
+
+    resource = StreamsApp
+    status_model = StreamsAppStatus
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredReset(DesiredResource[StreamsResetSpec, StreamsResetStatus]):
+    """One `StreamsReset`."""
+
+    resource = StreamsReset
+    status_model = StreamsResetStatus
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredBackfill(DesiredResource[StreamsBackfillSpec, StreamsBackfillStatus]):
+    """One `StreamsBackfill`."""
+
+    resource = StreamsBackfill
+    status_model = StreamsBackfillStatus
 
 
 @dataclass(frozen=True, slots=True)

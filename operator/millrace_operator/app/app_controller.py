@@ -140,7 +140,7 @@ class AppController:
         if app is None:
             self._forget(ref)
             return None
-        desired = desired_from(app)
+        desired = desired_from(app, DesiredApp)
         try:
             return self._pass(ref, app, desired, failures)
         except StaleError as error:
@@ -357,7 +357,7 @@ class AppController:
         app = self.context.resources.get(APPS, ref.namespace, ref.name)
         if app is None:
             return
-        status = stalled_status(desired_from(app), failure.reason, str(failure))
+        status = stalled_status(desired_from(app, DesiredApp), failure.reason, str(failure))
         try:
             if write_status(self.context.requests, self.context.resources, APPS, app, status):
                 self.context.recorder.record(app, Event(failure.reason, str(failure), "Warning"))

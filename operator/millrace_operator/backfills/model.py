@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-from millrace.manifest import StreamsAppSpec, StreamsBackfillSpec, StreamsBackfillStatus
+from millrace.manifest import StreamsAppSpec, StreamsBackfillStatus
 from millrace.plan.reset import ActiveMember
 from millrace_operator.backfills.progress import Progress
-from millrace_operator.model import DesiredApp, Event, Key, Object, SetFinalizer
+from millrace_operator.model import Object, SetFinalizer
+from millrace_operator.reconcile.operation_context import ObservedOperation, OperationDecision
 
 Published = Literal["Nothing", "Parts", "Everything"]
 """What the attempts of a backfill have published, as the brokers know."""
-
-
-@dataclass(frozen=True, slots=True)
-class DesiredBackfill:
-    """One `StreamsBackfill` as it stands in the API."""
-
-    namespace: str
-    name: str
-    uid: str
-    generation: int
-    spec: StreamsBackfillSpec | None
-    """None if the spec is invalid; `problems` says why."""
-    problems: tuple[str, ...] = ()
-    status: StreamsBackfillStatus | None = None
-    """The status that was last written."""
-    finalizers: tuple[str, ...] = ()
-    deleting: bool = False
-    deletion_time: float | None = None
-    """When it was deleted, seconds since the epoch; None if it was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +33,15 @@ class SparkPod:
 
 
 @dataclass(frozen=True, slots=True)
-class ObservedBackfill:
+class ObservedBackfill(ObservedOperation):
     """Everything that a pass over a backfill has observed."""
 
-    now: float
-    """Seconds since the epoch."""
     working_since: float = 0.0
     """When this operator began to work, seconds since the epoch: patience with anything begins no earlier."""
-    app: DesiredApp | None = None
-    """The application; None if there is none."""
-    objects: Mapping[Key, Object] = field(default_factory=dict)
-    """The application's children."""
     members: tuple[ActiveMember, ...] | None = None
     """The members of its consumer group; None if the brokers were not asked or do not answer."""
     published: Published | None = None
     """What its attempts have published; None if the brokers were not asked or do not answer."""
-    problem: str | None = None
-    """Why they do not answer."""
-    claimants: tuple[str, ...] = ()
-    """Other StreamsApps with the same group and internal topics."""
-    before: tuple[str, ...] = ()
-    """Resets and backfills of the same application that come first."""
     served: str | None = None
     """The API version of the SparkApplications that the cluster serves; None if it serves none."""
     unlisted: str | None = None
@@ -137,12 +106,5 @@ BackfillAction = SetFinalizer | CreateObject | DeleteSparkApplication | DeleteAt
 
 
 @dataclass(frozen=True, slots=True)
-class BackfillDecision:
-    """What a pass over a backfill has decided; the actions are carried out in order, and the status is written after them."""
-
-    actions: Sequence[BackfillAction] = ()
-    status: StreamsBackfillStatus | None = None
-    """None leaves it unchanged."""
-    events: Sequence[Event] = ()
-    again_after: float | None = None
-    """Seconds after which to look again; None if nothing is left to do."""
+class BackfillDecision(OperationDecision[BackfillAction, StreamsBackfillStatus]):
+    """What a pass over a backfill has decided."""

@@ -28,11 +28,12 @@ Each attempt is a SparkApplication with a name of its own. One that has disappea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 from millrace.manifest import Condition, StreamsAppSpec, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
+from millrace_operator.backfills.context import ANSWERED, NEVER_RAN, STOPPED, UNREADABLE
 from millrace_operator.backfills.explanations import (
     HALF_PUBLISHED,
     LET_GO,
@@ -60,11 +61,9 @@ from millrace_operator.backfills.model import (
     DeleteAttemptsGroup,
     DeleteBackfill,
     DeleteSparkApplication,
-    DesiredBackfill,
     ObservedBackfill,
 )
 from millrace_operator.backfills.progress import summary
-from millrace_operator.backfills.situation import ANSWERED, NEVER_RAN, STOPPED, UNREADABLE
 from millrace_operator.backfills.spark_application import (
     Attempt,
     application_name,
@@ -76,11 +75,11 @@ from millrace_operator.backfills.spark_application import (
 )
 from millrace_operator.backfills.status import CREATED, BackfillStatus, with_problem
 from millrace_operator.children.naming import FINALIZER
-from millrace_operator.model import AppRevision, Event, Object, SetFinalizer
+from millrace_operator.model import AppRevision, DesiredBackfill, Event, Object, SetFinalizer
+from millrace_operator.reconcile.operation_context import has_ended
 from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.status import timestamp
 
-ENDED: Final = frozenset({"Succeeded", "Failed", "Refused"})
 _BEGUN: Final = frozenset({"Suspending", "Submitted", "Computing", "Publishing", "Stopping"})
 PATIENCE_S: Final = 600.0
 """How long a backfill waits for what is in its way, for the application to stop, for the API server to let a SparkApplication
@@ -93,11 +92,6 @@ _SOON_S: Final = 1.0
 _TURN: Final = "OthersFinished"
 
 Outcome = Literal["Succeeded", "Failed", "Refused", "Cancelled", "Retry"]
-
-
-def has_ended(status: StreamsBackfillStatus | None) -> bool:
-    """Return whether a backfill with this status has finished, even if its phase is known only to a newer operator."""
-    return status is not None and (status.phase in ENDED or status.completion_time is not None)
 
 
 def has_begun(status: StreamsBackfillStatus | None) -> bool:
@@ -150,9 +144,10 @@ def _names(objects: Sequence[Object]) -> list[str]:
     return [item["metadata"]["name"] for item in objects]
 
 
-@dataclass(frozen=True, slots=True)
 class _Pass(BackfillStatus):
     """Decides what to do in one situation."""
+
+    __slots__ = ()
 
     def after_the_end(self) -> BackfillDecision:
         """Return what to do about a backfill that has ended: let it go, now or when its time to live is over."""

@@ -10,9 +10,9 @@ from tests.operator.backfills.world import APACHE, FOREIGN, CrashError, World, s
 
 from millrace.manifest.streamsbackfill import StoreResult
 from millrace.plan.reset import ActiveMember
+from millrace_operator.backfills.context import ANSWERED, LOG_PATIENCE_S, PUBLISHING, UNREADABLE, BackfillContext
 from millrace_operator.backfills.model import CreateObject, DeleteBackfill, DeleteSparkApplication
 from millrace_operator.backfills.reconciler import PATIENCE_S, reconcile_backfill
-from millrace_operator.backfills.situation import ANSWERED, LOG_PATIENCE_S, PUBLISHING, UNREADABLE, Situation
 from millrace_operator.backfills.status import CREATED, with_problem
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import SetFinalizer
@@ -46,7 +46,7 @@ def condition(world, kind):
 
 def situation(world):
     """Return what the next pass knows."""
-    return Situation(*world.look())
+    return BackfillContext(*world.look())
 
 
 def run_minutes(world, number):

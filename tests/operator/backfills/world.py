@@ -9,22 +9,22 @@ from millrace.manifest import StreamsAppStatus, StreamsBackfillSpec
 from millrace.manifest.streamsbackfill import Driver
 from millrace.manifest.streamsreset import AppReference
 from millrace.plan.reset import ActiveMember
+from millrace_operator.backfills.context import BackfillContext
 from millrace_operator.backfills.model import (
     CreateObject,
     DeleteAttemptsGroup,
     DeleteBackfill,
     DeleteSparkApplication,
-    DesiredBackfill,
     ObservedBackfill,
     SparkPod,
 )
 from millrace_operator.backfills.progress import Progress
-from millrace_operator.backfills.reconciler import has_begun, has_ended, needs_members, reconcile_backfill
-from millrace_operator.backfills.situation import Situation
+from millrace_operator.backfills.reconciler import has_begun, needs_members, reconcile_backfill
 from millrace_operator.backfills.spark_application import shown_state, state_of
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER, labels
-from millrace_operator.model import AppRevision, DesiredApp, Key, SetFinalizer
+from millrace_operator.model import AppRevision, DesiredApp, DesiredBackfill, Key, SetFinalizer
+from millrace_operator.reconcile.operation_context import has_ended
 from millrace_operator.reconcile.revisions import revision_of, spec_of
 from millrace_operator.reconcile.status import timestamp
 
@@ -192,7 +192,7 @@ class World:
         answer = {}
         if needs_members(desired) and self.exists:
             answer = {"members": own + self.members}
-        elif has_begun(desired.status) and Situation(desired, observed).asks_brokers and self.exists:
+        elif has_begun(desired.status) and BackfillContext(desired, observed).asks_brokers and self.exists:
             assert self.current() is None, "a Spark operator may still start a driver"
             assert not any(self.spark_pods.values()), "a job may still publish"
             answer = {"published": "Everything" if self.attempts_group else "Parts" if self.half else "Nothing"}

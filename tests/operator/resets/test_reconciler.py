@@ -11,10 +11,9 @@ from millrace.manifest import StreamsResetSpec
 from millrace.manifest.streamsreset import AppReference
 from millrace.plan.reset import ActiveMember
 from millrace_operator.children.naming import FINALIZER
-from millrace_operator.model import Delete, DeleteTopics, SetFinalizer
+from millrace_operator.model import Delete, DeleteTopics, DesiredReset, SetFinalizer
 from millrace_operator.resets.reconciler import (
     PATIENCE_S,
-    DesiredReset,
     ObservedReset,
     PatchApp,
     question_for,

@@ -13,8 +13,18 @@ from millrace.records import TopicPartition
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import plan_config_map, retained_config_map
 from millrace_operator.children.naming import FINALIZER, REVISION_LABEL, STARTED_ANNOTATION, labels
-from millrace_operator.model import Apply, AppRevision, Delete, DeleteTopics, DesiredApp, Key, SetFinalizer, SetOffsets
-from millrace_operator.resets.reconciler import DesiredReset, ObservedReset, PatchApp, question_for, reconcile_reset
+from millrace_operator.model import (
+    Apply,
+    AppRevision,
+    Delete,
+    DeleteTopics,
+    DesiredApp,
+    DesiredReset,
+    Key,
+    SetFinalizer,
+    SetOffsets,
+)
+from millrace_operator.resets.reconciler import ObservedReset, PatchApp, question_for, reconcile_reset
 
 REPARTITION, CHANGELOG, OLD_CHANGELOG = "app-c-repartition", "app-c-changelog", "app-old-changelog"
 INPUT = [TopicPartition("in", 0), TopicPartition("in", 1)]
