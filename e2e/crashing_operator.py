@@ -13,8 +13,8 @@ from typing import Any
 
 from millrace_operator.__main__ import main
 from millrace_operator.app import app_controller, operation_controller
-from millrace_operator.app.kafka_service import KafkaService
 from millrace_operator.cluster.executor import Executor
+from millrace_operator.kafka.clusters import KafkaClusters
 
 _actions = itertools.count(1)
 
@@ -34,7 +34,7 @@ if __name__ == "__main__":
     for owner, name in (
         (Executor, "do"),
         (Executor, "patch_app"),
-        (KafkaService, "act"),
+        (KafkaClusters, "act"),
         (app_controller, "write_status"),
         (operation_controller, "write_status"),
     ):

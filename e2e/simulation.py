@@ -81,32 +81,36 @@ def manifest(name: str, **spec: Any) -> dict[str, Any]:
 class SimulatedKafka:
     """Brokers with all topics, and a group of all pods that were not told to leave."""
 
-    def observe(self, desired, objects):
+    def __init__(self, children):
+        self._children = children
+
+    def observe(self, app, credentials, *plans, internal_topics=()):
         """Return a stable group of the existing pods."""
-        group = _group(desired, objects)
+        metadata = app.metadata
+        group = _group(metadata.name, metadata.uid, self._children.of_app(metadata.namespace, metadata.name))
         return KafkaState(topics={INPUT: Topic("1", _PARTITIONS, 1)}, brokers=1, group=group, lag=0)
 
-    def observe_for_reset(self, desired, question):
+    def observe_for_reset(self, app, credentials, plan, target, inputs=()):
         """Resets are not simulated."""
         raise NotImplementedError
 
-    def act(self, desired, action):
+    def act(self, app, credentials, action):
         """Pretend to carry out the action."""
 
-    def forget(self, ref):
+    def forget(self, uid):
         """Nothing is kept."""
 
     def close(self):
         """Nothing is open."""
 
 
-def _group(desired: DesiredApp, objects: Mapping[Key, Any]) -> ConsumerGroup | None:
+def _group(app: str, uid: str, objects: Mapping[Key, Any]) -> ConsumerGroup | None:
     pods = [
         key.name
         for key, obj in objects.items()
-        if key.kind == "Pod" and key.name.removeprefix(f"{desired.name}-").isdigit() and not _is_drained(obj)
+        if key.kind == "Pod" and key.name.removeprefix(f"{app}-").isdigit() and not _is_drained(obj)
     ]
-    ids = {pod: f"{naming.member(pod, desired.uid)}-StreamThread-1-consumer" for pod in pods}
+    ids = {pod: f"{naming.member(pod, uid)}-StreamThread-1-consumer" for pod in pods}
     members = tuple(ConsumerGroupMember(pod, pod, client_id=ids[pod]) for pod in sorted(pods))
     return ConsumerGroup("Stable", members=members) if members else None
 
@@ -318,7 +322,7 @@ def main() -> int:
         context.outputs = OutputsWithAStore(context.requests)
     else:
         context.outputs = SimulatedOutputs(context.requests)
-        context.kafka = SimulatedKafka()
+        context.kafka = SimulatedKafka(context.children)
     return operator.run()
 
 

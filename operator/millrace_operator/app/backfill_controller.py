@@ -14,9 +14,8 @@ from typing import Final
 from millrace.errors import StreamsError
 from millrace.manifest import StreamsAppSpec, StreamsBackfillStatus
 from millrace.plan.reset import ActiveMember, OffsetTarget
-from millrace_operator.app.app_controller import act_on_kafka, loses_its_namespace
+from millrace_operator.app.app_controller import act_on_kafka, loses_its_namespace, stored_plans
 from millrace_operator.app.backoff import FailedError, TransientError
-from millrace_operator.app.kafka_service import plans_of
 from millrace_operator.app.operation_controller import DecideAgainError, OperationController
 from millrace_operator.app.operation_order import is_awaited, is_repaired
 from millrace_operator.backfills.context import BackfillContext
@@ -62,7 +61,6 @@ from millrace_operator.reconcile.children_view import trouble_of
 from millrace_operator.reconcile.operation_context import has_ended
 from millrace_operator.reconcile.revisions import revision_of, spec_of
 from millrace_operator.resets.planning import merged_plan
-from millrace_operator.resets.reconciler import ResetQuestion
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +75,7 @@ _REFUSED: Final = {400, 403, 422}
 _SPARK_KINDS: Final = {kind.api_version: kind for kind in SPARK_APPLICATIONS}
 
 
-class BackfillController(OperationController[DesiredBackfill, ObservedBackfill, BackfillAction, StreamsBackfillStatus]):
+class BackfillController(OperationController[DesiredBackfill, ObservedBackfill, BackfillDecision]):
     """Runs passes over backfills."""
 
     __slots__ = ()
@@ -114,9 +112,8 @@ class BackfillController(OperationController[DesiredBackfill, ObservedBackfill, 
             if needs_members(desired):
                 return replace(observed, members=self._members(app, observed))
             if BackfillContext(desired, observed).asks_brokers:
-                plans = plans_of(app, observed.objects)
-                answer = context.kafka.published(_of_attempts(app, observed), desired.uid, plans)
-                return replace(observed, published=answer)
+                access, plans = context.access.of(_of_attempts(app, observed)), stored_plans(app, observed.objects)
+                return replace(observed, published=context.kafka.published(*access, desired.uid, plans))
         except StreamsError as error:
             return replace(observed, problem=str(error))
         except ApiError as error:
@@ -128,11 +125,10 @@ class BackfillController(OperationController[DesiredBackfill, ObservedBackfill, 
         return next((kind.api_version for kind in SPARK_APPLICATIONS if self.context.requests.serves(kind)), None)
 
     def _members(self, app: DesiredApp, observed: ObservedBackfill) -> tuple[ActiveMember, ...] | None:
-        plans = plans_of(app, observed.objects)
-        plan = merged_plan(app.spec.application_id, plans) if app.spec else None
+        plan = merged_plan(app.spec.application_id, stored_plans(app, observed.objects)) if app.spec else None
         if plan is None:
             return None
-        return self.context.kafka.observe_for_reset(app, ResetQuestion(plan, OffsetTarget(), ())).members
+        return self.context.kafka.observe_for_reset(*self.context.access.of(app), plan, OffsetTarget()).members
 
     def _with_spark(self, desired: DesiredBackfill, observed: ObservedBackfill) -> ObservedBackfill:
         spark = desired.status.spark if desired.status else None

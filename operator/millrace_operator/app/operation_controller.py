@@ -18,16 +18,11 @@ from millrace_operator.cluster.observe import desired_from, neighbours_of
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.kafka.state_cache import KafkaStateCache
 from millrace_operator.model import DesiredApp, DesiredResource, Json, Object, ResourceRef, app_named_by
-from millrace_operator.reconcile.operation_context import (
-    ActionT,
-    ObservedT,
-    OperationDecision,
-    OperationStatusT,
-    has_ended,
-)
+from millrace_operator.reconcile.operation_context import ObservedT, OperationDecision, OperationStatus, has_ended
 
 log = logging.getLogger(__name__)
 DesiredT = TypeVar("DesiredT", bound=DesiredResource[Any, Any])
+DecisionT = TypeVar("DecisionT", bound=OperationDecision[Any, Any])
 
 
 class DecideAgainError(Exception):
@@ -43,7 +38,7 @@ class DecideAgainError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class OperationController(ABC, Generic[DesiredT, ObservedT, ActionT, OperationStatusT]):
+class OperationController(ABC, Generic[DesiredT, ObservedT, DecisionT]):
     """Runs passes over the operations of one kind; thread-safe for different operations.
 
     Args:
@@ -85,15 +80,15 @@ class OperationController(ABC, Generic[DesiredT, ObservedT, ActionT, OperationSt
         """Add to what was seen what only this kind of operation has to know."""
 
     @abstractmethod
-    def _decide(self, desired: DesiredT, observed: ObservedT) -> OperationDecision[ActionT, OperationStatusT]:
+    def _decide(self, desired: DesiredT, observed: ObservedT) -> DecisionT:
         """Return what to do."""
 
     @abstractmethod
-    def _is_irrevocable(self, desired: DesiredT, decision: OperationDecision[ActionT, OperationStatusT]) -> bool:
+    def _is_irrevocable(self, desired: DesiredT, decision: DecisionT) -> bool:
         """Return whether a decision cannot be taken back, so that nothing it rests on may be outdated."""
 
     @abstractmethod
-    def _do(self, desired: DesiredT, resource: Object, observed: ObservedT, action: ActionT) -> None:
+    def _do(self, desired: DesiredT, resource: Object, observed: ObservedT, action: Any) -> None:
         """Carry out an action.
 
         Raises:
@@ -101,7 +96,7 @@ class OperationController(ABC, Generic[DesiredT, ObservedT, ActionT, OperationSt
         """
 
     @abstractmethod
-    def _with_problem(self, desired: DesiredT, problem: str) -> OperationStatusT:
+    def _with_problem(self, desired: DesiredT, problem: str) -> OperationStatus:
         """Return the status of an operation of which a pass has failed."""
 
     def _pass(self, ref: ResourceRef, resource: Object) -> float | None:
@@ -203,7 +198,7 @@ class OperationController(ABC, Generic[DesiredT, ObservedT, ActionT, OperationSt
             raise StaleError(f"{self.kind.kind} {metadata['name']} was created again")
         return now or resource
 
-    def _write_status(self, resource: Object, status: OperationStatusT) -> None:
+    def _write_status(self, resource: Object, status: OperationStatus) -> None:
         try:
             write_status(self.context.requests, self.context.resources, self.kind, resource, status)
         except ApiError as error:

@@ -23,7 +23,7 @@ from millrace_operator.resets.reconciler import (
 )
 
 
-class ResetController(OperationController[DesiredReset, ObservedReset, ResetAction, StreamsResetStatus]):
+class ResetController(OperationController[DesiredReset, ObservedReset, ResetDecision]):
     """Runs passes over resets."""
 
     __slots__ = ()
@@ -40,7 +40,9 @@ class ResetController(OperationController[DesiredReset, ObservedReset, ResetActi
         if question is None or seen.app is None:
             return seen
         try:
-            return replace(seen, brokers=self.context.kafka.observe_for_reset(seen.app, question))
+            access = self.context.access.of(seen.app)
+            brokers = self.context.kafka.observe_for_reset(*access, question.plan, question.target, question.inputs)
+            return replace(seen, brokers=brokers)
         except StreamsError as error:
             return replace(seen, problem=str(error))
         except ApiError as error:

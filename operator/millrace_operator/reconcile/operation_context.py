@@ -13,11 +13,12 @@ from millrace_operator.reconcile.status import timestamp
 
 ActionT = TypeVar("ActionT")
 ObservedT = TypeVar("ObservedT", bound="ObservedOperation")
-OperationStatusT = TypeVar("OperationStatusT", bound=StreamsResetStatus | StreamsBackfillStatus)
+OperationStatus = StreamsResetStatus | StreamsBackfillStatus
+OperationStatusT = TypeVar("OperationStatusT", bound=OperationStatus)
 _ENDED: Final = frozenset({"Succeeded", "Failed", "Refused"})
 
 
-def has_ended(status: StreamsResetStatus | StreamsBackfillStatus | None) -> bool:
+def has_ended(status: OperationStatus | None) -> bool:
     """Return whether an operation with this status has finished, even if its phase is known only to a newer operator."""
     return status is not None and (status.phase in _ENDED or status.completion_time is not None)
 

@@ -47,20 +47,20 @@ class Kafka:
         self.acted, self.failure = [], None
         self.asked, self.answer, self.servers, self.plans = [], "Nothing", [], []
 
-    def published(self, desired, backfill, plans):
+    def published(self, app, credentials, backfill, plans):
         self.plans += plans
-        self.asked.append((desired.name, backfill))
-        self.servers.append(desired.manifest["kafka"]["bootstrapServers"])
+        self.asked.append((app.metadata.name, backfill))
+        self.servers.append(list(app.spec.kafka.bootstrap_servers))
         if self.answer is None:
             raise StreamsTimeoutError("no broker answered")
         return self.answer
 
-    def act(self, desired, action):
-        self.acted.append((desired.name, action))
+    def act(self, app, credentials, action):
+        self.acted.append((app.metadata.name, action))
         if self.failure is not None:
             raise self.failure
 
-    def observe_for_reset(self, desired, question):
+    def observe_for_reset(self, app, credentials, plan, target):
         return reset.ObservedApplication(topics={"in": 1}, groups=frozenset({"app"}))
 
 
