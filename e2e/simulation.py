@@ -23,6 +23,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
+from millrace.instance_status import InputLag, StreamsStatus, TaskCounts
 from millrace.plan.model import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
 from millrace_operator.app.operator import Operator, api_client
 from millrace_operator.app.settings import configure_logs, settings_from
@@ -38,7 +39,6 @@ from millrace_operator.model import (
     KafkaState,
     Key,
     ObservedApp,
-    ReportedStatus,
     Topic,
 )
 from millrace_operator.reconcile.reconciler import reconcile
@@ -121,9 +121,11 @@ class SimulatedInstances(InstanceStatusClient):
     def ask(self, pods):
         """Return, for each running pod, that it runs all its tasks, or that it has left."""
         return {
-            pod["metadata"]["name"]: ReportedStatus("DRAINED")
+            pod["metadata"]["name"]: StreamsStatus(state="DRAINED")
             if _is_drained(pod)
-            else ReportedStatus("RUNNING", ready=True, active=1, lag=0, topology_hash="0" * 64)
+            else StreamsStatus(
+                state="RUNNING", task_counts=TaskCounts(active=1), lag=InputLag(0), topology_hash="0" * 64
+            )
             for pod in pods
             if pod["metadata"]["labels"].get("app.kubernetes.io/component") == "runtime"
             and pod.get("status", {}).get("phase") == "Running"

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.durations import duration_ms
+from millrace.instance_status import StreamsStatus
 from millrace.manifest.status import AutoscalingStatus
 from millrace.manifest.upgrade import Autoscaling
-from millrace_operator.model import ReportedStatus
 from millrace_operator.reconcile import copies
 from millrace_operator.reconcile.children_view import seconds
 from millrace_operator.reconcile.context import ReconcileContext
@@ -99,13 +99,13 @@ def recommend(context: ReconcileContext, current: int) -> None:
         context.recheck_after(1)
 
 
-def load_of(instances: Iterable[ReportedStatus], lag: int | None) -> Load | None:
+def load_of(instances: Iterable[StreamsStatus], lag: int | None) -> Load | None:
     """Return the load; None if not all of it is known."""
     items = list(instances)
     if lag is None or not items:
         return None
-    rates = [item.records_per_second for item in items if item.records_per_second is not None]
-    busy = [item.busy_ratio for item in items if item.busy_ratio is not None]
+    rates = [rate for item in items if (rate := item.processing.records_per_second) is not None]
+    busy = [ratio for item in items if (ratio := item.processing.busy_ratio) is not None]
     if len(rates) < len(items) or len(busy) < len(items):
         return None
     return Load(lag, sum(rates), sum(busy))

@@ -70,7 +70,7 @@ def set_brokers_reachable(context: ReconcileContext) -> None:
 def set_state_restored(context: ReconcileContext) -> None:
     """Set StateRestored."""
     instances = context.observed.instances
-    restoring = sum(item.restoring for item in instances.values())
+    restoring = sum(item.task_counts.restoring for item in instances.values())
     if restoring:
         tasks = "One task restores" if restoring == 1 else f"{restoring} tasks restore"
         context.set_condition("False", ConditionReason.RESTORING, f"{tasks} state; the others are running.")

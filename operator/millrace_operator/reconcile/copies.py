@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from millrace.durations import duration_ms
-from millrace_operator.model import ReportedTask
+from millrace.instance_status import TaskStatus
 from millrace_operator.reconcile.children_view import Pod, seconds
 from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ReconcileContext
@@ -101,14 +101,14 @@ def _without_copy(context: ReconcileContext, pod: Pod, staying: Collection[Pod])
     copied = {task.id for name, task in _copies(context) if name in names and _is_caught_up(context, task)}
     for task in instance.tasks:
         is_logged = logged is None or int(task.id.partition("_")[0]) in logged
-        if task.active and is_logged and task.id not in copied:
+        if task.stores and task.role == "active" and is_logged and task.id not in copied:
             yield task.id
 
 
-def _copies(context: ReconcileContext) -> Iterator[tuple[str, ReportedTask]]:
+def _copies(context: ReconcileContext) -> Iterator[tuple[str, TaskStatus]]:
     """Yield all copies, with the names of their pods."""
     for name, instance in context.observed.instances.items():
-        yield from ((name, task) for task in instance.tasks if not task.active)
+        yield from ((name, task) for task in instance.tasks if task.stores and task.role != "active")
 
 
 def _standbys(context: ReconcileContext, revision: str | None) -> int:
@@ -118,7 +118,7 @@ def _standbys(context: ReconcileContext, revision: str | None) -> int:
     return wanted if spec is None else as_of_revision(spec, context.spec).standby.replicas
 
 
-def _is_caught_up(context: ReconcileContext, task: ReportedTask) -> bool:
+def _is_caught_up(context: ReconcileContext, task: TaskStatus) -> bool:
     return task.remaining is not None and task.remaining <= context.spec.standby.acceptable_recovery_lag
 
 

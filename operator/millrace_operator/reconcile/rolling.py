@@ -203,7 +203,7 @@ def gate(context: ReconcileContext, pods: Sequence[Pod], following: Pod) -> str 
     if not context.group_is_stable:
         context.recheck_after(5)
         return "The consumer group is not stable."
-    if any(instance.restoring for instance in context.observed.instances.values()):
+    if any(instance.task_counts.restoring for instance in context.observed.instances.values()):
         context.recheck_after(5)
         return "Tasks are restoring their state."
     if left > 0:
@@ -257,7 +257,7 @@ def renew_credentials(context: ReconcileContext, replicas: int, *, may_start: bo
         context.recheck_after(15)
     elif absent or coming:
         context.recheck_after(10)
-    elif cut_off := [pod for pod in stale if not pod.ready and not instances[pod.name].restoring]:
+    elif cut_off := [pod for pod in stale if not pod.ready and not instances[pod.name].task_counts.restoring]:
         delete_pods(context, cut_off[:1])
     elif (closed := gate(context, there, stale[0])) is None:
         delete_pods(context, stale[:1])

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final, get_args
 
+from millrace.instance_status import StreamsStatus
 from millrace.manifest import StreamsAppStatus
 from millrace.manifest.status import (
     MOST_PODS_LISTED,
@@ -29,7 +30,7 @@ from millrace.manifest.status import (
     TopologyStatus,
 )
 from millrace_operator.children.naming import selector
-from millrace_operator.model import Event, ReportedStatus
+from millrace_operator.model import Event
 from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ReconcileContext
 from millrace_operator.reconcile.storage import max_used_percent
@@ -72,10 +73,10 @@ def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: in
             "tasks": old.tasks
             if not context.all_ready_pods_report
             else TasksStatus(
-                active=sum(item.active for item in instances),
-                standby=sum(item.standby for item in instances),
-                warmup=sum(item.warmup for item in instances),
-                restoring=sum(item.restoring for item in instances),
+                active=sum(item.task_counts.active for item in instances),
+                standby=sum(item.task_counts.standby for item in instances),
+                warmup=sum(item.task_counts.warmup for item in instances),
+                restoring=sum(item.task_counts.restoring for item in instances),
                 pods=tuple(_pods_tasks(context)),
             ),
             "restoration": _restoration(instances) if context.all_ready_pods_report else old.restoration,
@@ -98,9 +99,12 @@ def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: in
 def _pods_tasks(context: ReconcileContext) -> Iterator[PodTasksStatus]:
     """Yield the tasks of the pods that have reported theirs, by ordinal."""
     for _, pod in sorted(context.view.pods.items())[:MOST_PODS_LISTED]:
-        told = context.observed.instances.get(pod.name)
-        if told is not None:
-            yield PodTasksStatus(name=pod.name, active=told.active, standby=told.standby, restoring=told.restoring)
+        instance = context.observed.instances.get(pod.name)
+        if instance is not None:
+            counts = instance.task_counts
+            yield PodTasksStatus(
+                name=pod.name, active=counts.active, standby=counts.standby, restoring=counts.restoring
+            )
 
 
 def _condition(context: ReconcileContext, kind: ConditionType) -> Condition:
@@ -147,8 +151,8 @@ def _topology(context: ReconcileContext) -> TopologyStatus | None:
     )
 
 
-def _restoration(instances: Iterable[ReportedStatus]) -> RestorationStatus:
-    items = [item for item in instances if item.restoring]
+def _restoration(instances: Iterable[StreamsStatus]) -> RestorationStatus:
+    items = [item.restoration for item in instances if item.task_counts.restoring]
     remaining = [item.remaining_records for item in items]
     etas = [item.eta_seconds for item in items if item.eta_seconds is not None]
     return RestorationStatus(

@@ -102,9 +102,9 @@ def _settle_use(context: ReconcileContext) -> None:
 def max_used_percent(context: ReconcileContext) -> int | None:
     """Return how full the fullest volume is, in steps of five."""
     used = [
-        item.storage_used_percent
+        item.storage.used_percent
         for item in context.observed.instances.values()
-        if item.storage_used_percent is not None
+        if item.storage.used_percent is not None
     ]
     return min(100, 5 * round(max(used) / 5)) if used else None
 

@@ -17,6 +17,14 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Literal
 
+from millrace.instance_status import (
+    DiskUsage,
+    ProcessingStatus,
+    RestoreProgress,
+    StreamsStatus,
+    TaskCounts,
+    TaskStatus,
+)
 from millrace.kafka.group_settings import GroupSetting, wrong_group_settings
 from millrace.manifest import StreamsAppSpec, StreamsAppStatus, to_group_settings
 from millrace.plan.model import (
@@ -50,8 +58,6 @@ from millrace_operator.model import (
     KafkaState,
     Key,
     ObservedApp,
-    ReportedStatus,
-    ReportedTask,
     SeenNode,
     Topic,
 )
@@ -182,7 +188,7 @@ class World:
     boot_seconds: float = 0
     """How long a pod takes to become ready."""
     restoring: dict[str, int] = field(default_factory=dict)
-    tasks: dict[str, tuple[ReportedTask, ...]] = field(default_factory=dict)
+    tasks: dict[str, tuple[TaskStatus, ...]] = field(default_factory=dict)
     """What each pod's instance reports of its tasks, if it is up."""
     nodes: dict[str, SeenNode] = field(default_factory=dict)
     lost_pods: set[str] = field(default_factory=set)
@@ -361,18 +367,16 @@ class World:
         """Change the Secrets: running pods do not use the new ones yet."""
         self.stale = {pod["metadata"]["uid"] for pod in self.pods()}
 
-    def _instance(self, pod: Mapping[str, Any]) -> ReportedStatus:
+    def _instance(self, pod: Mapping[str, Any]) -> StreamsStatus:
         drained = pod["metadata"]["uid"] in self.drained
         ready = is_ready(pod)
         restoring = self.restoring.get(pod["metadata"]["name"], 0)
-        return ReportedStatus(
+        return StreamsStatus(
             state="DRAINED" if drained else "RUNNING" if ready else "REBALANCING",
-            ready=ready,
-            active=0 if drained else 1,
-            restoring=restoring,
-            records_per_second=self.records_per_second,
-            busy_ratio=self.busy_ratio,
-            storage_used_percent=self.used_percent,
+            task_counts=TaskCounts(active=0 if drained else 1, restoring=restoring),
+            restoration=RestoreProgress(eta_seconds=None),
+            processing=ProcessingStatus(records_per_second=self.records_per_second, busy_ratio=self.busy_ratio),
+            storage=DiskUsage(self.used_percent),
             credentials_stale=pod["metadata"]["uid"] in self.stale,
             refused_tasks=self.not_taken.get(pod["metadata"]["name"], ()),
             tasks=() if drained else self.tasks.get(pod["metadata"]["name"], ()),
@@ -793,6 +797,11 @@ def _is_watched(item: Mapping[str, Any]) -> bool:
 def waiting(reason: str) -> dict[str, Any]:
     """Return the status of a container that waits."""
     return {"state": {"waiting": {"reason": reason}}}
+
+
+def task_with_store(task_id: str, role: str, remaining: int | None = 0) -> TaskStatus:
+    """Return a task as an instance reports it."""
+    return TaskStatus(task_id, state="RUNNING", stores=("counts",), role=role, remaining=remaining)
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
