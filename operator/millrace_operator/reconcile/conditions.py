@@ -178,7 +178,7 @@ def why_nothing_runs(conditions: Mapping[str, tuple[str, str]]) -> str:
     return ConditionReason.NOTHING_RUNS.meaning
 
 
-def set_scaling_allowed(context: ReconcileContext) -> None:
+def set_scaling_allowed(context: ReconcileContext, target: Target | None) -> None:
     """Set ScalingAllowed."""
     state = context.observed.kafka.group.state if context.observed.kafka.group is not None else ""
     if context.observed.kafka.reason == NOT_ASKED and context.condition("ScalingAllowed") is not None:
@@ -194,16 +194,16 @@ def set_scaling_allowed(context: ReconcileContext) -> None:
         context.set_condition("False", ConditionReason.STATE_IS_RESTORED)
     elif state != "Stable":
         context.set_condition("False", ConditionReason.TASKS_MOVE)
-    elif tasks := copies.warming_up(context):
+    elif tasks := copies.warming_up(context, target):
         context.set_condition("False", ConditionReason.TASKS_WARM_UP, f"Tasks warm up: {', '.join(tasks)}.")
         context.recheck_after(15)
     else:
         context.set_condition("True", ConditionReason.SCALING_POSSIBLE)
 
 
-def set_waiting(context: ReconcileContext) -> None:
-    """Set Reconciling for anything that is waiting to be started."""
-    if not context.may_begin:
+def set_waiting(context: ReconcileContext, target: Target) -> None:
+    """Set Reconciling for a target that waits to be started, unless it must not be started anyway."""
+    if not target.may_begin:
         return
     if not context.brokers_answer:
         context.set_condition("True", ConditionReason.WAITING_FOR_BROKERS)
@@ -229,7 +229,7 @@ def set_pods_changing(context: ReconcileContext, wanted: int) -> None:
 def set_rolling(context: ReconcileContext, target: Target) -> None:
     """Set Reconciling for pods that are being moved to the target revision, or are waiting for it."""
     if not target.may_start:
-        set_waiting(context)
+        set_waiting(context, target)
     elif context.is_true("RolledBack"):
         context.set_condition(
             "True", ConditionReason.ROLLING_BACK, f"Pods are going back to revision {target.revision}."
@@ -241,20 +241,18 @@ def set_rolling(context: ReconcileContext, target: Target) -> None:
         )
 
 
-def set_stalled_by_failed_start(context: ReconcileContext) -> None:
+def set_stalled_by_failed_start(context: ReconcileContext, target: Target | None, stable: str | None) -> None:
     """Set Stalled if pods of the target revision fail and there is nothing to go back to."""
-    target = context.target
-    if target is None or "Stalled" in context.conditions or context.stable == target.revision:
+    if target is None or "Stalled" in context.conditions or stable == target.revision:
         return
     failure = rolling.failure_of(context, context.view.pods_of(target.revision))
     if failure is None:
         return
-    reason = ConditionReason.START_FAILED if context.stable is None else ConditionReason.UPGRADE_FAILED
+    reason = ConditionReason.START_FAILED if stable is None else ConditionReason.UPGRADE_FAILED
     context.set_condition("True", reason, f"{failure.message} Change the spec or the program.")
     if context.is_true("Reconciling"):
-        context.set_condition(
-            "False", ConditionReason.HELD_BACK
-        )  # the roll has stopped, so nobody should wait for it to finish
+        # The roll has stopped, so nobody should wait for it to finish.
+        context.set_condition("False", ConditionReason.HELD_BACK)
 
 
 def set_stalled_by_name_conflicts(context: ReconcileContext) -> None:

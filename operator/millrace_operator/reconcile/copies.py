@@ -17,7 +17,7 @@ from millrace.durations import duration_ms
 from millrace.instance_status import TaskStatus
 from millrace_operator.reconcile.children_view import Pod, seconds
 from millrace_operator.reconcile.condition_reason import ConditionReason
-from millrace_operator.reconcile.context import ReconcileContext
+from millrace_operator.reconcile.context import ReconcileContext, Target
 from millrace_operator.reconcile.revisions import as_of_revision, spec_of
 
 _NAMED: Final = 5
@@ -76,13 +76,13 @@ def is_awaited(context: ReconcileContext) -> bool:
     return True
 
 
-def warming_up(context: ReconcileContext) -> list[str]:
+def warming_up(context: ReconcileContext, target: Target | None) -> list[str]:
     """Return the tasks that are to move to another pod once a copy there, a warm-up, has caught up; in order.
 
     Members cannot tell warm-ups from standbys, but a task has more copies than standbys while one of them is a warm-up.
     """
     copies = Counter(task.id for _, task in _copies(context))
-    standbys = (context.spec if context.target is None else context.target.spec).standby.replicas
+    standbys = (context.spec if target is None else target.spec).standby.replicas
     return sorted(task for task, count in copies.items() if count > standbys)
 
 

@@ -22,7 +22,6 @@ from millrace.manifest.status import (
     ConditionType,
     GroupStatus,
     LagStatus,
-    LifecycleState,
     PodTasksStatus,
     RestorationStatus,
     StorageStatus,
@@ -32,7 +31,7 @@ from millrace.manifest.status import (
 from millrace_operator.children.naming import selector
 from millrace_operator.model import Event
 from millrace_operator.reconcile.condition_reason import ConditionReason
-from millrace_operator.reconcile.context import ReconcileContext
+from millrace_operator.reconcile.context import Outcome, ReconcileContext, Target
 from millrace_operator.reconcile.storage import max_used_percent
 
 _COMPATIBILITY: Final = {"True": "Compatible", "False": "NeedsReset", "Unknown": "Unknown"}
@@ -40,15 +39,15 @@ _LONGEST_MESSAGE: Final = 4000
 _NO_LAG: Final = 100
 
 
-def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: int) -> StreamsAppStatus:
+def status_of(context: ReconcileContext, outcome: Outcome) -> StreamsAppStatus:
     """Return the status of a pass.
 
     Args:
         context: The context of the pass, in which all conditions are set.
-        lifecycle: What the application is doing.
-        replicas: How many pods there should be.
+        outcome: What else the pass has concluded.
     """
-    old = context.status
+    old, target, lifecycle, replicas = context.status, outcome.target, outcome.lifecycle, outcome.replicas
+    topics = None if target is None else target.topics
     pods = context.view.pods.values()
     ready = sum(pod.ready for pod in pods)
     instances = context.observed.instances.values()
@@ -62,9 +61,9 @@ def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: in
             "desired_replicas": replicas,
             "ready": f"{ready}/{replicas}",
             "selector": ",".join(f"{name}={value}" for name, value in sorted(selector(context.desired.name).items())),
-            "current_revision": old.current_revision if context.target is None else context.target.revision,
-            "stable_revision": context.stable,
-            "topology": _topology(context),
+            "current_revision": old.current_revision if target is None else target.revision,
+            "stable_revision": outcome.stable,
+            "topology": _topology(context, target),
             "group": old.group
             if kafka.error is not None
             else GroupStatus(protocol=kafka.group.protocol, state=kafka.group.state, members=len(kafka.group.members))
@@ -81,11 +80,11 @@ def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: in
             ),
             "restoration": _restoration(instances) if context.all_ready_pods_report else old.restoration,
             "lag": _lag(context),
-            "internal_topics": old.internal_topics if context.topics is None else context.topics.statuses,
+            "internal_topics": old.internal_topics if topics is None else topics.statuses,
             "storage": old.storage
             if (used := max_used_percent(context)) is None
             else StorageStatus(max_used_percent=used),
-            "autoscaling": context.autoscaling,
+            "autoscaling": outcome.autoscaling,
             "backfill": backfill.name if backfill and lifecycle not in {"Deleting", "Paused", "Blocked"} else None,
             "conditions": tuple(
                 _condition(context, kind)
@@ -133,14 +132,13 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(math.floor(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _topology(context: ReconcileContext) -> TopologyStatus | None:
+def _topology(context: ReconcileContext, target: Target | None) -> TopologyStatus | None:
     old = context.status.topology
     condition = context.conditions.get("TopologyCompatible")
     compatibility = "Unknown" if condition is None else _COMPATIBILITY[condition.status]
-    plan = None if context.target is None else context.target.plan
-    if plan is None:
+    if target is None or target.plan is None:
         return old
-    tasks = None if context.topics is None else context.topics.tasks
+    plan, tasks = target.plan, None if target.topics is None else target.topics.tasks
     return TopologyStatus.model_validate(
         {
             "hash": plan.hash[:16],
