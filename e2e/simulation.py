@@ -29,7 +29,7 @@ from millrace_operator.app.operator import Operator, api_client
 from millrace_operator.app.settings import configure_logs, settings_from
 from millrace_operator.children import naming
 from millrace_operator.children.naming import DRAIN_ANNOTATION
-from millrace_operator.cluster.instance_status import InstanceStatusClient
+from millrace_operator.cluster.instance_status_client import InstanceStatusClient
 from millrace_operator.cluster.observe import PlanJobOutputs
 from millrace_operator.model import (
     ConsumerGroup,

@@ -36,7 +36,7 @@ from millrace_operator.children.naming import APP_LABEL, plan_config_map
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.events import EventRecorder
 from millrace_operator.cluster.executor import Executor, NameTakenError, StaleError, write_status
-from millrace_operator.cluster.instance_status import InstanceStatusClient
+from millrace_operator.cluster.instance_status_client import InstanceStatusClient
 from millrace_operator.cluster.kinds import APPS, CLAIMS, CONFIG_MAPS, KINDS, NAMESPACES, PODS
 from millrace_operator.cluster.observe import PlanJobOutputs, desired_from, holding_backfill, neighbours_of
 from millrace_operator.cluster.requests import FORBIDDEN, ApiError, NotAllowedToWriteError, Requests
@@ -66,7 +66,7 @@ from millrace_operator.model import (
 )
 from millrace_operator.reconcile.children_view import read_plan
 from millrace_operator.reconcile.revisions import revision_of
-from millrace_operator.reconcile.status import timestamp
+from millrace_operator.reconcile.timestamps import timestamp
 from millrace_operator.reconcile.topics import internal_topics
 
 log = logging.getLogger(__name__)

@@ -18,20 +18,22 @@ from millrace_operator.app.app_controller import act_on_kafka, loses_its_namespa
 from millrace_operator.app.backoff import FailedError, TransientError
 from millrace_operator.app.operation_controller import DecideAgainError, OperationController
 from millrace_operator.app.operation_order import is_awaited, is_repaired
+from millrace_operator.backfills.backfill_status import with_problem
 from millrace_operator.backfills.context import BackfillContext
+from millrace_operator.backfills.driver_log import last_words, parse_progress
 from millrace_operator.backfills.explanations import unlisted, unread_log
-from millrace_operator.backfills.model import (
+from millrace_operator.backfills.observed_backfill import ObservedBackfill, SparkPod
+from millrace_operator.backfills.reconciler import (
     BackfillAction,
     BackfillDecision,
     CreateObject,
     DeleteAttemptsGroup,
     DeleteBackfill,
     DeleteSparkApplication,
-    ObservedBackfill,
-    SparkPod,
+    has_begun,
+    needs_members,
+    reconcile_backfill,
 )
-from millrace_operator.backfills.progress import last_words, parse_progress
-from millrace_operator.backfills.reconciler import has_begun, needs_members, reconcile_backfill
 from millrace_operator.backfills.spark_application import (
     ATTEMPT_LABEL,
     BACKFILL_UID_LABEL,
@@ -41,7 +43,6 @@ from millrace_operator.backfills.spark_application import (
     is_of_backfill,
     state_of,
 )
-from millrace_operator.backfills.status import with_problem
 from millrace_operator.children.naming import COMPONENT_LABEL
 from millrace_operator.cluster.executor import StaleError
 from millrace_operator.cluster.kinds import BACKFILLS, CONFIG_MAPS, PODS, SPARK_APPLICATIONS, ResourceKind
@@ -60,7 +61,7 @@ from millrace_operator.model import (
 from millrace_operator.reconcile.children_view import trouble_of
 from millrace_operator.reconcile.operation_context import has_ended
 from millrace_operator.reconcile.revisions import revision_of, spec_of
-from millrace_operator.resets.planning import merged_plan
+from millrace_operator.resets.reset_plan import merged_plan
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,9 @@ class BackfillController(OperationController[DesiredBackfill, ObservedBackfill, 
         if has_ended(desired.status):
             repaired = app is not None and is_repaired(context.resources, resource, name)
             return replace(seen, repaired=repaired, awaited=is_awaited(context.resources, resource, name))
-        observed = replace(seen, working_since=context.working_since, served=self._served())
+        # The more common kind of SparkApplication, if the cluster serves both.
+        served = next((kind.api_version for kind in SPARK_APPLICATIONS if context.requests.serves(kind)), None)
+        observed = replace(seen, working_since=context.working_since, served=served)
         if has_begun(desired.status):
             observed = self._with_spark(desired, observed)
         elif observed.served is not None:
@@ -119,10 +122,6 @@ class BackfillController(OperationController[DesiredBackfill, ObservedBackfill, 
         except ApiError as error:
             return replace(observed, problem=f"The credentials could not be read: {error}")
         return observed
-
-    def _served(self) -> str | None:
-        """Return the kind of SparkApplication that the cluster serves, the more common one if both."""
-        return next((kind.api_version for kind in SPARK_APPLICATIONS if self.context.requests.serves(kind)), None)
 
     def _members(self, app: DesiredApp, observed: ObservedBackfill) -> tuple[ActiveMember, ...] | None:
         plan = merged_plan(app.spec.application_id, stored_plans(app, observed.objects)) if app.spec else None

@@ -35,7 +35,7 @@ from millrace_operator.app.settings import OperatorSettings
 from millrace_operator.cluster.cache import Cache, relist
 from millrace_operator.cluster.events import EventRecorder
 from millrace_operator.cluster.executor import Executor
-from millrace_operator.cluster.instance_status import InstanceStatusClient
+from millrace_operator.cluster.instance_status_client import InstanceStatusClient
 from millrace_operator.cluster.kinds import APPS, BACKFILLS, RESETS, RESOURCES
 from millrace_operator.cluster.nodes import Nodes
 from millrace_operator.cluster.observe import PlanJobOutputs, StorageClasses

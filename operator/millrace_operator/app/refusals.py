@@ -30,9 +30,10 @@ from millrace_operator.model import (
     SetFinalizer,
     TellNodeLabels,
 )
+from millrace_operator.reconcile.app_status import transitions
 from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.conditions import why_nothing_runs
-from millrace_operator.reconcile.status import timestamp, transitions
+from millrace_operator.reconcile.timestamps import timestamp
 
 LONGEST_MESSAGE: Final = 2000
 _SUPPORTING: Final = frozenset({"NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "Service", "ServiceAccount"})

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from millrace.manifest import Condition, StreamsBackfillSpec, StreamsBackfillStatus
 from millrace.plan.model import TopologyPlan
 from millrace_operator.backfills.explanations import EVERYTHING, MAYBE_PARTS, NOTHING, PARTS, WHOLE
-from millrace_operator.backfills.model import ObservedBackfill, SparkPod
+from millrace_operator.backfills.observed_backfill import ObservedBackfill, SparkPod
 from millrace_operator.backfills.spark_application import application_name, state_of
 from millrace_operator.model import DesiredBackfill, Object
 from millrace_operator.reconcile.operation_context import OperationContext

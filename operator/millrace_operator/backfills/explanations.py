@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from millrace.plan.reset import ActiveMember
-from millrace_operator.backfills.model import ObservedBackfill, SparkPod
+from millrace_operator.backfills.observed_backfill import ObservedBackfill, SparkPod
 from millrace_operator.backfills.spark_application import SPARK_GROUPS
 from millrace_operator.children.naming import PAUSE_ANNOTATION
 from millrace_operator.model import DesiredApp, DesiredBackfill

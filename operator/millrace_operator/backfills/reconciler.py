@@ -28,12 +28,14 @@ Each attempt is a SparkApplication with a name of its own. One that has disappea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from millrace.manifest import Condition, StreamsAppSpec, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
+from millrace_operator.backfills.backfill_status import CREATED, BackfillStatus, with_problem
 from millrace_operator.backfills.context import ANSWERED, NEVER_RAN, STOPPED, UNREADABLE
+from millrace_operator.backfills.driver_log import summary
 from millrace_operator.backfills.explanations import (
     HALF_PUBLISHED,
     LET_GO,
@@ -55,15 +57,7 @@ from millrace_operator.backfills.explanations import (
     unreadable_app,
     unreadable_backfill,
 )
-from millrace_operator.backfills.model import (
-    BackfillDecision,
-    CreateObject,
-    DeleteAttemptsGroup,
-    DeleteBackfill,
-    DeleteSparkApplication,
-    ObservedBackfill,
-)
-from millrace_operator.backfills.progress import summary
+from millrace_operator.backfills.observed_backfill import ObservedBackfill
 from millrace_operator.backfills.spark_application import (
     Attempt,
     application_name,
@@ -73,12 +67,11 @@ from millrace_operator.backfills.spark_application import (
     spark_application,
     state_of,
 )
-from millrace_operator.backfills.status import CREATED, BackfillStatus, with_problem
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import AppRevision, DesiredBackfill, Event, Object, SetFinalizer
-from millrace_operator.reconcile.operation_context import has_ended
+from millrace_operator.reconcile.operation_context import OperationDecision, has_ended
 from millrace_operator.reconcile.revisions import revision_of
-from millrace_operator.reconcile.status import timestamp
+from millrace_operator.reconcile.timestamps import timestamp
 
 _BEGUN: Final = frozenset({"Suspending", "Submitted", "Computing", "Publishing", "Stopping"})
 PATIENCE_S: Final = 600.0
@@ -92,6 +85,47 @@ _SOON_S: Final = 1.0
 _TURN: Final = "OthersFinished"
 
 Outcome = Literal["Succeeded", "Failed", "Refused", "Cancelled", "Retry"]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateObject:
+    """Create an object. Idempotent: succeeds if the backfill has already created it."""
+
+    object: Object
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSparkApplication:
+    """Delete the SparkApplication that was seen."""
+
+    api_version: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteBackfill:
+    """Delete the backfill itself, whose time to live is over."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAttemptsGroup:
+    """Delete the consumer group by which attempts knew that one of them had handed over; there will be no other.
+
+    If it cannot be deleted it is left alone: its offsets expire.
+    """
+
+    uid: str
+
+
+BackfillAction = SetFinalizer | CreateObject | DeleteSparkApplication | DeleteAttemptsGroup | DeleteBackfill
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillDecision(OperationDecision[BackfillAction, StreamsBackfillStatus]):
+    """What a pass over a backfill has decided."""
 
 
 def has_begun(status: StreamsBackfillStatus | None) -> bool:

@@ -21,9 +21,9 @@ from millrace.instance_status import StreamsStatus
 from millrace.manifest.status import AutoscalingStatus
 from millrace.manifest.upgrade import Autoscaling
 from millrace_operator.reconcile import copies
-from millrace_operator.reconcile.children_view import seconds
+from millrace_operator.reconcile.app_status import two_digits
 from millrace_operator.reconcile.context import ReconcileContext, Target
-from millrace_operator.reconcile.status import timestamp, two_digits
+from millrace_operator.reconcile.timestamps import seconds, timestamp
 
 _FULL: Final = 0.8
 """How busy replicas may be before there are more of them."""

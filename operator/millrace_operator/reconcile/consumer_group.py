@@ -27,9 +27,10 @@ from typing import Final
 from millrace_operator.children import naming
 from millrace_operator.model import ConsumerGroupMember, DesiredApp, Key, Neighbour, RemoveMembers
 from millrace_operator.reconcile import retained
-from millrace_operator.reconcile.children_view import ChildrenView, seconds
+from millrace_operator.reconcile.children_view import ChildrenView
 from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext
+from millrace_operator.reconcile.timestamps import seconds
 
 _QUIET_S: Final = 300
 """How long the group must have had no foreign members before they count as gone: they may only be restarting."""

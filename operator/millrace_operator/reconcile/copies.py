@@ -15,10 +15,11 @@ from typing import Final
 
 from millrace.durations import duration_ms
 from millrace.instance_status import TaskStatus
-from millrace_operator.reconcile.children_view import Pod, seconds
+from millrace_operator.reconcile.children_view import Pod
 from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ReconcileContext, Target
 from millrace_operator.reconcile.revisions import as_of_revision, spec_of
+from millrace_operator.reconcile.timestamps import seconds
 
 _NAMED: Final = 5
 """How many tasks a message names."""

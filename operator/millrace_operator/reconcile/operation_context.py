@@ -9,7 +9,7 @@ from typing import Final, Generic, Literal, TypeVar
 from millrace.manifest import Condition, StreamsBackfillStatus, StreamsResetStatus
 from millrace_operator.model import DesiredApp, DesiredResource, Event, Key, Object, ObservedApp, SpecT
 from millrace_operator.reconcile.children_view import ChildrenView, view_of
-from millrace_operator.reconcile.status import timestamp
+from millrace_operator.reconcile.timestamps import timestamp
 
 ActionT = TypeVar("ActionT")
 ObservedT = TypeVar("ObservedT", bound="ObservedOperation")

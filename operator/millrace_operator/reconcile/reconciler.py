@@ -46,10 +46,10 @@ from millrace_operator.reconcile import (
     scaling,
     storage,
 )
+from millrace_operator.reconcile.app_status import status_of, transitions
 from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import Outcome, ReconcileContext, Target
 from millrace_operator.reconcile.revisions import revision_of
-from millrace_operator.reconcile.status import status_of, transitions
 from millrace_operator.reconcile.target import choose
 
 _NO_POD_MONITORS: Final = (

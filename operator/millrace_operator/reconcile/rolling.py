@@ -29,10 +29,11 @@ from typing import Final
 from millrace.durations import duration_ms
 from millrace_operator.model import Delete, Key, Renewal
 from millrace_operator.reconcile import copies
-from millrace_operator.reconcile.children_view import Pod, seconds
+from millrace_operator.reconcile.children_view import Pod
 from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ReconcileContext, Target
 from millrace_operator.reconcile.revisions import revision_of
+from millrace_operator.reconcile.timestamps import seconds
 
 _IMAGE_PATIENCE_S: Final = 60
 """How long an image may be unavailable before that counts as a failure rather than a hiccup."""

@@ -45,8 +45,8 @@ from millrace_operator.reconcile.operation_context import (
     OperationDecision,
     has_ended,
 )
-from millrace_operator.reconcile.status import timestamp
-from millrace_operator.resets.planning import merged_plan, plan_actions, planned_offsets, result_of
+from millrace_operator.reconcile.timestamps import timestamp
+from millrace_operator.resets.reset_plan import merged_plan, plan_actions, planned_offsets, result_of
 
 Phase = Literal["Pending", "Waiting", "Running", "Succeeded", "Failed", "Refused"]
 PATIENCE_S: Final = 600.0

@@ -5,7 +5,7 @@ from millrace_operator.app.broker_access import BrokerAccess
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.events import EventRecorder
 from millrace_operator.cluster.executor import Executor
-from millrace_operator.cluster.instance_status import InstanceStatusClient
+from millrace_operator.cluster.instance_status_client import InstanceStatusClient
 from millrace_operator.cluster.observe import PlanJobOutputs
 
 

@@ -33,7 +33,7 @@ from millrace_operator.cluster.observe import holding_backfill
 from millrace_operator.kafka.state_cache import KafkaStateCache
 from millrace_operator.model import AppRevision, DeleteGroup, HoldingBackfill, ResourceRef
 from millrace_operator.reconcile.revisions import revision_of
-from millrace_operator.reconcile.status import timestamp
+from millrace_operator.reconcile.timestamps import timestamp
 
 REF, APP = ResourceRef("StreamsBackfill", "default", "history"), ResourceRef("StreamsApp", "default", "app")
 SPARK = SPARK_APPLICATIONS[0]

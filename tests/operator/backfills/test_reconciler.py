@@ -10,10 +10,15 @@ from tests.operator.backfills.world import APACHE, FOREIGN, CrashError, World, s
 
 from millrace.manifest.streamsbackfill import StoreResult
 from millrace.plan.reset import ActiveMember
+from millrace_operator.backfills.backfill_status import CREATED, with_problem
 from millrace_operator.backfills.context import ANSWERED, LOG_PATIENCE_S, PUBLISHING, UNREADABLE, BackfillContext
-from millrace_operator.backfills.model import CreateObject, DeleteBackfill, DeleteSparkApplication
-from millrace_operator.backfills.reconciler import PATIENCE_S, reconcile_backfill
-from millrace_operator.backfills.status import CREATED, with_problem
+from millrace_operator.backfills.reconciler import (
+    PATIENCE_S,
+    CreateObject,
+    DeleteBackfill,
+    DeleteSparkApplication,
+    reconcile_backfill,
+)
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import SetFinalizer
 

@@ -10,23 +10,24 @@ from millrace.manifest.streamsbackfill import Driver
 from millrace.manifest.streamsreset import AppReference
 from millrace.plan.reset import ActiveMember
 from millrace_operator.backfills.context import BackfillContext
-from millrace_operator.backfills.model import (
+from millrace_operator.backfills.driver_log import Progress
+from millrace_operator.backfills.observed_backfill import ObservedBackfill, SparkPod
+from millrace_operator.backfills.reconciler import (
     CreateObject,
     DeleteAttemptsGroup,
     DeleteBackfill,
     DeleteSparkApplication,
-    ObservedBackfill,
-    SparkPod,
+    has_begun,
+    needs_members,
+    reconcile_backfill,
 )
-from millrace_operator.backfills.progress import Progress
-from millrace_operator.backfills.reconciler import has_begun, needs_members, reconcile_backfill
 from millrace_operator.backfills.spark_application import shown_state, state_of
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER, labels
 from millrace_operator.model import AppRevision, DesiredApp, DesiredBackfill, Key, SetFinalizer
 from millrace_operator.reconcile.operation_context import has_ended
 from millrace_operator.reconcile.revisions import revision_of, spec_of
-from millrace_operator.reconcile.status import timestamp
+from millrace_operator.reconcile.timestamps import timestamp
 
 KUBEFLOW, APACHE = "sparkoperator.k8s.io/v1beta2", "spark.apache.org/v1"
 FOREIGN = ActiveMember("m-9", None, "java-1-StreamThread-1-consumer", "/10.0.0.9")

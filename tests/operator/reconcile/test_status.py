@@ -7,9 +7,9 @@ from tests.operator.reconcile.world import APP, SMALL, Program, World, plan
 
 from millrace.manifest.status import Condition, ConditionType
 from millrace_operator import model
+from millrace_operator.reconcile.app_status import transitions
 from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.reconciler import reconcile
-from millrace_operator.reconcile.status import transitions
 
 
 @pytest.fixture

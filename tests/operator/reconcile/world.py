@@ -61,9 +61,9 @@ from millrace_operator.model import (
     SeenNode,
     Topic,
 )
-from millrace_operator.reconcile.children_view import seconds
 from millrace_operator.reconcile.ownership import conflict_message, is_own
 from millrace_operator.reconcile.reconciler import reconcile
+from millrace_operator.reconcile.timestamps import seconds
 
 APP = "words"
 NAMESPACE = "team"

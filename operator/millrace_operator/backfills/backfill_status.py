@@ -17,10 +17,10 @@ from millrace_operator.backfills.context import (
     UNREADABLE,
     BackfillContext,
 )
-from millrace_operator.backfills.model import ObservedBackfill
+from millrace_operator.backfills.observed_backfill import ObservedBackfill
 from millrace_operator.backfills.spark_application import SparkState, application_name, shown_state, web_ui_of
 from millrace_operator.model import DesiredBackfill
-from millrace_operator.reconcile.status import timestamp
+from millrace_operator.reconcile.timestamps import timestamp
 
 CREATED: Final = "SparkApplicationCreated"
 

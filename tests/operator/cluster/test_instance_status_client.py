@@ -11,7 +11,7 @@ import pytest
 from tests.waiting import wait_until
 
 from millrace.instance_status import StreamsStatus
-from millrace_operator.cluster.instance_status import InstanceStatusClient
+from millrace_operator.cluster.instance_status_client import InstanceStatusClient
 
 
 class Pod:
@@ -51,8 +51,8 @@ def pod():
 @pytest.fixture
 def instances(pod, monkeypatch):
     """A client for this pod's port, with long timeouts for a slow machine."""
-    monkeypatch.setattr("millrace_operator.cluster.instance_status._CONNECT_SECONDS", 60.0)
-    monkeypatch.setattr("millrace_operator.cluster.instance_status._DEADLINE_SECONDS", 60.0)
+    monkeypatch.setattr("millrace_operator.cluster.instance_status_client._CONNECT_SECONDS", 60.0)
+    monkeypatch.setattr("millrace_operator.cluster.instance_status_client._DEADLINE_SECONDS", 60.0)
     instances = InstanceStatusClient(pod.server.server_address[1])
     yield instances
     instances.close()
@@ -149,7 +149,7 @@ class Dribble:
 )
 def test_slow_answer_of_a_pod_delays_no_other_pod(begin, monkeypatch):
     """Each byte arrives in time but the answer never does: the deadline covers headers and body."""
-    monkeypatch.setattr("millrace_operator.cluster.instance_status._DEADLINE_SECONDS", 0.5)
+    monkeypatch.setattr("millrace_operator.cluster.instance_status_client._DEADLINE_SECONDS", 0.5)
     now, found = [0.0], []
     pod = Dribble(begin)
     instances = InstanceStatusClient(pod.port, lambda: now[0])
@@ -170,7 +170,7 @@ def test_slow_answer_of_a_pod_delays_no_other_pod(begin, monkeypatch):
 
 def test_pods_that_dribble_hold_no_other_application_up(monkeypatch):
     """However many such pods there are, other applications' pods are asked in the meantime."""
-    monkeypatch.setattr("millrace_operator.cluster.instance_status._DEADLINE_SECONDS", 60.0)
+    monkeypatch.setattr("millrace_operator.cluster.instance_status_client._DEADLINE_SECONDS", 60.0)
     evil, good = Dribble(b"HTTP/1.1 200 OK\r\nX: "), Pod()
     good.answers["/status"] = (200, json.dumps(status()))
     instances = InstanceStatusClient()

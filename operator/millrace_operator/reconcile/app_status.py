@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Final, get_args
 
 from millrace.instance_status import StreamsStatus
@@ -33,6 +32,7 @@ from millrace_operator.model import Event
 from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import Outcome, ReconcileContext, Target
 from millrace_operator.reconcile.storage import max_used_percent
+from millrace_operator.reconcile.timestamps import timestamp
 
 _COMPATIBILITY: Final = {"True": "Compatible", "False": "NeedsReset", "Unknown": "Unknown"}
 _LONGEST_MESSAGE: Final = 4000
@@ -121,15 +121,6 @@ def _condition(context: ReconcileContext, kind: ConditionType) -> Condition:
         last_transition_time=old.last_transition_time if same and old is not None else timestamp(context.now),
         observed_generation=context.desired.generation,
     )
-
-
-def timestamp(seconds: float) -> str:
-    """Return a time as Kubernetes writes it.
-
-    >>> timestamp(0)
-    '1970-01-01T00:00:00Z'
-    """
-    return datetime.fromtimestamp(math.floor(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _topology(context: ReconcileContext, target: Target | None) -> TopologyStatus | None:

@@ -1,15 +1,15 @@
-"""What passes over a backfill work on: the resource, what was observed, and what to do."""
+"""What a pass over a backfill observes: the application, its brokers, and the Spark pods of the attempts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from millrace.manifest import StreamsAppSpec, StreamsBackfillStatus
+from millrace.manifest import StreamsAppSpec
 from millrace.plan.reset import ActiveMember
-from millrace_operator.backfills.progress import Progress
-from millrace_operator.model import Object, SetFinalizer
-from millrace_operator.reconcile.operation_context import ObservedOperation, OperationDecision
+from millrace_operator.backfills.driver_log import Progress
+from millrace_operator.model import Object
+from millrace_operator.reconcile.operation_context import ObservedOperation
 
 Published = Literal["Nothing", "Parts", "Everything"]
 """What the attempts of a backfill have published, as the brokers know."""
@@ -67,44 +67,3 @@ class ObservedBackfill(ObservedOperation):
     """Whether another backfill has succeeded since this one has ended, so that no half state is left of it."""
     awaited: bool = False
     """Whether another backfill has left half a state, was deleted, and is kept until it has seen that this one has succeeded."""
-
-
-@dataclass(frozen=True, slots=True)
-class CreateObject:
-    """Create an object. Idempotent: succeeds if the backfill has already created it."""
-
-    object: Object
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteSparkApplication:
-    """Delete the SparkApplication that was seen."""
-
-    api_version: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteBackfill:
-    """Delete the backfill itself, whose time to live is over."""
-
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteAttemptsGroup:
-    """Delete the consumer group by which attempts knew that one of them had handed over; there will be no other.
-
-    If it cannot be deleted it is left alone: its offsets expire.
-    """
-
-    uid: str
-
-
-BackfillAction = SetFinalizer | CreateObject | DeleteSparkApplication | DeleteAttemptsGroup | DeleteBackfill
-
-
-@dataclass(frozen=True, slots=True)
-class BackfillDecision(OperationDecision[BackfillAction, StreamsBackfillStatus]):
-    """What a pass over a backfill has decided."""
