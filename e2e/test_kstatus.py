@@ -38,7 +38,7 @@ def running(**spec: Any) -> World:
 def until(world: World, state: str) -> World:
     """Continue until an application does this."""
     for _ in range(200):
-        world.run_pass()
+        world.pass_over()
         if world.status is not None and world.status.lifecycle_state == state:
             return world
         world.settle()
@@ -103,7 +103,7 @@ def newer() -> World:
 def first_seen() -> World:
     """Return an application that has been reconciled once."""
     world = World()
-    world.run_pass()
+    world.pass_over()
     return world
 
 
@@ -118,7 +118,7 @@ def suspending() -> World:
     """Return an application whose pods are ending."""
     world = running()
     world.change(state="suspended")
-    world.run_pass()
+    world.pass_over()
     return world
 
 
@@ -210,7 +210,7 @@ def deleting() -> World:
     """Return an application that is being deleted."""
     world = running()
     world.delete()
-    world.run_pass()
+    world.pass_over()
     return world
 
 

@@ -75,7 +75,7 @@ def test_the_next_pod_waits_until_the_replaced_one_has_its_copies_again(world):
     """A pod that has returned has to catch up with what it keeps a copy of before that one's pod goes."""
     world.change(restartNonce=1)
     for _ in range(20):
-        world.run_pass()
+        world.pass_over()
         if deleted(world):
             break
         world.settle()

@@ -281,5 +281,5 @@ def test_brokers_that_were_not_asked_yet_change_no_condition(world):
     before = world.status
     world.brokers_up = False
     world.kafka_reason = "Unknown"
-    world.run_pass()
+    world.pass_over()
     assert world.status.conditions == before.conditions

@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Literal
 
+from tests.operator.fake_operator import FakeOperator
+
 from millrace.instance_status import (
     DiskUsage,
     ProcessingStatus,
@@ -141,7 +143,7 @@ class RefusedError(Exception):
 
 
 @dataclass
-class World:
+class World(FakeOperator):
     """The cluster, the brokers, and one StreamsApp."""
 
     manifest: dict[str, Any] = field(default_factory=lambda: copy.deepcopy(SMALL))
@@ -389,22 +391,22 @@ class World:
 
     # Passes
 
-    def run_pass(self, actions: int | None = None) -> Decision:
-        """Reconcile once, and carry out the decision or, as after a crash, only its first actions."""
-        return self.carry_out(reconcile(self.desired(), self.observed()), actions)
+    def decide(self) -> Decision:
+        """Return the decision about the application."""
+        return reconcile(self.desired(), self.observed())
 
-    def carry_out(self, decision: Decision, actions: int | None = None) -> Decision:
-        """Carry out a decision, or only its first actions."""
+    def carry_out(self, decision: Decision, crash_after: int | None = None) -> Decision:
+        """Carry out a decision, or only its first actions; what is refused is reported as the controller does."""
         self.asked = decision.renewal is not None
         desired = self.desired()
         try:
-            refusals = carry_out(decision.actions[:actions], self._try)
+            refusals = carry_out(decision.actions[:crash_after], self._try)
         except TakenError:
             return decision
         if refusals:
             decision = with_refusals(desired, decision, refusals)
         self.warnings.extend(event for event in decision.events if event.type == "Warning")
-        if actions is None and self.exists:
+        if crash_after is None and self.exists:
             if decision.status is not None and decision.status != self.status:
                 self.status = decision.status
                 self.status_writes += 1
@@ -426,7 +428,7 @@ class World:
     def _run(self, seconds: float, step: float) -> Decision:
         end = self.now + seconds
         while True:
-            decision = self.run_pass()
+            decision = self.pass_over()
             self.settle()
             if self.now >= end:
                 return decision
@@ -437,7 +439,7 @@ class World:
         idle = 0
         for _ in range(limit):
             before = self.status
-            idle = 0 if self.run_pass().actions or self.status != before else idle + 1
+            idle = 0 if self.pass_over().actions or self.status != before else idle + 1
             self.settle()
             if idle * 10 > 80 or not self.exists:
                 break
