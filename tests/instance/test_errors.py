@@ -69,7 +69,7 @@ from millrace.instance.membership import ClassicMembership, may_create_topics
 from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.instance.restoration import RestoreListener
-from millrace.instance.status import write_status
+from millrace.instance_status import write_status
 from millrace.kafka.admin import appears_on_demand
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.client_supplier import KafkaClientSupplier
