@@ -302,7 +302,7 @@ def test_run_without_a_broker_says_so_with_a_hint(folder):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("plan", "streamsapp.yaml"), "streamsapp.yaml is a manifest and no program: give it with -f streamsapp.yaml"),
+        (("plan", "streamsapp.yaml"), "streamsapp.yaml is a manifest, not a program: give it with -f streamsapp.yaml"),
         (("plan", ".", "--application-id", "a"), "for example `wordcount:topology`"),
         (("plan", "shop:topolgy", "--application-id", "a"), "has no `topolgy`; did you mean `topology`?"),
         (("init", "shop.py"), "shop.py is a file: name a folder, which is created if it does not exist"),

@@ -1,4 +1,4 @@
-"""`millrace dev logs`: what the replicas of a manifest have logged."""
+"""`millrace dev logs`: the logs of a manifest's replicas."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ def logs(
     directory: DirectoryOption = None,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Print what is logged from now on too, until `dev up` ends or Ctrl-C."),
+        typer.Option("--follow", "-f", help="Also print new lines, until `dev up` ends or Ctrl-C."),
     ] = False,
-    tail: Annotated[
-        int, typer.Option("--tail", "-n", min=0, metavar="N", help="How many lines of each replica.")
-    ] = 100,
+    tail: Annotated[int, typer.Option("--tail", "-n", min=0, metavar="N", help="How many lines per replica.")] = 100,
 ) -> None:
     """Print the ends of the replicas' logs.
 
@@ -48,5 +46,5 @@ def logs(
     wanted = {f"{name}-{replica}" if replica.isdigit() else replica for replica in replicas or ()}
     if unknown := sorted(wanted - place.logs().keys()):
         there = ", ".join(place.logs()) or "none"
-        raise ConfigError(f"There is no log of {unknown[0]} in {place.root}; there are logs of: {there}")
+        raise ConfigError(f"There is no log of {unknown[0]} in {place.root}, only of: {there}")
     print_logs(place, wanted, tail=tail, follow=follow, show=lambda line: print(line, flush=follow))
