@@ -1,4 +1,4 @@
-"""What an instance writes about itself into a file of its local directory."""
+"""The status that an instance writes into a file of its local directory."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _POLL_S = 0.2
 
 
 class _Log:
-    """A log file, of which whole lines are read."""
+    """A log file that is read in whole lines."""
 
     def __init__(self, path: Path, *, at_start: bool) -> None:
         self._path = path
@@ -33,12 +33,12 @@ class _Log:
 def print_logs(
     directory: LocalDirectory, replicas: Collection[str], *, tail: int, follow: bool, show: Callable[[str], None]
 ) -> None:
-    """Print the ends of logs and, if they are followed, what is added to them until the host ends.
+    """Print the ends of logs and, if they are followed, new lines until the host ends.
 
     Args:
         directory: Where the logs are.
-        replicas: Whose logs; all if empty, those of replicas that start later included.
-        tail: How many lines that are already there are printed of each.
+        replicas: Whose logs; all if empty, even of replicas that start later.
+        tail: How many existing lines of each are printed.
         follow: Whether to wait for more.
         show: Called with each line.
     """
