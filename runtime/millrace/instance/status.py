@@ -1,10 +1,10 @@
-"""What an instance reports to people and tools outside: the operator, probes, `millrace dev up`; and how it is collected.
+"""The status that an instance reports to people and tools (the operator, probes, `millrace dev up`), and how it is collected.
 
-As JSON (`/status`) the names are those of the fields; docs/operations.md describes them. Fields are never removed or renamed, as
-the operator may be older or newer than the application's image.
+Its JSON (`/status`) has the fields' names; docs/operations.md describes them. Fields are never removed or renamed, as the
+operator may be older or newer than the application's image.
 
-Taking a status asks no broker and takes no lock, so it may be done every second, even while a thread is stuck. What it
-says about two threads may be from slightly different moments.
+Taking a status asks no broker and takes no lock, so it may be done every second, even while a thread is stuck. Two threads
+may be shown at slightly different moments.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ThreadStatus:
     progress_age_ms: int = 0
     """Since its loop last made progress."""
     waits_for: str | None = None
-    """What it is waiting for a broker to answer."""
+    """The answer from a broker that it is waiting for."""
     commit_age_ms: int | None = None
     """Since everything it had processed was committed; None = never."""
     member_id: str = ""
@@ -124,7 +124,7 @@ class InputLag:
 
 @dataclass(frozen=True, slots=True)
 class ProcessingStatus:
-    """What was processed, and how fast."""
+    """How much was processed, and how fast."""
 
     records: int = 0
     """Since the start."""
@@ -165,12 +165,12 @@ class StreamsStatus:
     credentials_stale: bool = False
     """Whether files with credentials have changed in a way that requires a restart."""
     refused_tasks: tuple[str, ...] = ()
-    """Tasks that it was assigned and does not take, because the group's leader has another topology: nobody processes them."""
+    """Assigned tasks that it refuses, because the group's leader has another topology: nobody processes them."""
     error: str | None = None
     version: str = ""
     """Of Millrace."""
     topology_hash: str = ""
-    """That of `millrace plan`."""
+    """The hash that `millrace plan` shows."""
     pod_uid: str = ""
     """The uid of the Kubernetes pod (the variable `POD_UID`), as its address may belong to another pod by now."""
 
@@ -188,7 +188,7 @@ def write_status(status: StreamsStatus, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class InstanceInfo:
-    """What does not change during the life of an instance."""
+    """The constant part of an instance's status."""
 
     application_id: str
     process_id: str = ""
@@ -210,7 +210,7 @@ def take_status(
         instance: which one.
         look: returns its state and its stream threads; called until no thread was replaced or asked to end meanwhile.
         activity: its totals and rates.
-        error: what ended it, if it failed.
+        error: the error that ended it, if it failed.
         credentials_stale: whether a restart is required to use changed credentials.
     """
     while True:
