@@ -166,7 +166,10 @@ def test_describe_as_svg(folder):
         (("dev", "up", "--port", "9092", "--bootstrap", "k:1"), "Error: --port is for the embedded Kafka"),
         (("dev", "up", "--port", "99999"), "equal to 65535"),
         (("dev", "kafka", "--port", "99999"), "equal to 65535"),
-        (("dev", "kafka", "--port", "65535", "--brokers", "2"), "Error: 2 brokers from port 65535 would need ports above"),
+        (
+            ("dev", "kafka", "--port", "65535", "--brokers", "2"),
+            "Error: 2 brokers from port 65535 would need ports above",
+        ),
         (("dev", "kafka", "--log-level", "LOUD"), "Invalid value for '--log-level'"),
         (
             ("describe", "shop.py", "-o", "none/shop.txt"),

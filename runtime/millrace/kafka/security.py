@@ -1,4 +1,4 @@
-"""Security settings: each SASL mechanism's needs, and one value from which both client libraries are configured.
+"""Security settings: what each SASL mechanism needs, and one value from which both client libraries are configured.
 
 Applications configure TLS and SASL as Java applications do (`sasl.jaas.config`, `ssl.truststore.*` of type PEM), or under
 librdkafka's names. librdkafka and kafka-python must understand them in exactly the same way, so they are parsed here once. Secret
@@ -29,7 +29,7 @@ HIDDEN = "[hidden]"
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """The needs of a SASL mechanism."""
+    """What a SASL mechanism needs."""
 
     login_module: str
     """The class of its `sasl.jaas.config` entry, without its package."""
@@ -39,7 +39,7 @@ class Mechanism:
 
 @dataclass(frozen=True, slots=True)
 class OAuthMethod:
-    """The needs of a way to get tokens."""
+    """What a method of getting tokens needs."""
 
     required: tuple[str, ...] = ()
     """Settings that must be given, without `sasl.oauthbearer.`."""
