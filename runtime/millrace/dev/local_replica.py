@@ -54,7 +54,7 @@ class Replica:
             command: Its command line.
             log: Its output is appended to this file.
             clock: Monotonic seconds.
-            environment: Variables in addition to those of this process.
+            environment: Variables in addition to this process's.
         """
         self.name = name
         self.state = ReplicaState.WAITING
