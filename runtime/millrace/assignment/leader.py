@@ -59,7 +59,7 @@ class ClusterAccess(Protocol):
         """Return the group's committed offsets, without partitions that have none."""
 
     def racks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, frozenset[str]]:
-        """Return the racks of the replicas of partitions, without partitions of which one replica's rack is not known."""
+        """Return the racks of partitions' replicas, except partitions with a replica whose rack is unknown."""
 
 
 class GroupLeader:
@@ -139,7 +139,7 @@ class GroupLeader:
         return not self._gives_up.passed
 
     def _keep(self, group: GroupMembers, error: StreamsError) -> dict[str, MemberAssignment]:
-        log.warning("Tasks cannot be assigned now, so members keep those they have, until another attempt: %s", error)
+        log.warning("Tasks cannot be assigned now, so members keep theirs until the next attempt: %s", error)
         again_ms = self._clock_ms() + _AGAIN_MS
         return kept_assignments(group, self._plan, leader=self._process_id, retry_at_ms=again_ms)
 
@@ -155,7 +155,7 @@ class GroupLeader:
         try:
             end_offset_sums = self._end_offset_sums(tasks)
         except StreamsTimeoutError as error:
-            log.warning("Offsets cannot be read (%s): it is not known who has how much state", error)
+            log.warning("Offsets cannot be read (%s), so it is unknown how much state each member has", error)
             if assignor is high_availability_assignor:
                 assignor = fallback_prior_assignor
         return assign_group(

@@ -8,10 +8,10 @@ SYNCING        the leader assigns;        answer → STABLE with events; error �
 STABLE         heartbeats                 a rebalance → JOINING; removed → UNJOINED with `Lost`
 CLOSED         nothing                    —
 
-Rejoining, from JoinGroup to the answer of SyncGroup, is one coroutine of the member's IO thread, so that the group does not wait
-for a stream thread that is busy with a slow record; assigning, which asks brokers, has a thread of its own. The stream thread
-reads the outcome in `advance`, and only then does it give anything up. It also begins to rejoin, except when the group rebalances
-while the thread is busy and has nothing to give up: then the IO thread does, with what the thread told it last.
+Rejoining, from JoinGroup to the answer of SyncGroup, is one coroutine of the member's IO thread, so that the group does not
+wait for a stream thread that is busy with a slow record; assigning, which asks brokers, has a thread of its own. The stream
+thread reads the outcome in `advance`, and only then gives anything up. It also begins to rejoin, except when the group
+rebalances while the thread is busy and has nothing to give up: then the IO thread does, with the thread's last data.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _TELL_EVERY_S: Final = 0.2
 
 
 class Joining:
-    """The transitions of one member that its stream thread makes."""
+    """The transitions that a member's stream thread makes."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Joining:
     async def _rejoin(
         self, attempt: int, member_id: str, subscription: MemberSubscription, reason: str
     ) -> tuple[JoinGroupResponse, SyncGroupResponse | None]:
-        """Join, and unless that is refused assign, if this member leads, and sync; on the IO thread. Return both answers."""
+        """Join and, unless refused, assign if this member leads, and sync; on the IO thread. Return both answers."""
         joined = await self._requests.join(member_id, subscription, reason)
         if joined.error_code:
             self._watch.follow()
@@ -210,7 +210,7 @@ class Joining:
         return joined, await self._sync(*identity, assignments)
 
     async def _assigned(self, generation: int, members: Mapping[str, MemberSubscription]) -> dict[str, bytes]:
-        """Return what the group's members are assigned."""
+        """Return the assignments of the group's members."""
         group = self._settings.group_id
         log.info("Assigning generation %d of group %s to %d members", generation, group, len(members))
         assigning = self._assign(members)
@@ -219,7 +219,7 @@ class Joining:
         try:
             return {member_id: encode_assignment(given) for member_id, given in assigning.result().items()}
         except (kafka_errors.KafkaError, OSError) as error:
-            # It is not the coordinator's, which would be asked again and again.
+            # It is no error of the coordinator, which would be asked again and again.
             raise StreamsError(f"The tasks of group {group} cannot be assigned: {error!r}") from error
 
     def _enter(self, response: JoinGroupResponse) -> None:

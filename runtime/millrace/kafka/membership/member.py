@@ -4,7 +4,7 @@ Rebalancing is cooperative (KIP-429): a member keeps what it owns while the grou
 revoked from their owner, which then rejoins, and only the next generation gives them to another member. The leader's assignor
 must comply with that, as `millrace.assignment` does.
 
-Stream threads use this module only; `joining` has the protocol, `state` what is shared with the IO thread.
+Stream threads only use this module; `joining` has the protocol, `state` the state shared with the IO thread.
 """
 
 from __future__ import annotations
