@@ -608,6 +608,10 @@ class StreamsProducer:
                     _log.info("Trying again to %s: %s", doing, cause.str())
                     time.sleep(_PAUSE_S)
                     continue
+                if cause.code() == KafkaError._DESTROY_BROKER:  # noqa: SLF001
+                    # The broker left the cluster before it answered. The abort that follows is a second request, so the first
+                    # may be the late one, however quickly this was noticed.
+                    self._suspect(f"The request to {doing}")
                 raise translate_error(error, doing, self._unsent) from error
             return
 
