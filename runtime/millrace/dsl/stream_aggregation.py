@@ -114,7 +114,7 @@ class AbstractKGroupedStream(AbstractStream[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class WindowedTable:
-    """What the table of a windowed aggregation has besides the aggregates."""
+    """The settings of a windowed aggregation's table, apart from the aggregates."""
 
     store: DslWindowParams | DslSessionParams
     key_serde: AnySerde | None
