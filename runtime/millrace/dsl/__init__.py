@@ -4,8 +4,9 @@ Modules import each other in one direction: `abstract_stream`, `grouped_table`, 
 `cogrouped_stream`, `grouped_stream`, `kstream`. But operators are chained, so the classes name each other as what public methods
 take and return: `KTable.to_stream` returns a `KStream`. Five imports that only type checkers see go the other way for this.
 
-One module for all these classes would need none. It would have 1,600 lines, most of them docstrings and overloads. Base classes
-do not help: a method that returns `KStream[K, V2]` has to stand where `KStream` is known.
+None of the ways around these is better to read. One module for all these classes would have 1,600 lines, most of them docstrings
+and overloads. A class above the others could declare each operator again, with what it returns: two places for each. And if base
+classes were returned, type checkers would know no operator of the result.
 """
 
 from millrace.dsl.branched_stream import Branched, BranchedKStream
