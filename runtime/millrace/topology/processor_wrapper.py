@@ -6,6 +6,8 @@ none of this runs. With one, operators of the DSL, which are otherwise plain fun
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -13,12 +15,7 @@ from millrace.checks import new_processors
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.loading import implements, load_instance
-from millrace.processor.adapter import (
-    FixedKeyProcessorFactory,
-    NodeProcessor,
-    ProcessorFactory,
-    stores_of,
-)
+from millrace.processor.adapter import NodeProcessor, ProcessorFactory, stores_of
 from millrace.processor.api import FixedKeyProcessorSupplier, ProcessorSupplier
 from millrace.processor.node import NodeFactory
 from millrace.state.api import StoreBuilder
@@ -130,18 +127,13 @@ def wrapped(node: ProcessorNode, wrapper: ProcessorWrapper) -> tuple[NodeFactory
         TopologyError: the supplier gives all tasks the same processor.
     """
     factory = node.factory
-    given: Any
-    result: Any
-    if isinstance(factory, FixedKeyProcessorFactory):
-        given = factory.supplier
-        result = wrapper.wrap_fixed_key_processor_supplier(node.name, given)
-    else:
-        given = (
-            factory.supplier
-            if isinstance(factory, ProcessorFactory)
-            else _OperatorSupplier(NodeProcessor, node.name, factory)
-        )
-        result = wrapper.wrap_processor_supplier(node.name, given)
+    users = factory if isinstance(factory, ProcessorFactory) else None
+    given: Any = users.supplier if users else _OperatorSupplier(NodeProcessor, node.name, factory)
+    fixed_key = users is not None and users.fixed_key
+    wrap: Callable[[str, Any], Any] = (
+        wrapper.wrap_fixed_key_processor_supplier if fixed_key else wrapper.wrap_processor_supplier
+    )
+    result = wrap(node.name, given)
     if result is given:
         return factory, ()
     if not callable(result):
@@ -151,5 +143,4 @@ def wrapped(node: ProcessorNode, wrapper: ProcessorWrapper) -> tuple[NodeFactory
         )
     new_processors(result, node.name)
     stores = tuple(builder for builder in stores_of(result) if builder.name not in node.stores)
-    make = FixedKeyProcessorFactory if isinstance(factory, FixedKeyProcessorFactory) else ProcessorFactory
-    return make(result), stores
+    return (replace(users, supplier=result) if users else ProcessorFactory(result)), stores
