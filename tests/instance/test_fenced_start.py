@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE_S, wait_until
 from millrace.errors import TaskMigratedError, TransactionAbortedError
 from millrace.instance import State
 from millrace.kafka.client_supplier import KafkaClientSupplier
-from millrace.kafka.membership.wire import encode_group_metadata
+from millrace.kafka.group_metadata import encode_group_metadata
 from millrace.records import Record
 
 pytestmark = pytest.mark.broker

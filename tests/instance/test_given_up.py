@@ -25,7 +25,7 @@ from millrace.instance.producer import StreamsProducer
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.client_supplier import KafkaClientSupplier
 from millrace.kafka.clients import open_producer
-from millrace.kafka.membership.wire import encode_group_metadata
+from millrace.kafka.group_metadata import encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
 
 pytestmark = pytest.mark.broker

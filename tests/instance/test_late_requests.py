@@ -14,7 +14,7 @@ from tests.proxy import LateRequests
 from millrace.config import StreamsConfig
 from millrace.instance.producer import StreamsProducer
 from millrace.kafka.client_settings import ClientSettings
-from millrace.kafka.membership.wire import encode_group_metadata
+from millrace.kafka.group_metadata import encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
 
 pytestmark = pytest.mark.broker

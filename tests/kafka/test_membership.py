@@ -22,9 +22,10 @@ from millrace.errors import (
     TaskMigratedError,
 )
 from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.group_metadata import encode_group_metadata
 from millrace.kafka.membership.heartbeat import Heartbeats
 from millrace.kafka.membership.state import MemberState, SharedState
-from millrace.kafka.membership.wire import decode_subscription, encode_group_metadata, encode_subscription
+from millrace.kafka.membership.wire import decode_subscription, encode_subscription
 from millrace.records import OffsetAndMetadata
 
 pytestmark = pytest.mark.broker

@@ -26,7 +26,7 @@ from millrace.errors import (
 )
 from millrace.instance.background import in_background
 from millrace.instance.producer import StreamsProducer, delivery_error
-from millrace.kafka.membership.wire import encode_group_metadata
+from millrace.kafka.group_metadata import encode_group_metadata
 from millrace.records import Headers, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import ClassVar, TypeVar
 
 from millrace.checks import callback, instance, new_processors, option, processor_supplier
 from millrace.dsl.branched_stream import BranchedKStream
-from millrace.dsl.graph.names import topic_name
 from millrace.dsl.graph.nodes import GraphNode, ProcessorStep, SinkStep
 from millrace.dsl.graph.repartition import Repartition
 from millrace.dsl.graph.sources import TableStep
 from millrace.dsl.grouped_stream import KGroupedStream
 from millrace.dsl.ktable import KTable
+from millrace.dsl.names import topic_name
 from millrace.dsl.options.grouped import Grouped, Repartitioned
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of

@@ -16,7 +16,7 @@ from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin, open_consumer, open_producer
 from millrace.kafka.connection import Connection
 from millrace.kafka.connection_check import check_connection
-from millrace.kafka.membership.wire import check_group_metadata
+from millrace.kafka.group_metadata import check_group_metadata
 from millrace.loading import load_instance
 
 __all__ = ["KafkaClientSupplier", "client_supplier"]

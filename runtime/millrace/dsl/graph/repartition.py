@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from millrace.dsl.graph.names import Names
 from millrace.dsl.graph.nodes import GraphNode
+from millrace.dsl.names import Names
 from millrace.errors import TopologyError
 from millrace.processor.api import StreamPartitioner
 from millrace.processor.node import NodeContext, ProcessFn

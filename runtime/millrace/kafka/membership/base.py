@@ -16,10 +16,10 @@ from millrace.kafka.admin_requests import given_up
 from millrace.kafka.client_settings import ClientSettings, MembershipSettings
 from millrace.kafka.client_supplier import client_supplier
 from millrace.kafka.connection import Connection
+from millrace.kafka.group_metadata import encode_group_metadata
 from millrace.kafka.membership.coordinator import Coordinator
 from millrace.kafka.membership.offsets import CommittedOffsets, GroupOffsets
 from millrace.kafka.membership.state import MemberState, SharedState
-from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
 
 __all__ = ["BaseMember"]

@@ -27,8 +27,8 @@ from millrace.testing.simulation.broker import (
     RefusedError,
     Transaction,
 )
-from millrace.testing.simulation.consumer import SimulatedMessage, lost
-from millrace.testing.simulation.instance import Host
+from millrace.testing.simulation.consumer import SimulatedMessage
+from millrace.testing.simulation.host import Host, lost
 
 __all__ = ["SimulatedProducer"]
 

@@ -32,7 +32,8 @@ from millrace.testing.simulation.consumer import SimulatedConsumer
 from millrace.testing.simulation.disk import Disks
 from millrace.testing.simulation.group import Group
 from millrace.testing.simulation.group_offsets import BaseGroup
-from millrace.testing.simulation.instance import Host, Instance
+from millrace.testing.simulation.host import Host
+from millrace.testing.simulation.instance import Instance
 from millrace.testing.simulation.plan import BEHIND, SILENT, Fault, Input, Plan
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import Scheduler
