@@ -1,4 +1,4 @@
-"""`millrace dev logs`: what the replicas of a manifest have logged."""
+"""`millrace dev logs`: the logs of a manifest's replicas."""
 
 from __future__ import annotations
 
@@ -28,11 +28,9 @@ def logs(
     directory: DirectoryOption = None,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Print what is logged from now on too, until `dev up` ends or Ctrl-C."),
+        typer.Option("--follow", "-f", help="Also print new lines, until `dev up` ends or Ctrl-C."),
     ] = False,
-    tail: Annotated[
-        int, typer.Option("--tail", "-n", min=0, metavar="N", help="How many lines of each replica.")
-    ] = 100,
+    tail: Annotated[int, typer.Option("--tail", "-n", min=0, metavar="N", help="How many lines per replica.")] = 100,
 ) -> None:
     """Print the ends of the replicas' logs.
 

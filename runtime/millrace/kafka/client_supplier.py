@@ -1,7 +1,7 @@
 """Opens the Kafka clients of an application (Kafka Streams' `KafkaClientSupplier`, key `default.client.supplier`).
 
-A supplier of one's own can wrap the clients, or put others in their place: `millrace.testing.simulation` runs an application on
-clients of a simulated cluster. Settings are librdkafka's, derived from the application's by `millrace.kafka.client_settings`.
+Your own supplier can wrap or replace the clients: `millrace.testing.simulation` runs an application on clients of a
+simulated cluster. Settings are librdkafka's, derived from the application's by `millrace.kafka.client_settings`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["KafkaClientSupplier", "client_supplier"]
 
 
 class KafkaClientSupplier:
-    """Opens clients of the brokers in `bootstrap.servers`; override what should be different."""
+    """Opens clients of the brokers in `bootstrap.servers`; override the methods that should differ."""
 
     def admin(self, settings: ClientConfig) -> AdminClient:
         """Open the admin client that an instance's threads share."""

@@ -39,7 +39,7 @@ def encode_group_metadata(group_id: str, generation: int, member_id: str, instan
 
 @functools.cache
 def check_group_metadata() -> None:
-    """Compare our layout of group metadata with that of this process's librdkafka.
+    """Compare our layout of group metadata with this process's librdkafka.
 
     Raises:
         UnsupportedFeatureError: They differ, so transactions could commit offsets for no member or for the wrong one.

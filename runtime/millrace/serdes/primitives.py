@@ -350,7 +350,7 @@ _READ_BACK: Final[Mapping[object, type]] = {
 
 
 def c_encoder(serde: Serde[Any]) -> Callable[[Any], bytes] | None:
-    """Return the function in C that a serde calls with nothing but the object, or None if it does more than that.
+    """Return the function in C that a serde calls with only the object, or None if it does more than that.
 
     It saves a call for each record. What it raises is to be raised by the serde, which says what is wrong: call that then.
     """
@@ -358,13 +358,13 @@ def c_encoder(serde: Serde[Any]) -> Callable[[Any], bytes] | None:
 
 
 def c_decoder(serde: Serde[Any]) -> Callable[[bytes], Any] | None:
-    """Return the function in C that a serde calls with nothing but the bytes, or None; see `c_encoder`."""
+    """Return the function in C that a serde calls with only the bytes, or None; see `c_encoder`."""
     return _C_DECODERS.get(getattr(serde.deserialize, "__func__", None))
 
 
 def type_read_back(serde: Serde[Any]) -> type | None:
     """Return the type of objects that a serde can write and reads back as they were; None if that is not known.
 
-    It is `NoneType` if no object is sure to be so: of another type, mutable, rounded, or out of range.
+    It is `NoneType` if no object is certain to qualify: of another type, mutable, rounded, or out of range.
     """
     return _READ_BACK.get(getattr(serde.serialize, "__func__", None))

@@ -40,7 +40,7 @@ Emit = Callable[[Any, "Change[Any]", RecordContext], None]
 
 
 _NO_SERDES: Final = (
-    "suppress() takes no serdes: it uses those of its table, so give them to the operator before it. One that aggregates by "
+    "suppress() takes no serdes: it uses its table's, so give them to the operator before it. One that aggregates by "
     "windows needs the key's serde for that: Materialized.with_(key_serde, value_serde)"
 )
 
@@ -95,7 +95,7 @@ class SuppressionBuffer:
         self._open = True
 
     def flush(self) -> None:
-        """Log what has changed since the last flush."""
+        """Log the changes since the last flush."""
         log = self._log
         if log is None or not self._dirty:
             return

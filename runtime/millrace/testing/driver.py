@@ -325,7 +325,7 @@ class TopologyTestDriver(Suggesting):
 
     @property
     def dropped_records(self) -> int:
-        """Records dropped so far (`dropped-records-total`), including those of global stores."""
+        """Records dropped so far (`dropped-records-total`), including global stores."""
         of_global_stores = 0 if self._global is None else self._global.counters.dropped_records
         return self._running_task().counters.dropped_records + of_global_stores
 

@@ -154,7 +154,7 @@ class _Described:
         self.name = node.name
         self.node = node
         self.place = place
-        """Later than those of all nodes above."""
+        """Later than the places of all nodes above."""
         self.size = 1
         self.predecessors: MutableKeyTreeSet[_Described] = MutableKeyTreeSet(_compare)
         self.successors: MutableKeyTreeSet[_Described] = MutableKeyTreeSet(_compare)

@@ -28,9 +28,10 @@ class ProcessorWrapper:
     The setting `processor.wrapper.class` is an object, a class, or `module:attribute` naming one. Override the methods you
     need; returning the given supplier unchanged costs nothing.
 
-    The returned supplier is called once per task, and the processor it returns should delegate `init`, `process` and `close` to
-    the processor of the given supplier. Like any supplier, it may have `stores()`: these are added to the topology and
-    connected to the node, in addition to the stores that the processor already has.
+    The returned supplier is called once per task, and twice before, to check that it makes new processors. The processor it
+    returns should delegate `init`, `process` and `close` to the processor of the given supplier. Like any supplier, it may have
+    `stores()`: these are added to the topology and connected to the node, in addition to the stores that the processor already
+    has.
 
     Example:
         >>> from millrace import Processor, StreamsBuilder, TopologyTestDriver

@@ -62,7 +62,7 @@ class Repartition(GraphNode):
         """Add the topic, the filter, the sink and the source.
 
         Raises:
-            TopologyError: another repartition topic has the name, as those of a cogroup's streams that have none of their own.
+            TopologyError: another repartition topic has the name, as with unnamed streams of a cogroup.
         """
         if self._filter in topology.nodes:
             raise TopologyError(

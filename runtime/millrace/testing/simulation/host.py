@@ -93,7 +93,7 @@ class Host:
         world: what its clients are connected to.
         number: the instance's.
         wake: called when something has happened that the thread may be waiting for.
-        process: what it is a thread of; one of its own if not given.
+        process: the process that it is a thread of; a new one if not given.
     """
 
     def __init__(self, world: Cluster, number: int, wake: Callable[[], None], process: Process | None = None) -> None:

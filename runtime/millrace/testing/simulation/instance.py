@@ -350,9 +350,9 @@ class Instance:
         self._process: Process | None = None
         self._directory: StateDirectory | None = None
         self.threads: list[Thread] = []
-        """Its stream threads; those of a process that has ended only until it has let go of what it had open."""
+        """Its stream threads; after the process has ended only until it has released everything it had open."""
         self.deaths: list[BaseException] = []
-        """What has ended its threads."""
+        """The errors that ended its threads."""
 
     @property
     def is_up(self) -> bool:

@@ -482,7 +482,7 @@ class World:
             outer, self.current = self.current, None
             try:
                 outcome.set_result(call())
-            except BaseException as error:  # raised by whoever waits for the result
+            except BaseException as error:  # raised where the result is awaited
                 outcome.set_exception(error)
             finally:
                 self.current = outer
@@ -498,7 +498,7 @@ def _at_once(name: str, call: Callable[[], _Answer], given_up: Callable[[], bool
     outcome: Future[_Answer] = Future()
     try:
         outcome.set_result(call())
-    except BaseException as error:  # raised by whoever waits for the result
+    except BaseException as error:  # raised where the result is awaited
         outcome.set_exception(error)
     return outcome
 
