@@ -38,6 +38,7 @@ from millrace_operator.reconcile.timestamps import timestamp
 REF, APP = ResourceRef("StreamsBackfill", "default", "history"), ResourceRef("StreamsApp", "default", "app")
 SPARK = SPARK_APPLICATIONS[0]
 SPEC = {"appRef": {"name": "app"}, "driver": {"serviceAccountName": "spark"}}
+PUBLISHING = '{"backfill": {"state": "Publishing"}}\n'
 COMPUTING = '{"backfill": {"state": "Computing"}}\n'
 
 
@@ -139,12 +140,13 @@ class World(PassWorld):
         assert self.status["phase"] == "Submitted"
         self.application = self.server.objects[SPARK.path("default", "history-1")]
 
-    def compute(self):
-        """Make passes until the first attempt computes."""
+    def follow(self, log=COMPUTING, state="running", spark="RUNNING"):
+        """Make passes until one sees that the first attempt's driver has this log and state; return its pod."""
         self.submit()
-        self.driver(COMPUTING)
-        self.spark_state("RUNNING")
+        pod = self.driver(log, state)
+        self.spark_state(spark)
         self.run()
+        return pod
 
     def spark_state(self, state):
         """Let the SparkApplication be in this state."""
@@ -171,7 +173,7 @@ def world(server, requests):
 @pytest.fixture
 def computing(world):
     """A world in which the first attempt computes."""
-    world.compute()
+    world.follow()
     return world
 
 
@@ -219,11 +221,8 @@ def test_containers_that_are_injected_into_the_driver_do_not_matter(world):
 @pytest.mark.parametrize("after", [100, 1000])
 def test_report_before_much_else_is_found(world, after):
     """An error and Java's own words about it follow the last report; without that, every attempt would be made."""
-    world.submit()
     report = {"backfill": {"state": "Refused", "message": "Record 5 of in cannot be read"}}
-    world.driver(json.dumps(report) + "\n" + "\tat org.apache.spark\n" * after, "terminated")
-    world.spark_state("FAILED")
-    world.run()
+    world.follow(json.dumps(report) + "\n" + "\tat org.apache.spark\n" * after, "terminated", spark="FAILED")
     assert (world.status["outcome"], world.status["message"]) == ("Refused", "Record 5 of in cannot be read")
 
 
@@ -263,23 +262,17 @@ def test_log_that_has_lost_its_reports_says_nothing(computing):
 
 def test_long_error_is_cut_to_what_a_status_may_hold(world):
     """The API server would refuse the status in every pass, and the application would stay stopped."""
-    world.submit()
     report = {"backfill": {"state": "Refused", "message": f"Record 5 of in cannot be read: {'x' * 40_000}"}}
-    world.driver(json.dumps(report) + "\n", "terminated")
-    world.spark_state("FAILED")
-    world.run()
+    world.follow(json.dumps(report) + "\n", "terminated", spark="FAILED")
     assert world.status["message"].startswith("Record 5 of in cannot be read: xxx")
     StreamsBackfillStatus.model_validate(world.status)
 
 
 def test_stage_of_many_sub_topologies_has_a_name_that_a_status_may_hold(world):
     """Otherwise none of the job's reports could be read, and a deletion would cancel it while it publishes."""
-    world.submit()
     stages = [{"name": f"sub-topologies {', '.join(map(str, range(200)))}", "tasks": 200, "done": 200}]
     report = {"backfill": {"state": "Publishing", "hasPublished": True, "stages": stages}}
-    world.driver(json.dumps(report) + "\n")
-    world.spark_state("RUNNING")
-    world.run()
+    world.follow(json.dumps(report) + "\n")
     assert (world.status["phase"], world.status["progress"]) == ("Publishing", "1/1")
     assert world.status["stages"][0]["name"].startswith("sub-topologies 0, 1, 2, ")
     StreamsBackfillStatus.model_validate(world.status)
@@ -314,13 +307,10 @@ def test_group_of_attempts_goes_when_the_backfill_has_ended(world, failure):
 
 def test_attempt_after_a_change_of_the_application_has_the_image_of_the_first(world):
     """The first attempt's ConfigMap says what that was: what it has published in part is finished by the same program."""
-    world.submit()
-    world.driver('{"backfill": {"state": "Publishing"}}\n')
-    world.spark_state("RUNNING")
-    world.run()
+    world.follow(PUBLISHING)
     world.spec["image"] = "registry.example/app:2"
     world.app_status(currentRevision=world.revision, backfill="history")
-    pod = world.driver('{"backfill": {"state": "Publishing"}}\n', "terminated")
+    pod = world.driver(PUBLISHING, "terminated")
     world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
     world.spark_state("FAILED")
     world.run()
@@ -359,10 +349,7 @@ def test_what_an_earlier_backfill_of_the_name_has_left_is_waited_for(world, kind
 def test_namespace_that_is_deleted_ends_a_backfill_that_publishes(world):
     """Nothing can be created in it any more, and the finalizer must not keep it."""
     world.allow_one_attempt()
-    world.submit()
-    world.driver('{"backfill": {"state": "Publishing"}}\n')
-    world.spark_state("RUNNING")
-    world.run()
+    world.follow(PUBLISHING)
     world.delete()
     config_map, attempt = CONFIG_MAPS.path("default", "history.backfill"), SPARK.path("default", "history-2")
     for path in (config_map, SPARK.path("default", "history-1"), PODS.path("default", "history-1-driver")):
@@ -380,11 +367,8 @@ def left_half(world):
     """Make passes until the backfill was deleted, has left half a state, and is kept for that."""
     world.spec["state"] = "running"
     world.allow_one_attempt()
-    world.submit()
-    log = '{"backfill": {"state": "Publishing"}}\n'
-    world.driver(log)
-    world.spark_state("RUNNING")
-    world.run()
+    log = PUBLISHING
+    world.follow(log)
     world.delete()
     pod = world.driver(log, "terminated")
     world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
@@ -481,10 +465,7 @@ def test_brokers_are_asked_what_a_driver_without_a_log_has_published(world, seen
 
 def cancelled(world):
     """Make passes until a job that computes is being stopped, and return its driver's pod."""
-    world.submit()
-    pod = world.driver(COMPUTING)
-    world.spark_state("RUNNING")
-    world.run()
+    pod = world.follow()
     world.delete()
     world.run()
     assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
@@ -510,10 +491,7 @@ def test_job_that_begins_to_publish_while_it_is_cancelled_is_finished(world):
 
 def test_brokers_that_the_attempts_had_are_asked(world):
     """The application has others now, which know nothing of the backfill."""
-    world.submit()
-    pod = world.driver(COMPUTING)
-    world.spark_state("RUNNING")
-    world.run()
+    pod = world.follow()
     before = world.spec["kafka"]["bootstrapServers"]
     world.spec["kafka"] = {**world.spec["kafka"], "bootstrapServers": ["others:9092"]}
     world.app_status(currentRevision=world.revision, backfill="history")
@@ -530,10 +508,7 @@ def test_brokers_that_the_attempts_had_are_asked(world):
 
 def test_job_that_was_deleted_with_its_backfill_while_no_operator_ran_is_not_done_again(world):
     """The garbage collector has deleted all that it owned. Its driver was seen before that, so it may have published."""
-    world.submit()
-    pod = world.driver(COMPUTING)
-    world.spark_state("RUNNING")
-    world.run()
+    pod = world.follow()
     world.delete()
     gone = (SPARK.path("default", "history-1"), CONFIG_MAPS.path("default", "history.backfill"))
     for path in (*gone, PODS.path("default", pod["metadata"]["name"])):
@@ -550,11 +525,8 @@ def test_job_that_was_deleted_with_its_backfill_while_no_operator_ran_is_not_don
 def test_deleted_backfill_whose_spec_cannot_be_read_keeps_its_application_stopped(world, phase):
     """It has begun with a later operator. Its job has failed while it published, and nobody knows what."""
     world.spec["state"] = "running"
-    world.submit()
-    log = '{"backfill": {"state": "Publishing"}}\n'
-    pod = world.driver(log)
-    world.spark_state("RUNNING")
-    world.run()
+    log = PUBLISHING
+    pod = world.follow(log)
     world.delete()
     world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
     world.spark_state("FAILED")
@@ -573,10 +545,7 @@ def test_deleted_backfill_whose_spec_cannot_be_read_keeps_its_application_stoppe
 
 def test_phase_of_a_later_operator_stays_in_the_status(world):
     """So that one goes on with the backfill when it is back. Until then the application stays stopped."""
-    world.submit()
-    world.driver('{"backfill": {"state": "Publishing"}}\n')
-    world.spark_state("RUNNING")
-    world.run()
+    world.follow(PUBLISHING)
     path = BACKFILLS.path("default", "history")
     backfill = world.server.objects[path]
     later = {**backfill["status"], "phase": "Verifying"}
@@ -618,10 +587,7 @@ def test_brokers_are_asked_what_a_driver_whose_log_has_no_report_has_published(w
 def test_cancelled_job_without_a_report_may_have_published_if_brokers_do_not_answer(world, evicted):
     """They are asked until they do, so that there is no half state."""
     world.spec["state"] = "running"
-    world.submit()
-    pod = world.driver("hello\n")
-    world.spark_state("RUNNING")
-    world.run()
+    pod = world.follow("hello\n")
     world.delete()
     world.run()
     assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
@@ -638,7 +604,7 @@ def test_cancelled_job_without_a_report_may_have_published_if_brokers_do_not_ans
 def test_driver_that_ends_while_the_spark_operator_is_away_has_failed(world):
     """The SparkApplication says for ever that it runs, and the application would stay stopped for as long."""
     world.allow_one_attempt()
-    world.compute()
+    world.follow()
     path, log = PODS.path("default", "history-1-driver"), '{"backfill": {"state": "Failed", "message": "it is full"}}\n'
 
     def ended(at):
@@ -663,10 +629,7 @@ LOST = [{}, {"containerStatuses": [{"name": "spark-kubernetes-driver", "state": 
 @pytest.mark.parametrize("states", LOST)
 def test_driver_that_was_evicted_or_lost_with_its_node_has_failed(world, states):
     """Nobody has seen its container end: its conditions tell when that was."""
-    world.submit()
-    pod = world.driver(COMPUTING)
-    world.spark_state("RUNNING")
-    world.run()
+    pod = world.follow()
 
     def ended(at):
         changes = ["2026-01-01T00:00:00Z", None, at]
@@ -694,11 +657,8 @@ def test_spark_application_that_does_not_go_says_who_has_to_end_it(computing):
 
 def test_log_that_cannot_be_read_once_says_nothing(world):
     """The kubelet may be away for a moment: the job has not published for that, and can still be cancelled."""
-    world.submit()
-    log = '{"backfill": {"state": "Computing"}}\n'
-    world.driver(log)
-    world.spark_state("RUNNING")
-    world.run()
+    log = COMPUTING
+    world.follow(log)
     world.driver(502)
     world.run()
     conditions = {item["type"]: item for item in world.status["conditions"]}
@@ -716,10 +676,7 @@ def test_log_that_cannot_be_read_once_says_nothing(world):
 
 def test_log_that_the_operator_may_not_read_names_the_missing_right(world):
     """Nobody should delete the pod for that: its job goes on."""
-    world.submit()
-    world.driver(403)
-    world.spark_state("RUNNING")
-    world.run()
+    world.follow(403)
     assert world.status["message"].startswith("The log of pod history-1-driver cannot be read: ")
     assert world.status["message"].endswith(". Let the operator's role get pods/log in namespace default.")
 
