@@ -174,7 +174,7 @@ def test_pass_knows_where_the_operator_runs(world):
 
 
 def test_deletion_does_not_wait_for_a_backfill_that_has_ended(world):
-    """One that left half a state keeps the application stopped until somebody deletes it, but it writes nothing any more."""
+    """One that left an inconsistent state keeps the application stopped until somebody deletes it, but it no longer writes."""
     path, spec = BACKFILLS.path("shop", "history"), {"appRef": {"name": "orders"}}
 
     def seen(**status):

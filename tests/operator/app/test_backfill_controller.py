@@ -244,7 +244,9 @@ def test_log_that_has_lost_its_reports_says_nothing(computing):
     computing.delete()
     computing.run()
     assert computing.status["phase"] == "Computing"
-    assert computing.status["message"] == "The end of the log of pod history-1-driver has no report of the job."
+    assert (
+        computing.status["message"] == "The last lines of the log of pod history-1-driver contain no report of the job."
+    )
     computing.driver("hello\n", "terminated")
     computing.spark_state("FAILED")
     computing.condition_since("DriverLogUnreadable", "2026-01-01T00:00:00Z")
@@ -364,7 +366,7 @@ def test_namespace_that_is_deleted_ends_a_backfill_that_publishes(world):
 
 
 def left_half(world):
-    """Make passes until the backfill was deleted, has left half a state, and is kept for that."""
+    """Make passes until the backfill was deleted, has left an inconsistent state, and is kept for that."""
     world.spec["state"] = "running"
     world.allow_one_attempt()
     log = PUBLISHING
@@ -585,7 +587,7 @@ def test_brokers_are_asked_what_a_driver_whose_log_has_no_report_has_published(w
 
 @pytest.mark.parametrize("evicted", [False, True])
 def test_cancelled_job_without_a_report_may_have_published_if_brokers_do_not_answer(world, evicted):
-    """They are asked until they do, so that there is no half state."""
+    """They are asked until they do, so that there is no inconsistent state."""
     world.spec["state"] = "running"
     pod = world.follow("hello\n")
     world.delete()
@@ -652,7 +654,7 @@ def test_spark_application_that_does_not_go_says_who_has_to_end_it(computing):
     computing.spark_state("RUNNING")
     computing.run()
     stopped = next(item for item in computing.status["conditions"] if item["type"] == "SparkPodsStopped")
-    assert stopped["message"] == "SparkApplication history-1 has not ended: check that its Spark operator runs."
+    assert stopped["message"] == "SparkApplication history-1 has not ended: check that its Spark operator is running."
 
 
 def test_log_that_cannot_be_read_once_says_nothing(world):
@@ -666,7 +668,7 @@ def test_log_that_cannot_be_read_once_says_nothing(world):
     assert world.status["phase"] == "Computing"
     assert conditions["DriverLogUnreadable"]["status"] == "True"
     assert "The log of pod history-1-driver cannot be read: " in conditions["DriverLogUnreadable"]["message"]
-    assert world.status["message"].endswith("If the node of a pod is gone for good, delete the pod by force.")
+    assert world.status["message"].endswith("If a pod's node is gone for good, force-delete the pod.")
     assert world.run() == 30.0, "each pass would occupy a worker until the kubelet's time is up"
     world.driver(log)
     world.delete()
@@ -885,7 +887,9 @@ def test_of_two_that_began_at_the_same_time_the_newer_goes_first(world):
         metadata = {"creationTimestamp": created, "uid": name}
         world.watch(BACKFILLS, world.serve(BACKFILLS, name, SPEC, metadata=metadata, status=status))
     world.run()
-    assert world.status["message"] == "StreamsBackfill a-twin of the same application has begun too, and goes first."
+    assert (
+        world.status["message"] == "StreamsBackfill a-twin of the same application has begun as well, and goes first."
+    )
     assert SPARK.path("default", "history-1") not in world.server.objects
     assert holding_backfill(world.cluster.resources, APP) == HoldingBackfill("a-twin")
     twin = world.cluster.resources.get(BACKFILLS, "default", "a-twin")

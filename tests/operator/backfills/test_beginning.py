@@ -45,7 +45,7 @@ def test_nothing_is_computed_until_the_application_knows(seen):
 
 
 def test_application_that_knows_an_earlier_backfill_of_the_name_has_not_stopped_for_this_one():
-    """The earlier one has left half a state and was replaced: a pass that began after that may be starting pods."""
+    """The earlier one has left an inconsistent state and was replaced: a pass that began after that may be starting pods."""
     world = World(pods=0, app_sees="history")
     world.pass_over()
     assert phases(world) == ("Waiting", False)
@@ -131,7 +131,7 @@ def test_what_is_in_the_way_is_waited_for_a_while_and_then_refused(fields, says)
     world.now += PATIENCE_S
     world.settle()
     assert phases(world) == ("Refused", False)
-    assert world.status.message.endswith(". Once this is solved, create another StreamsBackfill.")
+    assert world.status.message.endswith(". Once this is resolved, create another StreamsBackfill.")
     assert (world.pods, world.done) == (2, [])
 
 

@@ -1,4 +1,4 @@
-"""Whatever happens, a backfill leaves no half state and ends."""
+"""Whatever happens, a backfill leaves no inconsistent state and ends."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -89,7 +89,7 @@ def test_whatever_happens_there_is_no_half_state_and_it_ends(events, attempts, i
         if world.gone:
             break
         happen(world, event)
-        assert not (world.half and world.pods), "the application runs on half a state"
+        assert not (world.half and world.pods), "the application runs on an inconsistent state"
     world.brokers_answer, world.older, world.app_unreadable = True, False, False
     if not world.gone:
         world.settle(passes=400)

@@ -32,8 +32,8 @@ def test_job_of_many_pods_can_be_cancelled():
     world.pass_over()
     assert any(isinstance(action, DeleteSparkApplication) for action in world.pass_over().actions)
     stopped = next(item for item in world.status.conditions if item.type == "SparkPodsStopped")
-    assert "Still there: -1-driver, " in stopped.message
-    assert " and 997 more. If the node" in stopped.message
+    assert "Pods that have not ended yet: -1-driver, " in stopped.message
+    assert " and 997 more. If a pod's node" in stopped.message
 
 
 def test_application_of_many_pods_is_waited_for():
@@ -78,7 +78,7 @@ def test_deleting_it_in_the_foreground_while_it_publishes_finishes_what_is_publi
     created = [event.message for event in world.events if event.reason == "SparkApplicationCreated"]
     assert created[0] == "Attempt 1 of 1: SparkApplication history-1."
     assert not any(" 2 of 1" in message for message in created)
-    assert len(created) == 1 or created[1].startswith("Attempt 2, one more than the limit, because the job before was ")
+    assert len(created) == 1 or created[1].startswith("Attempt 2, one more than the limit, because the deletion ended ")
 
 
 def test_finalizer_that_was_dropped_is_put_back():

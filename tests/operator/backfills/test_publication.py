@@ -56,7 +56,7 @@ def test_half_published_state_keeps_the_application_stopped():
     world.pass_over()
     world.app_pass()
     assert (world.held, world.pods, world.finalizers) == (True, 0, ())
-    assert "create another one that succeeds" in world.status.message
+    assert "create another StreamsBackfill that succeeds" in world.status.message
     world.gone = True
     world.app_pass()
     assert world.pods == 2
@@ -66,7 +66,7 @@ def test_half_published_state_keeps_the_application_stopped():
     "change", [{"repaired": True}, {"state": "suspended"}, {"app_deleting": True}, {"exists": False}]
 )
 def test_half_published_state_keeps_a_backfill_that_was_deleted_before_it_ended(change):
-    """Nobody has read why it failed. It goes when its application would not start on half a state any more."""
+    """Nobody has read why it failed. It goes when its application would not start on an inconsistent state any more."""
     world = running(spec=spec(attempts=1))
     world.spark("publish")
     world.pass_over()
@@ -75,7 +75,7 @@ def test_half_published_state_keeps_a_backfill_that_was_deleted_before_it_ended(
     world.settle()
     world.pass_over()
     assert (phases(world), world.gone, world.pods) == (("Failed", True), False, 0)
-    assert "If it was deleted before it ended, it goes by itself" in world.status.message
+    assert "If this one was deleted before it ended, it disappears" in world.status.message
     for name, value in change.items():
         setattr(world, name, value)
     world.pass_over()
@@ -96,7 +96,7 @@ def test_failure_in_the_only_transaction_lets_the_application_continue(then):
     world.pass_over()
     world.app_pass()
     assert (world.held, world.pods, world.finalizers) == (False, 2, ())
-    assert "in one transaction, so changelogs and offsets still belong together" in world.status.message
+    assert "in one transaction, so changelogs and offsets are still consistent" in world.status.message
 
 
 def test_vanished_job_with_an_only_transaction_is_not_done_again():
@@ -134,7 +134,7 @@ def test_attempt_after_a_failed_only_transaction_is_cancelled(computes, change):
     advance(world, "Failed")
     world.pass_over()
     assert (phases(world), world.status.attempt) == (("Failed", False), 1 + computes)
-    assert "in one transaction, so changelogs and offsets still belong together" in world.status.message
+    assert "in one transaction, so changelogs and offsets are still consistent" in world.status.message
     assert world.gone == world.deleted
 
 
@@ -230,7 +230,7 @@ def test_job_that_has_handed_over_unheard_has_succeeded(then):
 
 
 def test_attempt_that_publishes_in_one_transaction_after_one_that_went_unheard_is_finished():
-    """There was no half state when it began, and its result comes as a whole."""
+    """There was no inconsistent state when it began, and its result comes as a whole."""
     world = running(in_one_transaction=True)
     world.brokers_answer = False
     die_unheard(world)
@@ -253,7 +253,7 @@ def test_publication_that_only_a_later_operator_can_name_counts_as_one_in_parts(
     known = context_of(world).condition(PUBLISHING, "True", "InAnotherWay", "Results are published in another way.")
     world.status = world.status.model_copy(update={"conditions": (*world.status.conditions, known)})
     world.pass_over()
-    assert message_of(world, PUBLISHING) == "Results may be published in part, so it is finished now."
+    assert message_of(world, PUBLISHING) == "Some results may be published already, so the backfill is completed."
     world.spark("fail")
     advance(world, "Failed")
     assert world.held
@@ -404,11 +404,11 @@ def test_only_transaction_is_not_forgotten_when_the_driver_is_gone_before_its_sp
         world.now += PATIENCE_S
         world.pass_over()
     assert phases(world) == ("Failed", False)
-    assert "in one transaction, so changelogs and offsets still belong together" in world.status.message
+    assert "in one transaction, so changelogs and offsets are still consistent" in world.status.message
 
 
 def test_attempt_that_is_refused_after_publication_began_keeps_the_application_stopped():
-    """What the earlier attempt has published is half a state."""
+    """What the earlier attempt has published is an inconsistent state."""
     world = running()
     world.spark("publish")
     world.pass_over()

@@ -64,7 +64,7 @@ def test_brokers_are_asked_until_they_answer_before_an_application_stays_stopped
     """A missing right or Secret is repaired after a while: by then nobody would ask whether anything was published."""
     world = unanswered()
     what = next(item for item in world.status.conditions if item.type == ANSWERED).message
-    assert what.startswith("The brokers do not say what was published: The brokers do not answer. They are asked")
+    assert what.startswith("It is not known what was published: The brokers do not answer. The operator keeps asking")
     assert world.status.message == "SparkApplication history-1 was deleted by somebody."
     world.now += 300
     world.brokers_answer = True
@@ -90,26 +90,26 @@ def test_backfill_that_is_deleted_after_its_application_was_suspended_does_not_s
         world.pass_over()
     assert (world.status.phase, world.gone) == ("Failed", True)
     assert "the application continues" not in world.events[-1].message
-    assert "Nobody knows whether results were being published" in world.events[-1].message
+    assert "It is not known whether publishing had begun" in world.events[-1].message
 
 
 @pytest.mark.parametrize("change", [{"state": "suspended"}, {"app_deleting": True}, {"exists": False}])
 def test_backfill_that_was_deleted_before_brokers_were_silent_waits_for_them(change):
-    """Nobody has read why it waits. It goes when its application would not start on half a state any more."""
+    """Nobody has read why it waits. It goes when its application would not start on an inconsistent state any more."""
     world = unanswered()
     said = next(item for item in world.status.conditions if item.type == ANSWERED).message
-    assert said.endswith("If it is only deleted, the application continues, perhaps from half a state.")
+    assert said.endswith("If you only delete it, the application continues, perhaps from an inconsistent state.")
     world.deleted = True
     world.pass_over()
     assert phases(world) == ("Stopping", True)
     said = next(item for item in world.status.conditions if item.type == ANSWERED).message
-    assert said.endswith("was deleted before, goes when the brokers answer or the application is suspended.")
+    assert said.endswith("was deleted already: it disappears once the brokers answer or the application is suspended.")
     for name, value in change.items():
         setattr(world, name, value)
     for _ in range(2):
         world.pass_over()
     assert (world.status.phase, world.gone) == ("Failed", True)
-    assert "Nobody knows whether results were being published" in world.status.message
+    assert "It is not known whether publishing had begun" in world.status.message
 
 
 def test_brokers_are_waited_for_from_when_they_can_be_asked():
@@ -291,7 +291,7 @@ def test_last_commit_that_nobody_heard_of_counts_when_the_brokers_answer():
 
 
 def test_outage_of_the_brokers_does_not_use_up_the_attempts():
-    """Each would fail at once, and half a state would be left for good."""
+    """Each would fail at once, and an inconsistent state would be left for good."""
     world = fail_in_parts("fail")
     run_minutes(world, 60)
     assert (world.status.attempt, world.status.outcome, list(world.applications)) == (1, "Retry", ["history-1"])
@@ -303,7 +303,7 @@ def test_outage_of_the_brokers_does_not_use_up_the_attempts():
 
 @pytest.mark.parametrize("event", ["report", "fail"])
 def test_backfill_known_to_publish_in_parts_is_let_go_and_keeps_the_application_stopped(event):
-    """Brokers that never answer do not keep its user from deleting it. What it leaves may be half a state."""
+    """Brokers that never answer do not keep its user from deleting it. What it leaves may be an inconsistent state."""
     world = fail_in_parts(event)
     said = next(item for item in world.status.conditions if item.type == ANSWERED).message
     assert said.endswith("the application stays stopped until another one has succeeded.")
@@ -317,7 +317,7 @@ def test_backfill_known_to_publish_in_parts_is_let_go_and_keeps_the_application_
 
 @pytest.mark.parametrize("change", [{"state": "suspended"}, {"app_deleting": True}])
 def test_deletion_of_a_backfill_known_to_publish_in_parts_ends_without_the_brokers(change):
-    """It was deleted before they were silent. It goes when its application would not start on half a state any more."""
+    """It was deleted before they were silent. It goes when its application would not start on an inconsistent state any more."""
     world = running()
     world.deleted = True
     world.spark("publish")
@@ -326,13 +326,13 @@ def test_deletion_of_a_backfill_known_to_publish_in_parts_ends_without_the_broke
     world.brokers_answer = False
     run_minutes(world, 5)
     said = next(item for item in world.status.conditions if item.type == ANSWERED).message
-    assert said.endswith("is finished when the brokers answer, and goes when the application is suspended.")
+    assert said.endswith("is completed once the brokers answer, and disappears once the application is suspended.")
     for name, value in change.items():
         setattr(world, name, value)
     for _ in range(2):
         world.pass_over()
     assert (world.gone, world.status.attempt, world.status.phase) == (True, 1, "Failed")
-    assert "Results were being published" in world.status.message
+    assert "Publishing was interrupted" in world.status.message
 
 
 def test_answer_of_the_brokers_about_one_attempt_says_nothing_of_the_next():

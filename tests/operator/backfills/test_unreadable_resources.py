@@ -67,7 +67,7 @@ def test_backfill_whose_phase_cannot_be_read_is_left_alone(phase):
         assert (decision.actions, decision.again_after, phases(world)) == ((), 30, (phase, True))
     assert world.status.message == (
         "This operator cannot read the phase in the status: use the version of the operator that began this StreamsBackfill, or "
-        "delete it: then it ends with its job."
+        "delete it, and it ends with its job."
     )
     world.older = False
     world.settle()
@@ -87,7 +87,7 @@ def test_deleted_backfill_whose_phase_cannot_be_read_ends_with_its_job(publishes
     die_unheard(world)
     world.settle()
     assert (phases(world), world.gone) == (("Failed", True), False)
-    assert "Nobody knows whether results were being published" in world.status.message
+    assert "It is not known whether publishing had begun" in world.status.message
 
 
 def test_backfill_that_has_taken_nothing_and_whose_phase_cannot_be_read_begins():
@@ -136,11 +136,15 @@ def test_deleted_backfill_whose_spec_cannot_be_read_names_the_job_that_it_waits_
     if not runs:
         world.spark("die")
     message = unread(world).status.message
-    assert ("Still there: " in message, "-1-exec-1" in message, "-1-driver" in message) == (True, True, runs)
+    assert ("Pods that have not ended yet: " in message, "-1-exec-1" in message, "-1-driver" in message) == (
+        True,
+        True,
+        runs,
+    )
     assert message.endswith(" To end the job, delete SparkApplication history-1.")
     assert "or delete it" not in message
     message = unread(running()).status.message
-    assert message.endswith("that began this StreamsBackfill, or delete it: then it ends with its job.")
+    assert message.endswith("that began this StreamsBackfill, or delete it, and it ends with its job.")
 
 
 @pytest.mark.parametrize(("half", "answer"), [(False, True), (True, True), (True, False)])

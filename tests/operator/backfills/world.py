@@ -111,7 +111,7 @@ class World(FakeOperator):
 
     @property
     def is_kept(self):
-        """Whether it has ended and was deleted, and stays until its user has done something about the half state it has left."""
+        """Whether it has ended and was deleted, and stays until its user has repaired the inconsistent state that it has left."""
         return self.deleted and self.held and has_ended(self.status) and self.state == "running"
 
     def app(self):
