@@ -1,7 +1,7 @@
 """How fast the operator is, and how few requests it sends at rest, with many StreamsApps: `make bench-operator`.
 
 The API server, its controllers and the operator are real; nodes and pods are simulated, and at first the brokers too
-(`e2e.simulation`). Each application has its own credentials. The operator is designed for `--apps 1000 --pods 3`.
+(`e2e.simulated_pods`). Each application has its own credentials. The operator is designed for `--apps 1000 --pods 3`.
 
 * *create*: all applications at once, until all are Ready; and for each, from creation to Ready;
 * *rest*: the operator's requests to the API server in a minute in which nothing happens;
@@ -33,7 +33,7 @@ from urllib3.exceptions import HTTPError
 
 from e2e.cluster import Cluster
 from e2e.operator_process import OperatorProcess
-from e2e.simulation import Kubelet, manifest
+from e2e.simulated_pods import Kubelet, manifest
 
 _GROUP = ("streams.millrace.dev", "v1alpha1")
 _SPACE = "bench"

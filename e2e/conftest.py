@@ -2,7 +2,7 @@
 
 `--cluster DIR` uses a running cluster, and leaves it running: `python -m e2e.cluster up --dir DIR` starts one. With `--prepared`
 its images and operator are also used as they are, so that several pytest processes can share them. `--api-server DIR` is the same
-for `api_server`.
+for `api_server`. `--cluster KUBECONFIG` uses any other cluster.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.running import RunningTests
 from e2e import diagnostics
 from e2e.cluster import Cluster, ClusterError
 from e2e.cluster.cluster import prepare
+from e2e.cluster.existing import ExistingCluster
 from e2e.cluster.progress import phase
 from e2e.cluster.temporary import temporary_cluster
 from e2e.helm import OPERATOR_NAMESPACE, Release, image_values
@@ -43,7 +44,22 @@ _namespaces_key = pytest.StashKey[list[str]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a running cluster be used."""
     parser.addoption(
-        "--cluster", type=Path, metavar="DIR", help="use the cluster that runs in DIR and leave it running"
+        "--cluster",
+        type=Path,
+        metavar="DIR|KUBECONFIG",
+        help="use the cluster that runs in DIR, or any cluster by its kubeconfig, and leave it running",
+    )
+    parser.addoption(
+        "--load-image",
+        metavar="COMMAND",
+        help="how an image gets into the nodes of a cluster with a KUBECONFIG, such as 'kind load image-archive {archive}'; "
+        "known for kind, k3d and minikube",
+    )
+    parser.addoption("--images-loaded", action="store_true", help="the images are in the cluster already")
+    parser.addoption(
+        "--host-address",
+        metavar="ADDRESS",
+        help="where pods of a cluster with a KUBECONFIG reach this machine, if not found out",
     )
     parser.addoption(
         "--api-server", type=Path, metavar="DIR", help="use the control plane that runs in DIR and leave it running"
@@ -101,13 +117,11 @@ def loudly(request: pytest.FixtureRequest) -> Callable[[str], Any]:
 
 
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest, loudly) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, loudly) -> Iterator[Cluster]:
     """Return the session's Kubernetes with its node."""
     running: Path | None = request.config.getoption("--cluster")
     if running:
-        found = Cluster.find(running)
-        if found is None or found.node is None:
-            raise ClusterError(f"No cluster with a node runs in {running}")
+        found = _found(request.config, running, tmp_path_factory)
         request.config.stash[_cluster_key] = found
         yield found
         return
@@ -115,6 +129,16 @@ def cluster(request: pytest.FixtureRequest, loudly) -> Iterator[Cluster]:
     with temporary_cluster(saying=loudly) as cluster:
         request.config.stash[_cluster_key] = cluster
         yield cluster
+
+
+def _found(config: pytest.Config, running: Path, directories: pytest.TempPathFactory) -> Cluster:
+    if running.is_file():
+        address, load_image = (config.getoption(name) for name in ("--host-address", "--load-image"))
+        return ExistingCluster(running, directories.mktemp("cluster"), host_address=address, load_image=load_image)
+    found = Cluster.find(running)
+    if found is None or found.node is None:
+        raise ClusterError(f"No cluster with a node runs in {running}, and it is no kubeconfig")
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -127,23 +151,31 @@ def api_server(request: pytest.FixtureRequest, loudly) -> Iterator[Cluster]:
             raise ClusterError(f"No cluster runs in {running}")
         yield found
         return
-    prepare()
+    _needs_control_planes(request.config)
     with control_plane(loudly) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def own_api_server(loudly) -> Iterator[Cluster]:
+def own_api_server(request: pytest.FixtureRequest, loudly) -> Iterator[Cluster]:
     """Return another one for a file's tests alone: they restart it, or their operator serves all namespaces."""
-    prepare()
+    _needs_control_planes(request.config)
     with control_plane(loudly) as cluster:
         yield cluster
+
+
+def _needs_control_planes(config: pytest.Config) -> None:
+    """Provide the programs of control planes; whoever brings a cluster may be on a machine where they cannot be built."""
+    running: Path | None = config.getoption("--cluster")
+    if running and running.is_file():
+        pytest.skip("needs a control plane of its own, as `make e2e` builds")
+    prepare()
 
 
 @pytest.fixture(scope="session")
 def images(request: pytest.FixtureRequest, cluster: Cluster, loudly) -> Images:
     """Return the names of the images, built from the checkout and loaded into the node."""
-    if request.config.getoption("--prepared"):
+    if request.config.getoption("--prepared") or request.config.getoption("--images-loaded"):
         return Images()
     with loudly("Building the images and loading them into the node"):
         return provide_images(cluster)

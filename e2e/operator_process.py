@@ -28,7 +28,7 @@ class OperatorProcess:
         settings: `MILLRACE_OPERATOR_…` variables without the prefix, and other variables with their full names.
     """
 
-    def __init__(self, kubeconfig: Path, log: Path, module: str = "e2e.simulation", **settings: str | int) -> None:
+    def __init__(self, kubeconfig: Path, log: Path, module: str = "e2e.simulated_pods", **settings: str | int) -> None:
         given = {"METRICS_PORT": 0, "LEASE_SECONDS": 60, "LOG_LEVEL": "DEBUG", "POD_NAME": log.stem, **settings}
         variables = {
             name if name.startswith("SIMULATED_") else f"MILLRACE_OPERATOR_{name}": str(value)

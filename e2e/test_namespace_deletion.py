@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 from e2e.cluster import Cluster
 from e2e.manifests import render
 from e2e.operator_process import OperatorProcess
-from e2e.simulation import INPUT, Kubelet, manifest
+from e2e.simulated_pods import INPUT, Kubelet, manifest
 from e2e.support.application import KUBECTL_PATIENCE, PATIENCE_S
 from millrace.dev.kafka import EmbeddedKafka
 

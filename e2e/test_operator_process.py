@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 from e2e.cluster import Cluster, reading
 from e2e.operator_process import OperatorProcess
-from e2e.simulation import Kubelet, manifest
+from e2e.simulated_pods import Kubelet, manifest
 from e2e.support.application import PATIENCE_S
 from e2e.support.audit import strangers, writes_of
 

@@ -17,7 +17,7 @@ from e2e.cluster import Cluster, ClusterError, reading
 from e2e.cluster.control_plane import WATCHED_NAMESPACE
 from e2e.manifests import render
 from e2e.operator_process import OperatorProcess
-from e2e.simulation import Kubelet, manifest
+from e2e.simulated_pods import Kubelet, manifest
 from e2e.support.application import KUBECTL_PATIENCE, PATIENCE_S
 from e2e.test_install import application, assert_may_do_nothing_elsewhere, may, patch_is_refused
 from e2e.test_ownership import FOREIGN, SPEC

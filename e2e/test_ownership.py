@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 from e2e.cluster import Cluster
 from e2e.operator_process import OperatorProcess
-from e2e.simulation import Kubelet, manifest
+from e2e.simulated_pods import Kubelet, manifest
 from e2e.support.application import KUBECTL_PATIENCE, PATIENCE_S
 from e2e.test_operator_process import World
 from millrace.manifest import StreamsAppSpec

@@ -59,6 +59,26 @@ def test_processes_are_counted_with_the_test_that_started_them(counter, request)
         process.stdin.close()
 
 
+def test_test_is_the_one_in_the_environment_with_which_a_program_is_executed(counter, request):
+    """Between its fork and its exec, a process has the environment with which its parent was started."""
+
+    def found(test):
+        return [each for each in counter.processes if each.test == test]
+
+    child = (
+        "import os, sys; pid = os.fork() or (sys.stdin.buffer.raw.read(1), "
+        "os.execve(sys.executable, ['python', '-c', 'import sys; sys.stdin.read()'], {'PYTEST_CURRENT_TEST': 'fixture later'})); "
+        "os.waitpid(pid, 0)"
+    )
+    with subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE) as process:
+        wait_until(lambda: len(found(request.node.nodeid)) == 2, lambda: f"both are seen: {counter.processes}")
+        process.stdin.write(b"1")
+        process.stdin.flush()
+        wait_until(lambda: len(found("fixture later")) == 1, lambda: f"the program is seen: {counter.processes}")
+        assert len(found(request.node.nodeid)) == 1
+        process.stdin.close()
+
+
 def test_processor_time_of_children_is_counted(counter, request):
     """The time of a process that computes for half a second of processor time is added up."""
 

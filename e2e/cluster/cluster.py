@@ -5,20 +5,18 @@ Everything is in one directory and one machine. If a cluster was killed, the nex
 
 from __future__ import annotations
 
-import functools
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from kubernetes import client, config
 from tests.waiting import wait_until
 
 from e2e.cluster import control_plane, dns, tools, volumes
+from e2e.cluster.api import KubernetesApi
 from e2e.cluster.build import provide_all
 from e2e.cluster.component import Component
 from e2e.cluster.errors import ClusterError
@@ -30,11 +28,9 @@ from e2e.images.archive import write_archive
 
 _ROOT = Path(__file__).parents[2]
 _LONGEST_DIRECTORY = 60
-_HANDSHAKES = 6
-"""How often kubectl may give up a handshake, each after ten seconds."""
 
 
-class Cluster:
+class Cluster(KubernetesApi):
     """A running cluster.
 
     Example::
@@ -112,11 +108,6 @@ class Cluster:
         """The administrator's kubeconfig; it works on the host and inside the machine."""
         return self.directory / "pki/admin.kubeconfig"
 
-    @functools.cached_property
-    def client(self) -> client.ApiClient:
-        """Kubernetes' client, as administrator."""
-        return config.new_client_from_config(str(self.kubeconfig))
-
     @property
     def audit_log(self) -> Path:
         """What pods have written to the API server: one JSON object per line, in the format of Kubernetes' audit log."""
@@ -126,37 +117,6 @@ class Cluster:
     def host_address(self) -> str:
         """Where pods can reach a server on the host."""
         return self.machine.addresses.host
-
-    @property
-    def kubectl_command(self) -> list[str]:
-        """The command line of kubectl as administrator; its cache is removed with the cluster."""
-        flags = [f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.directory / 'kubectl-cache'}"]
-        return [*tools.kubernetes("kubectl"), *flags]
-
-    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True, timeout_s: float = 660.0) -> str:
-        """Run kubectl as administrator and return its standard output.
-
-        Raises:
-            ClusterError: It failed, and `check` was asked for.
-        """
-        for _ in range(_HANDSHAKES):
-            result = subprocess.run(
-                [*self.kubectl_command, *arguments],
-                input=stdin,
-                capture_output=True,
-                text=True,
-                timeout=timeout_s,
-                check=False,
-            )
-            if not (check and result.returncode and "TLS handshake timeout" in result.stderr):
-                break  # otherwise the API server was frozen, and nothing was sent
-        if check and result.returncode:
-            raise ClusterError(f"`kubectl {' '.join(arguments)}` failed: {result.stderr.strip()}")
-        return result.stdout
-
-    def apply(self, *objects: dict[str, object]) -> None:
-        """Apply manifests."""
-        self.kubectl("apply", "--server-side", "--filename", "-", stdin=json.dumps(_list_of(objects)))
 
     def import_image(self, archive: Path) -> None:
         """Load a Docker archive into the node.
@@ -279,10 +239,6 @@ def prepare(*, thorough: bool = False) -> None:
     """
     provide_packages()
     provide_all(thorough=thorough)
-
-
-def _list_of(objects: tuple[dict[str, object], ...]) -> dict[str, object]:
-    return {"apiVersion": "v1", "kind": "List", "items": list(objects)}
 
 
 def _machine_file(directory: Path) -> Path:

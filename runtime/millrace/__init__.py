@@ -1,7 +1,7 @@
 """Kafka Streams for Python: the public API in one place.
 
 `__init__.pyi` lists the names. They are imported when they are first used, so that `import millrace` costs nothing (pytest
-loads this package for its Kafka fixtures in every run) and whoever only defines a topology loads no Kafka client.
+loads this package for its Kafka fixtures in every run) and a program that only defines a topology loads no Kafka client.
 
 >>> from millrace import Serdes, StreamsBuilder, TopologyTestDriver
 >>> text = Serdes.string()

@@ -1,4 +1,4 @@
-"""Checks of what users pass to Millrace: a mistake is reported where it is made, with the file and line of the call.
+"""Checks of users' arguments: a mistake is reported where it is made, with the file and line of the call.
 
 Methods of the DSL check their arguments when they are called. Nothing is checked, wrapped or recorded for each record.
 """
@@ -24,7 +24,7 @@ _OURS: Final = "millrace"
 _BETWEEN: Final = frozenset({_OURS, "contextlib", "dataclasses", "functools", "pydantic", "typing"})
 """Packages whose frames can lie between the user's call and the check."""
 _HOSTS: Final = frozenset({"click", "concurrent", "runpy", "threading", "typer"})
-"""What calls Millrace where no user does: its commands and threads."""
+"""Callers of Millrace that are not users: its commands and threads."""
 _RENAMED: Final = {"through": "repartition", "transform": "process", "transform_values": "process_values"}
 """Operators that Kafka Streams has removed, and what replaces them."""
 
@@ -83,7 +83,7 @@ def mistake(message: str) -> TopologyError:
 
 
 def wrong(parameter: str, expected: str, value: object, hint: str = "") -> TopologyError:
-    """Return the error of an argument that is not what it should be, with function, parameter and place."""
+    """Return the error for a wrong argument, with function, parameter and place."""
     call = users_call()
     advice = f"; {hint}" if hint else ""
     return TopologyError(f"{call.function}: {parameter} must be {expected}, not {shown(value)}{advice}{at(call.place)}")
@@ -127,7 +127,7 @@ def option(value: T | None, parameter: str, kind: type[T]) -> T:
 
 
 def hint_for(value: object, kind: type) -> str:
-    """Return what to write instead of a value that stands where options of this kind are expected, if that is clear."""
+    """Return what to write instead of a value where options of this kind are expected, if that is clear."""
     name = getattr(value, "name", None) if type(value).__name__ == "Named" else value
     if isinstance(name, str) and hasattr(kind, "as_"):
         return f"write {kind.__name__}.as_({name!r})"
@@ -188,9 +188,9 @@ def timestamp_ms(value: object, what: Callable[[], str], minimum: int = 0) -> in
     """Return a timestamp that user code has made, which may be numpy's for example, as an int.
 
     Args:
-        value: what was given.
-        what: returns what it is, for the message; called only if something is wrong.
-        minimum: the least that it may be.
+        value: the given value.
+        what: returns a description for the message; called only if something is wrong.
+        minimum: the smallest allowed value.
 
     Raises:
         InvalidTimestampError: it is no whole number of milliseconds that fits into 8 bytes, or is less than `minimum`.
@@ -233,9 +233,9 @@ def callback(function: object, parameter: str, arguments: str, instead: Mapping[
     """Check that a user's function can be called as it will be.
 
     Args:
-        function: what the user gave.
+        function: the user's function.
         parameter: its name.
-        arguments: what it will be called with, for example `key, value`.
+        arguments: the arguments of the call, for example `key, value`.
         instead: what to write for a function of other arguments.
 
     Raises:
@@ -256,8 +256,8 @@ def processor_supplier(supplier: object, method: str, *, instead: Mapping[str, s
     """Check the supplier of a processor: the processor's class, or a function without arguments that returns a new processor.
 
     Args:
-        supplier: what the user gave.
-        method: what the processor must have.
+        supplier: the user's supplier.
+        method: the method that the processor must have.
         instead: what to write for the classes with these names.
 
     Raises:
@@ -303,7 +303,7 @@ def new_stores(make: Callable[[], object], maker: str, store: str) -> None:
 
     Args:
         make: returns a store.
-        maker: what it is.
+        maker: its kind, for the message.
         store: its name.
 
     Raises:

@@ -238,7 +238,8 @@ class StreamsConfig(BaseModel):
         """Validate settings, given by Kafka's dotted names or by field names.
 
         Raises:
-            ConfigError: a setting is invalid; names the key, its value and the rule it breaks. Or its key is misspelt.
+            ConfigError: a setting is invalid (the message names the key, its value and the rule it breaks), or its key is
+                misspelt.
         """
         if isinstance(settings, StreamsConfig):
             return settings

@@ -14,14 +14,14 @@ class StreamsError(Exception):
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Return an error and, one after the other, those that it was raised for."""
+    """Return an error and its causes, one after the other."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def of_thread(error: BaseException) -> Exception:
-    """Return what ended a thread as an `Exception`, which handlers expect.
+    """Return the error that ended a thread as an `Exception`, which handlers expect.
 
     Other exceptions, such as `SystemExit` and `asyncio.CancelledError`, would end a Python thread silently.
     """
@@ -62,7 +62,7 @@ class SerializationError(StreamsError):
 
 
 class UnavailableSerdeError(SerializationError):
-    """What a serde needs, such as a schema registry, did not answer or refused: the same bytes may be readable later."""
+    """A service that a serde needs, such as a schema registry, failed: the same bytes may be readable later."""
 
 
 def is_unavailable(error: BaseException) -> bool:
@@ -98,7 +98,7 @@ class TaskMigratedError(StreamsError):
 
 
 class TransactionAbortedError(StreamsError):
-    """What was sent since the last commit is void or may be incomplete: start again from there."""
+    """Records sent since the last commit are void or may be incomplete: start again from there."""
 
 
 class TaskCorruptedError(StreamsError):
@@ -174,7 +174,7 @@ class MissingHistoryError(StreamsError):
 
 
 class UnusableHistoryError(StreamsError):
-    """A record of a backfill's history cannot be read, or one of its result cannot be written, however often it is tried."""
+    """A record of a backfill's history cannot be read, or one of its results cannot be written; a retry does not help."""
 
 
 class UnfinishedBackfillError(StreamsError):

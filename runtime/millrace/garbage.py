@@ -1,4 +1,4 @@
-"""Has Python look for garbage less often while records are processed.
+"""Makes Python look for garbage less often while records are processed.
 
 Fetched batches are many new objects without reference cycles. Python counts new objects, and goes through all of the youngest
 again and again as their number grows: at its own thresholds that takes a tenth of an instance's time, and half of a backfill's,
@@ -24,7 +24,7 @@ _THRESHOLD: Final = 20_000
 
 @contextmanager
 def rarely_collected(threshold: int = _THRESHOLD, *others: int) -> Iterator[None]:
-    """Look for garbage rarely until the `with` block ends, unless the program has set itself how often.
+    """Look for garbage rarely until the `with` block ends, unless the program has set its own threshold.
 
     Args:
         threshold: after how many new objects.

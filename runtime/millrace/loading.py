@@ -67,7 +67,7 @@ class LoadError(Exception):
 
 
 def load(value: object, setting: str, known: Mapping[str, object] | None = None) -> object:
-    """Return what a setting's value stands for; a class as it is, without making an instance.
+    """Return the object that a setting's value stands for; a class as it is, without making an instance.
 
     Args:
         value: What the user gave.
@@ -179,7 +179,8 @@ def import_attribute(module: str, attribute: str, *, folder: str | None = None) 
     Args:
         module: Its dotted name.
         attribute: The attribute's name, with dots for one inside another.
-        folder: Where the module is looked for besides the installed packages, for the message; the working directory if None.
+        folder: Where the module is looked for, apart from installed packages, for the message; the working directory if
+            None.
 
     Raises:
         LoadError: The module does not exist, raised (its cause is the exception then), or lacks the attribute.

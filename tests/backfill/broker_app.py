@@ -47,7 +47,7 @@ def run_command(folder, *arguments, prefix=(), **environment):
     """Run `millrace backfill` in a process without a terminal; both its outputs are in `stdout`."""
     path = os.pathsep.join(filter(None, [str(Path.cwd()), *sys.path]))
     return subprocess.run(
-        [*prefix, sys.executable, "-m", "millrace.backfill", "-f", "streamsapp.yaml", *arguments],
+        [*prefix, sys.executable, "-m", "millrace.cli.spark_driver", "-f", "streamsapp.yaml", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path, **environment},
         stdout=subprocess.PIPE,

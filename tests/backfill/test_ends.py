@@ -414,7 +414,16 @@ def command(app, folder, *arguments):
     """Return the command as a user types it, and its options."""
     app.write_project(folder)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(Path.cwd()), *sys.path]))}
-    full = [sys.executable, "-m", "millrace.backfill", "-f", "streamsapp.yaml", "--master", "local[2]", *arguments]
+    full = [
+        sys.executable,
+        "-m",
+        "millrace.cli.spark_driver",
+        "-f",
+        "streamsapp.yaml",
+        "--master",
+        "local[2]",
+        *arguments,
+    ]
     return full, {
         "cwd": folder,
         "env": environment,

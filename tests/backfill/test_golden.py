@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 from tests.backfill.support import SETTINGS, Engine, Partitions, differences, result_of, run_without_spark
 from tests.golden.cases import CASES, Case, load
 from tests.golden.replay import build
-from tests.golden.topologies import TOPOLOGIES
+from tests.topologies.by_name import TOPOLOGIES
 
 from millrace.backfill.collector import Outputs
 from millrace.backfill.history import Backfill

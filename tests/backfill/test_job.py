@@ -23,9 +23,9 @@ from tests.backfill.support import (
     result_of,
     run_without_spark,
 )
-from tests.golden.papi_topologies import KvCounter
-from tests.golden.support import kv, longs, pair
 from tests.state.conftest import Task
+from tests.topologies.processors import KvCounter
+from tests.topologies.support import kv, longs, pair
 
 from millrace.backfill import job
 from millrace.backfill.collector import Outputs

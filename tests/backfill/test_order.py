@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.backfill.support import SETTINGS, Engine, Partitions, collected, differences, result_of, run_without_spark
-from tests.golden.support import L, longs, pair, windowed_out
+from tests.topologies.support import L, longs, pair, windowed_out
 
 from millrace.backfill.collector import Outputs
 from millrace.backfill.history import Backfill

@@ -84,7 +84,7 @@ class ProcessCounter:
         environment = _environment(pid)
         if parent is None and environment.get(_RUN) != str(os.getpid()):
             return None
-        test = environment.get("PYTEST_CURRENT_TEST", parent.test if parent else _NO_TEST).removesuffix(" (call)")
+        test = _test_in(environment, parent.test if parent else _NO_TEST)
         # Until it executes a program of its own, a process has its parent's command line: so forks are not counted.
         process = Process(pid, test, command=parent.command if parent else b"")
         self.processes.append(process)
@@ -94,7 +94,13 @@ class ProcessCounter:
         command = _read(process.pid, "cmdline")
         if command and command != process.command:
             process.command = command
+            # Seen between its fork and its exec, it had the environment with which its parent had been started.
+            process.test = _test_in(_environment(process.pid), process.test)
             process.kinds.update(kinds_of(command.decode(errors="replace").split("\0")))
+
+
+def _test_in(environment: Mapping[str, str], otherwise: str) -> str:
+    return environment.get("PYTEST_CURRENT_TEST", otherwise).removesuffix(" (call)")
 
 
 def kinds_of(arguments: list[str]) -> Iterator[str]:

@@ -54,7 +54,7 @@ def backfill(folder, *arguments, **environment):
     """Run the command in a process without a terminal."""
     path = os.pathsep.join(filter(None, sys.path))
     return subprocess.run(
-        [sys.executable, "-m", "millrace.backfill", "-f", "streamsapp.yaml", *arguments],
+        [sys.executable, "-m", "millrace.cli.spark_driver", "-f", "streamsapp.yaml", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path, **environment},
         capture_output=True,

@@ -166,7 +166,10 @@ def test_describe_as_svg(folder):
         (("dev", "up", "--port", "9092", "--bootstrap", "k:1"), "Error: --port is for the embedded Kafka"),
         (("dev", "up", "--port", "99999"), "equal to 65535"),
         (("dev", "kafka", "--port", "99999"), "equal to 65535"),
-        (("dev", "kafka", "--port", "65535", "--brokers", "2"), "Error: 2 brokers from port 65535 on need ports above"),
+        (
+            ("dev", "kafka", "--port", "65535", "--brokers", "2"),
+            "Error: 2 brokers from port 65535 would need ports above",
+        ),
         (("dev", "kafka", "--log-level", "LOUD"), "Invalid value for '--log-level'"),
         (
             ("describe", "shop.py", "-o", "none/shop.txt"),
@@ -302,7 +305,7 @@ def test_run_without_a_broker_says_so_with_a_hint(folder):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("plan", "streamsapp.yaml"), "streamsapp.yaml is a manifest and no program: give it with -f streamsapp.yaml"),
+        (("plan", "streamsapp.yaml"), "streamsapp.yaml is a manifest, not a program: give it with -f streamsapp.yaml"),
         (("plan", ".", "--application-id", "a"), "for example `wordcount:topology`"),
         (("plan", "shop:topolgy", "--application-id", "a"), "has no `topolgy`; did you mean `topology`?"),
         (("init", "shop.py"), "shop.py is a file: name a folder, which is created if it does not exist"),

@@ -190,9 +190,7 @@ def test_manifest_that_is_removed_while_it_is_watched(app):
     app.wait_for({"one": 1})
     before = app.status()["replicas"][0]["pid"]
     manifest, log = app.folder / "streamsapp.yaml", app.folder / "data" / "host.log"
-    told = (
-        "streamsapp.yaml is not there any more. The replicas that run go on with what they have read, and are restarted"
-    )
+    told = "streamsapp.yaml is gone. The running replicas continue with what they have read, and are restarted"
     kept = manifest.rename(app.folder / "kept.yaml")
     try:
         wait_until(lambda: told in log.read_text(), "a report")

@@ -63,7 +63,7 @@ def test_name_must_not_hide_a_module(tmp_path, name):
     """A program with the name of a module of Python or of a package would not be found, or what it imports would not."""
     result = millrace(tmp_path, "init", name)
     assert result.returncode == 2
-    assert f"Error: `{name}` cannot be the application's name, as there is a module `{name}` already" in result.stderr
+    assert f"Error: `{name}` cannot be the application's name, as there already is a module `{name}`" in result.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.dsl.foreign_key_topologies import TOPOLOGIES, foreign_key
 from tests.dsl.partitioned_tasks import PartitionedTasks
 from tests.golden.cases import load
 from tests.golden.describe import compare_text
 from tests.golden.replay import build, replay
-from tests.golden.support import pair
+from tests.topologies.foreign_keys import TOPOLOGIES, foreign_key
+from tests.topologies.support import pair
 
 from millrace.config import StreamsConfig
 from millrace.dsl import Consumed, ForeignKeyWithKey, Materialized, StreamsBuilder, TableJoined

@@ -9,8 +9,8 @@ import pytest
 from millrace.checks import checked_name
 from millrace.config import OPTIMIZATIONS, StreamsConfig
 from millrace.dsl import Consumed, Grouped, Materialized, Named, StreamsBuilder
-from millrace.dsl.graph.names import Names
 from millrace.dsl.graph.optimizer import rules_of
+from millrace.dsl.names import Names
 from millrace.errors import ConfigError, TopologyError
 
 NAMES = "Processor: (\\S+)"

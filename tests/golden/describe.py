@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.golden.cases import selected
 from tests.golden.replay import build
-from tests.golden.topologies import load_topologies
+from tests.topologies.by_name import load_topologies
 
 from millrace.config import StreamsConfig
 from millrace.topology import BuiltTopology, Topology

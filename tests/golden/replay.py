@@ -149,7 +149,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=[], help="names of cases")
     options = parser.parse_args(arguments)
     logging.getLogger("millrace").setLevel(logging.CRITICAL)
-    topologies: Mapping[str, Any] = importlib.import_module("tests.golden.topologies").load_topologies(
+    topologies: Mapping[str, Any] = importlib.import_module("tests.topologies.by_name").load_topologies(
         options.topologies
     )
     recorded = RECORDED_CASES if options.folder.resolve() == CASES else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.golden.describe import DESCRIPTIONS, compare, names
-from tests.golden.topologies import load_topologies
+from tests.topologies.by_name import load_topologies
 
 
 @pytest.mark.parametrize("name", names(DESCRIPTIONS))

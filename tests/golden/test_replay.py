@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from tests.golden.cases import CASES, load
 from tests.golden.replay import replay
-from tests.golden.topologies import load_topologies
+from tests.topologies.by_name import load_topologies
 
 from millrace.topology import ProcessorWrapper
 

@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE_S, wait_until
 from millrace.errors import TaskMigratedError, TransactionAbortedError
 from millrace.instance import State
 from millrace.kafka.client_supplier import KafkaClientSupplier
-from millrace.kafka.membership.wire import encode_group_metadata
+from millrace.kafka.group_metadata import encode_group_metadata
 from millrace.records import Record
 
 pytestmark = pytest.mark.broker
@@ -129,7 +129,7 @@ def test_thread_that_is_fenced_after_an_abort_rejoins(counting, monkeypatch):
 
         def fail(offsets, metadata):
             monkeypatch.setattr(producer, "commit", commit)
-            producer.replace_at_abort()
+            producer.must_be_replaced = True
             raise TransactionAbortedError("The transaction has failed")
 
         monkeypatch.setattr(producer, "commit", fail)

@@ -342,7 +342,7 @@ def test_store_that_missed_deleted_records_is_filled_again(kafka, topic_factory,
     delete_records(kafka, other, 1)
     with running(tables({"names": names, "other": other}, source, sink), config) as streams:
         assert keys(streams) == {"names": ["new"], "other": ["kept"]}
-    assert f"Records of {names}-0 that were not read yet are deleted: offset 1 is next" in caplog.text
+    assert f"Unread records of {names}-0 were deleted: offset 1 is next" in caplog.text
     assert other not in caplog.text
 
 

@@ -261,7 +261,7 @@ def test_a_transaction_that_cannot_be_ended_is_ended_by_a_new_producer(breakable
         producer.client.produce(out, b"unsure")
         producer.flush()
         if ending == "commit":
-            with pytest.raises(TransactionAbortedError, match="A new producer takes this one's place"):
+            with pytest.raises(TransactionAbortedError, match="A new producer takes its place"):
                 producer.commit({TopicPartition(out, 0): OffsetAndMetadata(1)}, b"")
             # Later the coordinator would fence it, and the thread would lose its tasks.
             assert 0 < sum(first.limits_s) < TRANSACTION_TIMEOUT_MS / 1000
@@ -354,7 +354,7 @@ def test_a_new_producer_that_cannot_be_opened_is_not_the_records_fault(kafka, ap
     producer = StreamsProducer(producer_settings, config.task_timeout_ms)
     try:
         producer.start()
-        producer.replace_at_abort()
+        producer.must_be_replaced = True
         with pytest.raises(PASS_THROUGH, match="the password is gone"):
             producer.begin()
         with pytest.raises(ConfigError, match="the password is gone"):

@@ -10,7 +10,7 @@ from tests.committed import committed, group_admin
 from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.errors import StreamsTimeoutError
-from millrace.kafka.membership.wire import encode_group_metadata
+from millrace.kafka.group_metadata import encode_group_metadata
 from millrace.records import TopicPartition
 
 pytestmark = pytest.mark.broker

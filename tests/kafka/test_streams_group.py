@@ -23,9 +23,9 @@ from millrace.errors import (
 )
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
+from millrace.kafka.group_metadata import encode_group_metadata
 from millrace.kafka.membership.state import MemberState
 from millrace.kafka.membership.streams_topology import describe_topology
-from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.kafka.streams_messages import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
 from millrace.plan.model import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 from millrace.records import OffsetAndMetadata, TaskId

@@ -105,7 +105,7 @@ def test_exchange_is_told_with_names_and_topics():
     old, new = (two(KINDS["count"], order, together=True) for order in ("ab", "ba"))
     first, second = sorted(store.name for part in old.subtopologies for store in part.stores)
     assert [str(reason) for reason in diff_plans(old, new).reasons] == [
-        f"store {other} is now what {name} was (made from {topic} for out-{topic}): it would go on with what belongs to another "
+        f"store {other} is now what {name} was (made from {topic} for out-{topic}): it would continue with the state of another "
         "operator. Generated names are numbered, and operators were exchanged, or added or removed before these. Restore "
         "their order"
         for name, other, topic in ((first, second, "a"), (second, first, "b"))
@@ -131,7 +131,7 @@ def test_operators_that_differ_in_their_outputs():
     assert moved == [f"is now what {first} was", f"is now what {second} was"]
     (reason, *_) = diff_plans(counts_of_one_stream("x"), counts_of_one_stream("new", "x")).reasons
     assert (reason.name, reason.needs_reset) == (first, True)
-    assert reason.change == f"is now that of another operator, and what it was (made from a for x) is now {second}"
+    assert reason.change == f"now belongs to another operator, and what it was (made from a for x) is now {second}"
 
 
 def test_names_that_are_given_tell_the_operators():

@@ -73,12 +73,12 @@ def test_rename_says_what_it_costs():
 
 
 def test_renamed_topic_says_what_it_costs():
-    """Records on their way are lost, the old topic is left over, and a name keeps it."""
+    """Records on their way are lost, the old topic stays, and a name keeps it."""
     old, new = built(counting(name="counts", by="by-word")), built(counting(name="counts", by="by-text"))
     found = reason(old, new, "app-by-word-repartition")
     assert found.change == "was renamed to app-by-text-repartition"
-    assert "records in it that are not yet processed would be lost" in found.why
-    assert "The old topic is left over. To keep it, give the topic its old name: Grouped.as_(" in found.why
+    assert "its unprocessed records would be lost" in found.why
+    assert "The old topic stays. To keep it, give the topic its old name: Grouped.as_(" in found.why
     assert '"by-word"' in found.why
 
 

@@ -119,7 +119,7 @@ def test_windows_of_another_size_would_be_misread(old, new, change):
     (reason,) = [item for item in diff.reasons if item.needs_reset]
     assert f"{reason.resource} {reason.name} {reason.change}" == f"store counts {change}"
     assert not reason.leaves_behind
-    assert "windows have their start and not their size" in reason.why
+    assert "windows are stored under their start, without their size" in reason.why
 
 
 def test_grace_period_changes_retention():
@@ -208,7 +208,7 @@ def test_older_plans_do_not_tell_windows():
     assert diff_plans(tumbling("5m"), old).reasons == ()
     diff = diff_plans(old, tumbling("10m"))
     assert diff.verdict is PlanVerdict.COMPATIBLE
-    assert "The older plan does not tell the windows" in str(diff.reasons[0])
+    assert "The older plan does not contain the windows" in str(diff.reasons[0])
 
 
 def test_windows_are_not_part_of_the_hash():

@@ -20,7 +20,7 @@ from typing import Final
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
-from tests.simulation.topologies import APPLICATIONS
+from tests.topologies.simulated import APPLICATIONS
 
 from millrace.testing.simulation import Simulation, SimulationFailure
 

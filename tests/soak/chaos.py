@@ -22,7 +22,7 @@ from confluent_kafka.admin import AclOperation, AlterConfigOpType, ResourceType
 from tests.soak import administration, damage
 from tests.soak.network import Network, Rule
 from tests.soak.replicas import Replica
-from tests.soak.topology import CLOSED_STORE, INPUTS, OUTPUTS, PARTITIONS, topic
+from tests.topologies.soak import CLOSED_STORE, INPUTS, OUTPUTS, PARTITIONS, topic
 
 from millrace.dev.kafka import EmbeddedKafka
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
 from tests.soak.model import Event, Inputs
-from tests.soak.topology import PARTITIONS, topic
+from tests.topologies.soak import PARTITIONS, topic
 
 KEYS = 30
 ORDERS = 20

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.soak.topology import OUTPUTS, WINDOW_MS, group_of, window_of
+from tests.topologies.soak import OUTPUTS, WINDOW_MS, group_of, window_of
 
 Output = tuple[str, bytes]
 """Key and value of a record as read."""

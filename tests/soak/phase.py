@@ -22,7 +22,7 @@ from tests.soak.reading import Reader, end_offsets
 from tests.soak.replicas import SAMPLES, Replica
 from tests.soak.resources import grown, read_samples
 from tests.soak.states import compare_states, read_changelogs
-from tests.soak.topology import INPUTS, OUTPUTS, PARTITIONS, topic
+from tests.topologies.soak import INPUTS, OUTPUTS, PARTITIONS, topic
 
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.errors import StreamsError

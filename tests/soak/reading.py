@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 from tests.soak.model import Output
-from tests.soak.topology import OUTPUTS, PARTITIONS, topic
+from tests.topologies.soak import OUTPUTS, PARTITIONS, topic
 
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.engine.partitioner import partition_for_key

@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from tests.soak.resources import Sampler, count_iterators
-from tests.soak.topology import build, settings
+from tests.topologies.soak import build, settings
 
 from millrace.instance import KafkaStreams, UncaughtExceptionResponse
 

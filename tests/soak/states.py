@@ -22,7 +22,7 @@ from rocksdict import AccessType, Options, Rdict
 from tests.soak.damage import DAMAGED
 from tests.soak.model import Inputs, expected_states
 from tests.soak.reading import end_offsets, first_offsets
-from tests.soak.topology import CLOSED_STORE, PARTITIONS, WINDOW_MS
+from tests.topologies.soak import CLOSED_STORE, PARTITIONS, WINDOW_MS
 
 from millrace.deadline import Deadline
 from millrace.dev.kafka import EmbeddedKafka

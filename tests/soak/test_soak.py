@@ -16,7 +16,7 @@ from tests.soak.feeding import Feeder
 from tests.soak.model import compare, take_what_is_allowed
 from tests.soak.replica import main
 from tests.soak.replicas import Replica
-from tests.soak.topology import OUTPUTS, build, settings, topic
+from tests.topologies.soak import OUTPUTS, build, settings, topic
 
 from millrace.errors import StreamsError
 from millrace.instance import KafkaStreams

@@ -20,7 +20,7 @@ from tests.soak.replicas import Replica
 from tests.soak.resources import SLACK, Sample, Sampler, count_iterators, grown, open_iterators, picture, read_samples
 from tests.soak.states import Change, Log, compare_states, different, read_changelogs, rows_of
 from tests.soak.test_soak import DrivenFeeder
-from tests.soak.topology import CLOSED_STORE, PARTITIONS, WINDOW_MS, build, settings
+from tests.topologies.soak import CLOSED_STORE, PARTITIONS, WINDOW_MS, build, settings
 
 from millrace.records import TopicPartition
 from millrace.state import rocksdb

@@ -8,7 +8,7 @@ import pickle
 import re
 
 import pytest
-from tests.golden.topologies import load_topologies
+from tests.topologies.by_name import load_topologies
 
 from millrace.processor import Processor
 from millrace.serdes import Serdes

@@ -42,7 +42,7 @@ EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
 INPUT_DIR: Final = "/etc/millrace/backfill"
 _LONGEST_ERROR: Final = 1500
 _MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-_MAIN: Final = 'import runpy\n\nrunpy.run_module("millrace.backfill", run_name="__main__", alter_sys=True)\n'
+_MAIN: Final = 'import runpy\n\nrunpy.run_module("millrace.cli.spark_driver", run_name="__main__", alter_sys=True)\n'
 
 Role = Literal["driver", "executor"]
 SparkState = Literal["New", "Running", "Succeeded", "Failed"]

@@ -1,4 +1,4 @@
-"""A member's part of the assignment protocol: reporting what it has, and reading what it is assigned."""
+"""A member's part of the assignment protocol: reporting its tasks and state, and reading its assignment."""
 
 from __future__ import annotations
 

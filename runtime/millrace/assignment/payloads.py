@@ -381,7 +381,7 @@ class Reader:
         """Read `size` bytes."""
         end = self._position + size
         if size < 0 or end > len(self._data):
-            raise ValueError(f"it ends after {len(self._data)} bytes, but {end} are announced")
+            raise ValueError(f"it ends after {len(self._data)} bytes, but announces {end}")
         part = self._data[self._position : end]
         self._position = end
         return part

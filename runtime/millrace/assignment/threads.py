@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from millrace.assignment.java_order import PriorityQueue, hash_order
 from millrace.assignment.model import ClientAssignment
+from millrace.java_collections import PriorityQueue, hash_order
 from millrace.records import TaskId
 
 
@@ -78,7 +78,7 @@ def _spread(
         given[thread].append(left.poll())
         if len(given[thread]) < room[thread]:
             below_share.append(thread)
-    # Whoever is at the share exactly can have one of the remaining tasks, preferably one that it had.
+    # A thread with exactly its share can get one of the remaining tasks, preferably one that it had.
     at_share = [thread for thread in threads if len(given[thread]) == room[thread]]
     for task, thread in sorted(skipped.items()):
         if thread in at_share and task in left:

@@ -6,10 +6,13 @@ import json
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -18,7 +21,7 @@ import pyarrow as pa
 
 from millrace.backfill.collector import BackfillCollector, Topics
 from millrace.backfill.history import Backfill
-from millrace.backfill.observation import Observer, TaskObservation
+from millrace.backfill.observation import Exporter, Observer, TaskObservation
 from millrace.backfill.packing import bytes_of, merged
 from millrace.backfill.rows import REPORT, Row, consumed, rows_of, to_arrow, topics_of, values_of
 from millrace.backfill.stages import Stage
@@ -32,6 +35,7 @@ from millrace.state.api import StateStore
 from millrace.topology.model import BuiltTopology
 
 _GLOBAL = "millrace-backfill-global-"
+_EXPORT_VARIABLES = "OTEL_"
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 16 * 1024 * 1024
 
@@ -82,7 +86,8 @@ class TaskFunction:
         batches = chain((first,), batches)
         with tempfile.TemporaryDirectory(prefix=f"millrace-backfill-{task_id}-", dir=local_directory()) as folder:
             config = StreamsConfig.of(self.backfill.config)
-            with rarely_collected(*MANY_RECORDS), self.observer.task(task_id, config) as observation:
+            exporter = _exporter(self.observer, config)
+            with rarely_collected(*MANY_RECORDS), self.observer.task(task_id, exporter) as observation:
                 yield from self._run(task_id, config, Path(folder), batches, observation)
 
     def _run(
@@ -183,6 +188,20 @@ class TaskFunction:
                     if task.uncommitted_bytes() > limit:
                         task.commit()
         task.commit()
+
+
+def _exporter(observer: Observer, config: StreamsConfig) -> Exporter:
+    """Return what exports this process's tasks.
+
+    Most backfills export nothing. So OpenTelemetry is only loaded where its variables ask for it, or the program has loaded it.
+    """
+    for name, value in observer.variables.items():
+        os.environ.setdefault(name, value)
+    if "opentelemetry.sdk" not in sys.modules and not any(name.startswith(_EXPORT_VARIABLES) for name in os.environ):
+        return nullcontext
+    from millrace.backfill.telemetry import exported  # noqa: PLC0415 (see above)
+
+    return partial(exported, observer, config)
 
 
 def _numbered_changelogs(built: BuiltTopology) -> Iterator[str]:

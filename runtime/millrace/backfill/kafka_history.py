@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
-from millrace.backfill.split_outputs import START_ANOTHER
+from millrace.backfill.refusals import START_ANOTHER
 from millrace.backfill.stages import shuffled_topics
 from millrace.config import ProcessingGuarantee, StreamsConfig
 from millrace.deadline import Deadline

@@ -1,31 +1,21 @@
-"""What a task tells of itself while it runs in an executor.
-
-Every process of an executor imports this, and most backfills export nothing. So OpenTelemetry is only loaded where its variables
-ask for it, or the program has loaded it.
-"""
+"""What a task tells of itself while it runs in an executor."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.backfill.progress import Address, Teller
-from millrace.config import StreamsConfig
 from millrace.records import KEY, VALUE, TaskId
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from millrace.engine.task import StreamTask
 
-__all__ = ["Observer", "TaskObservation"]
+__all__ = ["Exporter", "Observer", "TaskObservation"]
 
-_PREFIX: Final = "OTEL_"
 _KEY: Final = itemgetter(KEY)
 _VALUE: Final = itemgetter(VALUE)
 
@@ -44,25 +34,16 @@ class Observer:
     """The driver's `OTEL_*`."""
 
     @contextmanager
-    def task(self, task_id: TaskId, config: StreamsConfig) -> Iterator[TaskObservation]:
-        """Bracket one task."""
+    def task(self, task_id: TaskId, exporter: Exporter) -> Iterator[TaskObservation]:
+        """Bracket one task, which is exported meanwhile."""
         observation = TaskObservation(task_id, self._teller(task_id))
         done = False
-        with self._exported(observation, config):
+        with exporter(observation):
             try:
                 yield observation
                 done = True
             finally:
                 observation.close(done=done)
-
-    def _exported(self, observation: TaskObservation, config: StreamsConfig) -> AbstractContextManager[object]:
-        for name, value in self.variables.items():
-            os.environ.setdefault(name, value)
-        if "opentelemetry.sdk" not in sys.modules and not any(name.startswith(_PREFIX) for name in os.environ):
-            return nullcontext()
-        from millrace.backfill.telemetry import exported  # noqa: PLC0415 (see above)
-
-        return exported(self, observation, config)
 
     def _teller(self, task_id: TaskId) -> Teller | None:
         if self.address is None:
@@ -105,3 +86,7 @@ class TaskObservation:
             if done:
                 self.tell(done=True)
             self._teller.close()
+
+
+Exporter = Callable[[TaskObservation], AbstractContextManager[object]]
+"""Exports what is observed of a task, as long as the task runs."""

@@ -60,9 +60,9 @@ from millrace.backfill.partition_write import (
     versioned_changelogs,
 )
 from millrace.backfill.preconditions import HALF_WRITTEN, NOTHING_WRITTEN, Preconditions
+from millrace.backfill.refusals import START_ANOTHER
 from millrace.backfill.rows import PACKED_DDL, REPORT
 from millrace.backfill.split_outputs import (
-    START_ANOTHER,
     Positions,
     SplitOutputs,
     begun_outputs,

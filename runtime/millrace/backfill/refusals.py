@@ -1,14 +1,20 @@
-"""What a topology may not contain to be computed over history, as far as it can be told before anything runs."""
+"""What cannot be computed or written, as far as it can be told before anything runs, and what to do instead."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Final
 
 from millrace.backfill.history import Backfill
 from millrace.dsl.processors.stateless import SideEffect
 from millrace.errors import ConfigError, MissingSourceTopicError, UnsupportedFeatureError
 from millrace.plan.model import TopologyPlan, external_source_topics
 from millrace.topology.model import BuiltTopology, ProcessorNode
+
+START_ANOTHER: Final = (
+    "Start another backfill (another name, or another StreamsBackfill), which writes all outputs again"
+)
+"""The remedy where an earlier attempt has written outputs that this one would not fit."""
 
 
 def refuse(built: BuiltTopology, plan: TopologyPlan, backfill: Backfill) -> None:

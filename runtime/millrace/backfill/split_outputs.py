@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
+from millrace.backfill.refusals import START_ANOTHER
 from millrace.errors import ConfigError
 from millrace.kafka.admin import may_read
 from millrace.plan.backfill_marks import mark_of, outputs_group
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from millrace.kafka.group_admin import GroupAdmin
 
 __all__ = [
-    "START_ANOTHER",
     "Positions",
     "SplitOutputs",
     "begun_outputs",
@@ -42,9 +42,6 @@ __all__ = [
 _WRITTEN: Final = " written "
 _RECORDS_PER_MS: Final = 100
 """How many records are written at least, about."""
-START_ANOTHER: Final = (
-    "Start another backfill (another name, or another StreamsBackfill), which writes all outputs again"
-)
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
 

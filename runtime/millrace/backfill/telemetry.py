@@ -119,7 +119,7 @@ class Watch:
 
 
 @contextmanager
-def exported(observer: Observer, observation: TaskObservation, config: StreamsConfig) -> Iterator[None]:
+def exported(observer: Observer, config: StreamsConfig, observation: TaskObservation) -> Iterator[None]:
     """Bracket a task of an executor with its span, and export its metrics meanwhile."""
     telemetry = _of_process(config)
     if telemetry is None:

@@ -1,4 +1,4 @@
-"""The tree of commands, and how all of them report failure: one line that says what is wrong, one that says what to do.
+"""The tree of commands, and how they report failure: one line that says what is wrong, one that says what to do.
 
 Exit codes: 0 done; 1 failed while running; 2 nothing ran, because the command line, the manifest, the configuration, the
 entrypoint or the topology is wrong (trying again does not help); 3 `plan --diff` says that a reset is needed; 130 interrupted.

@@ -90,9 +90,9 @@ class Application:
     manifest_config: Mapping[str, object] = field(default_factory=dict)
     """Its `spec.kafka.config`."""
     group_settings: Mapping[str, str] = field(default_factory=dict)
-    """What it sets for the group in the brokers."""
+    """The group's settings in the brokers."""
     log_level: LogLevel | None = None
-    """What the manifest says about logs, like `log_format`."""
+    """The manifest's log level, like `log_format`."""
     log_format: LogFormat = LogFormat.TEXT
 
     @functools.cached_property
@@ -122,7 +122,7 @@ class Application:
 
     @contextlib.contextmanager
     def naming_fields(self) -> Iterator[None]:
-        """Add to an error in this block that names a setting the field of the manifest that the setting comes from."""
+        """If an error in this block names a setting, add the field of the manifest that the setting comes from."""
         try:
             yield
         except StreamsError as error:
@@ -175,8 +175,8 @@ def application(
         options: Settings that have their own options, which take precedence over everything else; None is left out.
         replica: Which replica of the manifest this process is.
         bootstrap: Brokers to use instead of the manifest's, without its security settings.
-        secrets_dir: Where the secrets that the manifest names are; None for a pod's directory.
-        node_labels_dir: Where the labels of the node are that the process runs on; None if they are not known.
+        secrets_dir: Where the manifest's secrets are; None for a pod's directory.
+        node_labels_dir: Where the node's labels are; None if they are not known.
 
     Raises:
         ConfigError: Neither entrypoint nor manifest is given, or a setting is not `key=value`.
@@ -215,7 +215,7 @@ def application(
             "Say what to run: give an entrypoint (`package.module:callable` or app.py) or a manifest (-f FILE)"
         )
     if manifest is None and entrypoint.endswith((".yaml", ".yml")):
-        raise ConfigError(f"{entrypoint} is a manifest and no program: give it with -f {entrypoint}")
+        raise ConfigError(f"{entrypoint} is a manifest, not a program: give it with -f {entrypoint}")
     if bootstrap is not None:
         merged["bootstrap.servers"] = bootstrap
     merged |= dict(map(setting, settings))
@@ -240,9 +240,9 @@ def application(
 
 @contextlib.contextmanager
 def stdout_to_stderr() -> Iterator[None]:
-    """Redirect all that is written to standard output in this block, even by C code and child processes, to standard error.
+    """Redirect this block's standard output, even of C code and child processes, to standard error.
 
-    Standard output is for the command's result alone, for programs to read.
+    Standard output is only for the command's result, which programs read.
     """
     sys.stdout.flush()
     kept = os.dup(1)

@@ -1,6 +1,6 @@
 """`millrace backfill`: computes an application's state from its history with Spark, and hands it over.
 
-PySpark is imported once everything is checked that can be checked without it: it is an extra, and needs Java.
+PySpark is imported after all checks that do not need it: it is an extra, and needs Java.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _FILES = "://"
 _PARQUET = "parquet://"
 _TOO_LARGE = "(MSG_SIZE_TOO_LARGE)"
-"""What errors have in their text if a record is larger than a topic or the producer takes."""
+"""Part of the error if a record is larger than a topic or the producer allows."""
 
 
 class Outputs(StrEnum):
@@ -105,7 +105,7 @@ def backfill(
         typer.Option(
             "--from",
             metavar="kafka|parquet://…|FILE",
-            help="Where the history is: in Kafka; in Parquet files; or as a file says, which maps columns (YAML or JSON).",
+            help="Where the history is: Kafka, Parquet files, or a file (YAML or JSON) that maps topics to files and columns.",
         ),
     ] = "kafka",
     outputs: Annotated[
@@ -122,7 +122,10 @@ def backfill(
         typer.Option("--master", metavar="URL", help="Spark's master; by default local[*].", show_default=False),
     ] = None,
     allow_missing_history: Annotated[
-        bool, typer.Option("--allow-missing-history", help="Use what is left where Kafka has deleted records.")
+        bool,
+        typer.Option(
+            "--allow-missing-history", help="Continue although Kafka has deleted the beginning of the history."
+        ),
     ] = False,
     allow_side_effects: Annotated[
         bool, typer.Option("--allow-side-effects", help="Let peek, foreach and print run again for every record.")
@@ -131,7 +134,7 @@ def backfill(
         bool, typer.Option("--ignore-wall-clock", help="Compute without calling wall-clock punctuators.")
     ] = False,
     plan_hash: Annotated[
-        str | None, typer.Option("--plan-hash", help="Refuse a topology with another plan.", show_default=False)
+        str | None, typer.Option("--plan-hash", help="Refuse a topology with a different plan.", show_default=False)
     ] = None,
     transaction_records: Annotated[
         int, typer.Option("--transaction-records", min=1, help="How many records one transaction may have.")
@@ -141,25 +144,25 @@ def backfill(
         typer.Option(
             "--attempt-of",
             metavar="NAME",
-            help="Do nothing if a backfill with the same name here has handed over, and write no output twice.",
+            help="Do nothing if a backfill of this name has handed over, and write no output twice.",
             show_default=False,
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compute and report, without writing.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Show the stages as a diagram, and end.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the stages as a diagram and exit.")] = False,
     form: Annotated[DiagramFormat, typer.Option("--format", help="The diagram's format.")] = DiagramFormat.MERMAID,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the diagram to a file.", show_default=False)
     ] = None,
     progress: Annotated[Progress, typer.Option("--progress", help="How to show progress.")] = Progress.BAR,
 ) -> None:
-    """Compute an application's state from its history with Spark, so that the application goes on from there.
+    """Compute an application's state from its history with Spark, so that the application continues from there.
 
-    The application must be stopped. Its stores' final contents are written to its changelogs, together with the offsets at which
-    it goes on: in one transaction, or in several if there are more records than `--transaction-records`. Needs Java 17 or newer,
-    and `pip install 'millrace-streams[backfill]'`.
+    The application must be stopped. Its stores' final contents are written to its changelogs, and the offsets at which it
+    continues are committed: in one transaction, or in several if there are more records than `--transaction-records`. Needs
+    Java 17 or newer, and `pip install 'millrace-streams[backfill]'`.
 
-    Exit codes: 0 done · 1 failed · 2 refused: something has to be changed first. For example:
+    Exit codes: 0 done · 1 failed · 2 refused: change something first. For example:
 
     - `millrace backfill -f streamsapp.yaml --explain --format svg -o backfill.svg`
     - `millrace backfill -f streamsapp.yaml --dry-run`
@@ -186,7 +189,7 @@ def backfill(
             return
         tables = _tables(sink)
         sources = _sources(source, app)
-        # What cannot be imported and brokers that cannot be reached are found before Spark is started.
+        # Find import errors and unreachable brokers before Spark starts.
         app.topology()
         check_connection(ClientSettings(app.config, "backfill"))
         only_kafka = source == "kafka" and tables is None
@@ -211,18 +214,18 @@ def backfill(
             )
             with _unusable_history(), reporter, reporter.watching(spark) as stages:
                 result = run_backfill(spark, spec, reporter.phase, stages)
-            # Before anything else can fail: whoever reads this does not start it again.
+            # Before anything else can fail: after this report nobody starts the backfill again.
             reporter.report(result, dry_run=dry_run, tables=tables)
         finally:
             _stop(spark)
     except StreamsError as error:
         code = report(error, verbose=bool((context.parent or context).params.get("verbose")))
-        reporter.failed(error)  # after the text, however long that is: of a long log, only the end is read
+        reporter.failed(error)  # after the text, however long it is: only the end of a long log is read
         raise typer.Exit(code) from None
 
 
 def _stop(spark: SparkSession) -> None:
-    """Stop Spark. If its Java is gone, that is what has failed already, and an error here would take the place of that one."""
+    """Stop Spark. If its Java is gone, that error is already on its way, and one raised here would hide it."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     with suppress(Py4JError, ConnectionError, EOFError):
@@ -231,7 +234,7 @@ def _stop(spark: SparkSession) -> None:
 
 @contextmanager
 def _unusable_history() -> Iterator[None]:
-    """Raise errors of this block that depend on records alone as final; user code may have called what was down.
+    """Turn this block's errors that only depend on records into final ones; user code may have called a service that was down.
 
     Raises:
         UnusableHistoryError: another attempt would fail at the same record.
@@ -275,7 +278,7 @@ def _path(url: str) -> str:
 
 
 def _sources(source: str, app: Application) -> Callable[[SparkSession], tuple[FileSource, ...]]:
-    """Return what returns the files to be read; only the columns of a table that nothing describes need Spark."""
+    """Return a function that returns the files to read; it needs Spark only for a table's columns that nothing describes."""
     if source == "kafka":
         return lambda _: ()
     if source.startswith(_PARQUET):
@@ -284,7 +287,7 @@ def _sources(source: str, app: Application) -> Callable[[SparkSession], tuple[Fi
         topics = sorted(external_source_topics(app.topology().build(app.config).plan()))
         if len(topics) != 1:
             raise ConfigError(
-                f"The application reads {len(topics)} topics ({', '.join(topics)}): say in a file which of them {source} has "
+                f"The application reads {len(topics)} topics ({', '.join(topics)}): say in a file which of them is in {source} "
                 "(--from FILE)"
             )
 
@@ -307,8 +310,8 @@ def start_session(master: str | None, name: str, *, only_kafka: bool = False) ->
 
     Args:
         master: Spark's, or None for this machine.
-        name: what Spark shows.
-        only_kafka: whether tasks read everything from Kafka, and nothing is written to files: then Java itself handles few rows.
+        name: the name that Spark shows.
+        only_kafka: whether only Kafka is read and written: then Java itself handles few rows.
 
     Raises:
         UnsupportedFeatureError: PySpark is not installed.
@@ -328,9 +331,9 @@ def start_session(master: str | None, name: str, *, only_kafka: bool = False) ->
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder
-    # Whoever reads rows back from disk has all those in memory that were written since the last reset: 100 batches of 4 MB.
+    # Reading rows back from disk keeps all rows since the stream's last reset in memory: 100 batches of 4 MB.
     builder = builder.appName(name).config("spark.serializer.objectStreamReset", "1")
-    # A copy of a task that writes a changelog partition fences the first one, as the next copy does with it: none would ever end.
+    # A copy of a task that writes a changelog partition fences the first one, and the next copy fences it: none would ever end.
     builder = builder.config("spark.speculation", "false")
     if not submitted:
         builder = builder.master(master or "local[*]").config("spark.ui.showConsoleProgress", "false")
@@ -339,7 +342,7 @@ def start_session(master: str | None, name: str, *, only_kafka: bool = False) ->
             builder = builder.config("spark.driver.host", "127.0.0.1")
             builder = builder.config("spark.python.daemon.module", "millrace.backfill.worker_daemon")
             java = ["-XX:G1HeapRegionSize=4m"]  # rows of 1 MB would take up two regions of 1 MB each, and not be moved
-            if only_kafka:  # compiling thoroughly would cost several times what it saves
+            if only_kafka:  # full compilation would cost several times what it saves
                 java.append("-XX:TieredStopAtLevel=1")
             builder = builder.config("spark.driver.defaultJavaOptions", " ".join(java))
     try:
@@ -350,11 +353,11 @@ def start_session(master: str | None, name: str, *, only_kafka: bool = False) ->
     spark.sparkContext.setLogLevel("ERROR")
     spark.conf.set("spark.sql.adaptive.enabled", "false")  # a Spark partition is a task: none may be merged or split
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "false")  # what is packed has the usual types
-    # Python that runs for what comes to the driver has it off in any case, and only workers that are set up alike are used again.
+    # The driver's own Python has it off anyway, and workers are only reused with the same setup.
     spark.conf.set("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "false")
     given = spark.sparkContext.getConf()
     if not given.contains("spark.sql.session.timeZone"):
-        spark.conf.set("spark.sql.session.timeZone", "UTC")  # of times in files that do not say it: not this machine's
+        spark.conf.set("spark.sql.session.timeZone", "UTC")  # for times in files without a zone: not this machine's
     if not given.contains("spark.sql.shuffle.partitions"):
         spark.conf.set("spark.sql.shuffle.partitions", str(2 * spark.sparkContext.defaultParallelism))
     return spark

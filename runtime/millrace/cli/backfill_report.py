@@ -1,6 +1,6 @@
-"""What `millrace backfill` shows: a diagram of its stages, progress while it runs, and what it did.
+"""What `millrace backfill` shows: a diagram of its stages, progress while it runs, and a report.
 
-As JSON it is one object per line, the last one with everything: that is what the operator reads.
+As JSON it is one object per line, the last one with everything, which the operator reads.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Reporter:
 
     @contextmanager
     def watching(self, spark: SparkSession) -> Iterator[StageProgresses]:
-        """Hear from the tasks, and show how far they are, during this block."""
+        """Receive the tasks' progress and show it during this block."""
         from millrace.backfill.progress import Progress as StageProgresses
 
         conf = spark.sparkContext.getConf()
@@ -139,7 +139,7 @@ class Reporter:
         self._state |= {
             "state": self._state["state"] if phase.value == "Succeeded" else phase.value.removesuffix("InParts"),
             "ends": [{"topic": tp.topic, "partition": tp.partition, "offset": offset} for tp, offset in found],
-            # Every later report says so too: of a long log, only the end is read.
+            # Every later report says so too: only the end of a long log is read.
             "hasPublished": phase.value != "Computing",
             "inOneTransaction": phase.value in {"Publishing", "Succeeded"},
         }
@@ -173,7 +173,7 @@ class Reporter:
         console.print(self._state["message"], markup=False, soft_wrap=True, highlight=False)
 
     def failed(self, error: StreamsError) -> None:
-        """Say why it ended; the command has printed the whole error for people."""
+        """Report why it failed; the command has printed the whole error for people."""
         from millrace.cli.errors import WRONG_INPUT, exit_code
 
         state = "Refused" if exit_code(error) == WRONG_INPUT else "Failed"
@@ -213,7 +213,7 @@ class Reporter:
             if always or time.monotonic() - at > pause_s:
                 try:
                     print(text, flush=True)
-                except BrokenPipeError:  # who read this has ended, which is no reason to stop
+                except BrokenPipeError:  # the reader has ended, which is no reason to stop
                     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 self._printed = text, time.monotonic()
 
@@ -229,12 +229,12 @@ def _figures(stage: StageProgress) -> str:
 
 
 def _summary(result: BackfillResult, *, dry_run: bool, tables: str | None) -> str:
-    done = f"{result.processed:,} records processed, {result.dropped:,} dropped as the application would have"
+    done = f"{result.processed:,} records processed, {result.dropped:,} dropped as in the application"
     if dry_run:
         return f"{done}. Dry run: nothing was written"
     if tables is not None:
         return f"{done}. The tables are in {tables}"
     if not result.transactions:
-        return "An earlier attempt has handed over: start the application, and it goes on from there"
+        return "An earlier attempt has handed over: start the application, and it continues from there"
     one = "one transaction" if result.transactions == 1 else f"{result.transactions} transactions"
-    return f"{done}. Handed over in {one}: start the application, and it goes on from there"
+    return f"{done}. Handed over in {one}: start the application, and it continues from there"

@@ -35,7 +35,7 @@ class BrokerLogLevel(StrEnum):
 
 
 class TopologyPolicy(StrEnum):
-    """What happens if the existing state does not fit the program."""
+    """What to do if the program does not fit the existing state."""
 
     ENFORCE = "Enforce"
     WARN = "Warn"
@@ -71,7 +71,7 @@ def kafka(
     from millrace.dev.kafka import EmbeddedKafka
 
     if port + brokers - 1 > LAST_PORT:
-        raise ConfigError(f"{brokers} brokers from port {port} on need ports above {LAST_PORT}: choose a lower one")
+        raise ConfigError(f"{brokers} brokers from port {port} would need ports above {LAST_PORT}: choose a lower one")
     signals: SimpleQueue[int] = SimpleQueue()  # an Event's lock may be held by the thread that its setter interrupts
     previous = {
         number: signal.signal(number, lambda got, _: signals.put(got)) for number in (signal.SIGINT, signal.SIGTERM)
@@ -134,7 +134,7 @@ def up(
         typer.Option(
             "--topology-policy",
             case_sensitive=False,
-            help="Refuse a program that the existing state does not fit, or only warn; by default as in the manifest.",
+            help="Refuse a program that does not fit the existing state, or only warn; by default as in the manifest.",
             show_default=False,
         ),
     ] = None,
@@ -152,7 +152,7 @@ def up(
 
     The manifest's brokers are not used: an embedded Kafka replaces them, unless `--bootstrap` names others. Ctrl-C or
     `millrace dev down` stops everything and keeps all data, and the next `dev up` resumes from it, on the same port. If the
-    program has changed so that the state does not fit it any more, `dev up` says why and stops. For example:
+    program has changed and no longer fits the state, `dev up` says why and stops. For example:
 
     - `millrace dev up -f examples/wordcount/streamsapp.yaml`
     - `millrace dev up --reload`

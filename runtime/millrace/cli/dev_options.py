@@ -1,4 +1,4 @@
-"""Options that the commands of `millrace dev` share, and the brokers that they stand for."""
+"""Options that the commands of `millrace dev` share, and the brokers to use."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ BootstrapOption = Annotated[
     typer.Option(
         "--bootstrap",
         metavar="HOST:PORT,…",
-        help="Use these brokers instead of those of the running `dev up`.",
+        help="Use these brokers instead of the running `dev up`'s.",
         show_default=False,
     ),
 ]
 
 
 def running_brokers(file: Path, directory: Path | None, bootstrap: str | None) -> str:
-    """Return the brokers that are named or, if none are, those of the `dev up` that runs a manifest.
+    """Return the given brokers, or else the brokers of the `dev up` that runs a manifest.
 
     Raises:
         LocalHostError: It is not running.

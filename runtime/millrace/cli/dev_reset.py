@@ -46,9 +46,9 @@ def reset(
 ) -> None:
     """Throw away what `dev up` has computed: internal topics, offsets, and the replicas' local state.
 
-    Stop it first. All topics that are named like internal topics of the application are deleted, those of earlier versions of its
-    topology included. Input and output topics keep their records. It is done on the Kafka of the last `dev up`, which is started
-    for it.
+    Stop it first. All topics that are named like internal topics of the application are deleted, including those from
+    earlier versions of its topology. Input and output topics keep their records. The Kafka of the last `dev up` is started
+    for this.
 
     For example:
 
@@ -66,7 +66,7 @@ def reset(
         raise LocalHostError(f"{name} is running (pid {running.pid}): stop it with `millrace dev down`, then reset it")
     if bootstrap is None and not place.kafka.is_dir():
         if place.states(host.app.spec.application_id):
-            raise ConfigError(f"{name} has run with brokers of your own: name them with --bootstrap")
+            raise ConfigError(f"{name} has run with your own brokers: name them with --bootstrap")
         print(f"Nothing to do: {name} has not run in {place.root}")
         return
     with host:
@@ -85,7 +85,7 @@ def _reset(host: LocalHost, target: OffsetTarget, *, force: bool, own_kafka: boo
     replica = re.compile(rf"{re.escape(host.app.metadata.name)}-\d+-StreamThread-\d+-consumer")
 
     def has_ended(member: ActiveMember) -> bool:
-        """Return whether a member was a replica of the folder's own Kafka, whose host is this process now."""
+        """Return whether a member was a replica on the folder's own Kafka, which this process now hosts."""
         return own_kafka and replica.fullmatch(member.client_id) is not None
 
     plan = place.plan(application_id)

@@ -1,4 +1,4 @@
-"""`millrace dev topics`, `produce` and `consume`: what is in an application's topics, and what is to be."""
+"""`millrace dev topics`, `produce` and `consume`: show an application's topics, and write to and read from them."""
 
 from __future__ import annotations
 
@@ -92,9 +92,10 @@ def produce(
 ) -> None:
     """Write records to a topic, as the topology reads them.
 
-    A record is a JSON object: `key`, `value`, `headers` (an object, or a list of pairs), `timestamp` (ms since the epoch) and
-    `partition`; all may be left out. Keys and values are written with the serdes that the topology declares for the topic, and
-    `{"$bytes": "<base64>"}` stands for these bytes, whatever the serde. What `consume` prints can be written again.
+    A record is a JSON object: `key`, `value`, `headers` (an object, or a list of pairs), `timestamp` (ms since the epoch)
+    and `partition`; all may be left out. Keys and values are written with the serdes that the topology declares for the
+    topic, and `{"$bytes": "<base64>"}` stands for these bytes, whatever the serde. The output of `consume` can be written
+    again.
 
     For example:
 
@@ -111,7 +112,7 @@ def produce(
 
 
 def _input() -> Iterable[str]:
-    """Return the lines of standard input, of which there are none if it is closed."""
+    """Return the lines of standard input; none if it is closed."""
     if not isinstance(sys.stdin, io.TextIOWrapper):
         return sys.stdin or ()
     if sys.stdin.isatty():
@@ -133,14 +134,14 @@ def consume(
     maximum: Annotated[
         int | None, typer.Option("--max", min=1, metavar="N", help="Stop after N records.", show_default=False)
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Print new records as they come, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Print new records as they arrive, until Ctrl-C.")] = False,
     key_serde: KeySerdeOption = None,
     value_serde: ValueSerdeOption = None,
 ) -> None:
-    """Print a topic's committed records, a line of JSON for each.
+    """Print a topic's committed records, one line of JSON each.
 
-    Without `--follow`, print what there is and end. Keys and values are read with the serdes that the topology declares for the
-    topic; those of internal topics are known too. Bytes that they cannot read are shown as they are, as text or as
+    Without `--follow`, print the existing records and exit. Keys and values are read with the serdes that the topology
+    declares for the topic, internal topics included. Bytes that they cannot read are shown as they are, as text or as
     `{"$bytes": "<base64>"}`, next to the error (`keyError`, `valueError`).
 
     For example:
@@ -161,9 +162,9 @@ def consume(
 def _serdes(
     topic: str, file: Path, servers: str, bootstrap: str | None, key_serde: str | None, value_serde: str | None
 ) -> TopicSerdes:
-    """Return the serdes that are given and, as far as they are not, those that the topology declares.
+    """Return the given serdes, or else the serdes that the topology declares.
 
-    With brokers that are named, there need not be a manifest.
+    If brokers are given, no manifest is needed.
     """
     from millrace.dev.topic_serdes import TopicSerdes, declared_serdes
 

@@ -1,9 +1,9 @@
 """Imports the user's function and calls it to build the topology; an error names the line of the user's code.
 
-An entrypoint is `package.module:callable` or, to try things out, a file: `app.py` or `app.py:callable`, where the callable is
-`topology` by default. The callable takes nothing, a `StreamsBuilder`, a `StreamsBuilder` and the application's own
-configuration, or only the latter under the name `config`. It returns a `Topology`, a `StreamsBuilder`, or nothing if it was given
-a builder. A file's folder and the working directory are importable, as with `python app.py` and `python -m`.
+An entrypoint is `package.module:callable` or, to try things out, a file: `app.py` or `app.py:callable`, where the callable
+is `topology` by default. The callable takes nothing, a `StreamsBuilder`, a `StreamsBuilder` and the application's own
+configuration, or only the configuration, under the name `config`. It returns a `Topology`, a `StreamsBuilder`, or nothing if
+it was given a builder. A file's folder and the working directory are importable, as with `python app.py` and `python -m`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def load_topology(
         folders: Where else to look for modules, after the working directory.
 
     Raises:
-        EntrypointError: The text, module, attribute, call or result is wrong; says which, where, and what to write instead.
+        EntrypointError: The text, module, attribute, call or result is wrong; the message says which, where, and what to
+            write instead.
     """
     module_name, attribute, folder = parse(entrypoint)
     for path in (*map(str, reversed(folders)), str(Path.cwd()), folder):

@@ -84,6 +84,6 @@ def _with_cause(error: BaseException) -> str:
     if cause is None:
         return text
     words = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
-    if words in text or text in words:  # Spark's have the traceback of an executor around the same words
+    if words in text or text in words:  # Spark's errors repeat these words within an executor's traceback
         return text
     return f"{text} (caused by {type(cause).__name__}: {_with_cause(cause)})"

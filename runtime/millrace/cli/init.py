@@ -1,4 +1,4 @@
-"""`millrace init`: the files of a new application that runs as it is."""
+"""`millrace init`: creates an application that runs as it is."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _FILES: Final = {
 
 def init(
     directory: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="Where; it is created if it does not exist.", show_default=False)
+        Path, typer.Argument(metavar="[DIR]", help="The folder; created if it does not exist.", show_default=False)
     ] = Path(),
     name: Annotated[
         str | None,
-        typer.Option("--name", help="The application's name; by default that of the folder.", show_default=False),
+        typer.Option("--name", help="The application's name; by default the folder's.", show_default=False),
     ] = None,
 ) -> None:
     """Create an application: a topology, its test, a manifest, a pyproject.toml and a README.
 
-    The application counts words, and its test passes. No existing file is changed: if there is one with the name of a new file,
+    The application counts words, and its test passes. Existing files are not changed: if a new file would replace one,
     nothing is created. For example:
 
     - `millrace init orders`
@@ -53,10 +53,10 @@ def init(
         )
     module = given.replace("-", "_")
     if keyword.iskeyword(module):
-        raise ConfigError(f"`{given}` cannot be the application's name, as Python has a word `{module}`: use --name")
+        raise ConfigError(f"`{given}` cannot be the application's name, as `{module}` is a Python keyword: use --name")
     if _is_imported_elsewhere(module, folder):
         raise ConfigError(
-            f"`{given}` cannot be the application's name, as there is a module `{module}` already, which would be imported "
+            f"`{given}` cannot be the application's name, as there already is a module `{module}`, which would be imported "
             "instead, or hidden: use --name"
         )
     texts = {target.format(module=module): _filled(source, given, module) for source, target in _FILES.items()}

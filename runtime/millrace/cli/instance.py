@@ -44,7 +44,7 @@ def run_until_stopped(
         config: The settings.
         status_file: Rewritten every second with the instance's status.
         drain_file: The instance drains once this file is not empty.
-        last_message_file: What a host reads if this process dies: its members of the group, and why it failed.
+        last_message_file: For the host to read if this process dies: its members of the group, and why it failed.
         leave_group: As for `KafkaStreams.close`, when the process is told to stop.
         stop_with_parent: Whether the end of standard input counts as SIGTERM; otherwise standard input is not read.
         verbose: Whether errors are shown with their traceback.
@@ -89,9 +89,9 @@ def run_until_stopped(
 
 
 class _LastMessage:
-    """The file that tells a host which members of the group die with this process, and why it failed.
+    """The file that tells a host which group members die with this process, and why it failed.
 
-    It is written while the instance runs, as nobody can write it once the process has been killed.
+    It is written while the instance runs, as a killed process cannot write it.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -136,8 +136,8 @@ class _LastMessage:
 def _drain_on_request(streams: KafkaStreams, file: Path) -> None:
     """Drain once the file is not empty.
 
-    In a pod the file contains the value of an annotation, and is empty until somebody annotates the pod. So only those who may
-    write pods can drain one.
+    In a pod the file contains the value of an annotation, and is empty until somebody annotates the pod. So only someone who
+    may change pods can drain one.
     """
     while not streams.state.has_ended:
         try:

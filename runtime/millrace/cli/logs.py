@@ -53,10 +53,11 @@ def configure(
 
     Args:
         verbose: Whether Millrace logs at DEBUG, whatever `level` says.
-        quiet: Whether Millrace logs only warnings unless `level` is given, because the command itself prints what it does. Its
-            Kafka clients then log only errors, since they warn of what they try again, such as a coordinator that is loading.
-        level: The level of Millrace and of the user's program; libraries do not log below INFO. None: Millrace's level
-            depends on `quiet`, and everything else logs from WARNING on.
+        quiet: Whether Millrace logs only warnings unless `level` is given, because the command itself prints what it does.
+            Its Kafka clients then log only errors, since they warn about temporary problems, such as a coordinator that is
+            loading.
+        level: The level of Millrace and of the user's program; libraries do not log below INFO. If None, Millrace's level
+            depends on `quiet`, and everything else logs from WARNING.
         form: The format of a record.
     """
     root = logging.getLogger()

@@ -1,9 +1,9 @@
-"""Where a pod runs: the labels of its node, as far as the manifest names them.
+"""Where a pod runs: the labels of its node that the manifest names.
 
-A program may not ask the API server, so the labels come to it in files. Kubernetes copies some of them to the pod when it gets a
-node (`topology.kubernetes.io/zone` and `/region`, from 1.35). The operator copies the others into an annotation as soon as it
-sees the node, which may be shortly after the program has started. So the program waits for that, but not for ever: an operator
-that is down must keep no pod from starting.
+A program may not ask the API server, so it gets the labels in files. Kubernetes copies some of them to the pod when it gets
+a node (`topology.kubernetes.io/zone` and `/region`, from 1.35). The operator copies the others into an annotation as soon as
+it sees the node, which may be shortly after the program has started. So the program waits for them, but not for ever: pods
+must start even if the operator is down.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def node_labels(directory: Path, wanted: Collection[str], patience_s: float = PA
     Args:
         directory: Where the files are.
         wanted: The names of labels.
-        patience_s: How long to wait for the operator to tell them.
+        patience_s: How long to wait for the operator to write them.
     """
     deadline = time.monotonic() + patience_s
     while (found := _known(directory, wanted)) is None and time.monotonic() < deadline:
@@ -45,7 +45,7 @@ def node_labels(directory: Path, wanted: Collection[str], patience_s: float = PA
 
 
 def _known(directory: Path, wanted: Collection[str]) -> dict[str, str] | None:
-    """Return the wanted labels as far as the node has them; None while that is not known."""
+    """Return the wanted labels that the node has; None while they are not known."""
     lines = _text(directory / LABELS_OF_POD).splitlines()
     own = {key: json.loads(value) for key, equals, value in (line.partition("=") for line in lines) if equals}
     if all(own.get(label) for label in wanted):

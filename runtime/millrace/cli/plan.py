@@ -48,15 +48,15 @@ def plan(
 ) -> None:
     """Show what a topology needs: sub-topologies, stores, internal topics, and a hash of all of it.
 
-    With `--diff`, show instead what has changed since an older plan, and whether existing state can be kept. The exit code is
+    With `--diff`, show the changes since an older plan instead, and whether existing state can be kept. The exit code is
     then 0 if it can, and 3 if the application needs a reset first (`millrace reset`).
 
-    In both cases, stores and repartition topics that nobody has named follow, each with the call that needs it and the option
-    that names it. A generated name changes with the operators before it, and then the state is left behind.
+    Then it lists unnamed stores and repartition topics, each with the call that needs it and the option that names it. A
+    generated name changes with the operators before it, and then the state is left behind.
 
-    No brokers or secrets are needed. The settings are checked too, as far as possible without them. With `--json`, standard
-    output contains only the document (on one line, unless it is a terminal). Whatever the program prints goes to standard error,
-    and so do errors, with the kind of the error on their last line: `Reason: UnsupportedFeature`. For example:
+    It needs no brokers or secrets. The settings are checked as far as possible without them. With `--json`, standard output
+    contains only the document (on one line, unless it is a terminal). All that the program prints goes to standard error,
+    and so do errors, with the kind of error on the last line: `Reason: UnsupportedFeature`. For example:
 
     - `millrace plan -f streamsapp.yaml`
     - `millrace plan wordcount.py --application-id wordcount --json`
@@ -140,7 +140,7 @@ def _show_diff(difference: PlanDiff, console: Console) -> None:
 
 
 def _advice(name: GeneratedName) -> dict[str, Any]:
-    """Return where a name is generated, which option gives one, and whether it can give the present one."""
+    """Return where a name is generated, which option sets one, and whether that can keep the present name."""
     from millrace.plan.names import naming_of_store, naming_of_topic
 
     naming = naming_of_store(name.name, name.kind) if name.kind else naming_of_topic(name.name)
@@ -157,7 +157,7 @@ def _show_generated_names(names: Sequence[GeneratedName], console: Console) -> N
     if not names:
         return
     console.print(
-        "These names are generated from the number of an operator, and a change before it renames them. Name them, all in one "
+        "These names contain an operator's number, and a change before that operator renames them. Name them, all in one "
         "change, since each name that is given renumbers those after it:",
         markup=False,
         soft_wrap=True,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from millrace.plan.reset import OffsetTarget, ResetActions
 
 ToEarliestOption = Annotated[bool, typer.Option("--to-earliest", help="Start at the first records (default).")]
-ToLatestOption = Annotated[bool, typer.Option("--to-latest", help="Start at what is written from now on.")]
+ToLatestOption = Annotated[bool, typer.Option("--to-latest", help="Start at records written from now on.")]
 ToDatetimeOption = Annotated[
     str | None,
     typer.Option(
@@ -44,11 +44,9 @@ ToDatetimeOption = Annotated[
 ]
 ForceOption = Annotated[
     bool,
-    typer.Option(
-        "--force", help="Remove members that were killed from the group instead of waiting for their timeout."
-    ),
+    typer.Option("--force", help="Remove killed members from the group instead of waiting for their timeout."),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the steps without doing them.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
@@ -104,10 +102,10 @@ def reset(
 ) -> None:
     """Throw away what an application has computed, so that it starts from scratch: internal topics, offsets, local state.
 
-    The application must be stopped: a group with active members is refused. With a manifest or an entrypoint, the internal topics
-    of its topology are deleted; without, all topics that are named like internal topics of this application. Output topics are
-    never touched. Local state is kept unless `--state-dir` names it; delete it on every machine, or the application continues
-    from it.
+    The application must be stopped: a group with active members is refused. With a manifest or an entrypoint, its topology's
+    internal topics are deleted; without, all topics that are named like internal topics of this application. Output topics
+    are never touched. Local state is kept unless `--state-dir` names it; delete it on every machine, or the application
+    continues from it.
 
     Exit codes: 0 done (or nothing to do) · 1 failed, or refused because it is running · 2 wrong command line. For example:
 
@@ -157,7 +155,7 @@ def _subject(
 
 
 def offset_target(given: dict[str, Any]) -> OffsetTarget:
-    """Return where to start, from the values of options by their names; None for one that is not given.
+    """Return where to start, from the options' values by name; None for an option that is not given.
 
     Raises:
         ConfigError: A value is wrong, or there are several.
@@ -166,7 +164,7 @@ def offset_target(given: dict[str, Any]) -> OffsetTarget:
 
     chosen = {option: value for option, value in given.items() if value is not None}
     if len(chosen) > 1:
-        raise ConfigError(f"{' and '.join(chosen)} contradict each other: give only one of them")
+        raise ConfigError(f"{' and '.join(chosen)} contradict each other: give only one")
     for option, value in chosen.items():
         match option:
             case "--to-latest":
@@ -207,14 +205,14 @@ def _milliseconds_before_now(duration: str) -> int:
 def carry_out(
     resetter: Resetter, actions: ResetActions, directories: Sequence[StateDirectory], *, dry_run: bool, yes: bool
 ) -> bool:
-    """Show what is to be done and, once that is confirmed, do it; return whether it was done.
+    """Show the reset and, once it is confirmed, do it; return whether it was done.
 
     Args:
         resetter: Does it.
-        actions: In the cluster.
+        actions: The changes in the cluster.
         directories: Local state to delete, which is locked meanwhile.
-        dry_run: Whether to show it only.
-        yes: Whether it is confirmed already.
+        dry_run: Whether to only show it.
+        yes: Whether it is already confirmed.
 
     Raises:
         ConfigError: It is not confirmed, and there is no terminal to ask on.

@@ -32,7 +32,7 @@ _OUTLIVING_CHILDREN: list[subprocess.Popen[bytes]] = []
 
 @atexit.register
 def _let_outliving_go() -> None:
-    """Keep Python from warning of them at its own end, too."""
+    """Keep Python from warning about them when it exits, too."""
     for child in _OUTLIVING_CHILDREN:
         if child.poll() is None:
             child.returncode = 0

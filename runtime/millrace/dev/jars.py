@@ -1,9 +1,9 @@
 """The jars of Apache Kafka, fetched without Maven: pinned, checked and cached.
 
-`kafka-4.3.1.lock.json`, which `_jar_lock` generates, lists every jar with its size and SHA-256, so that what runs is what was
-tested, wherever the bytes came from. A jar appears in the cache only when it is complete and verified (it is renamed into
-place); an interrupted download is kept next to it as `.part` and resumed. One process downloads at a time, under a file lock;
-the others then find the jars in the cache.
+`kafka-4.3.1.lock.json`, which `_jar_lock` generates, lists every jar with its size and SHA-256, so that the tested jars run,
+wherever the bytes come from. A jar appears in the cache only when it is complete and verified (it is renamed into place); an
+interrupted download is kept next to it as `.part` and resumed. One process downloads at a time, under a file lock; the
+others then find the jars in the cache.
 
 The repository's address comes from the variable `MILLRACE_MAVEN_REPOSITORY`, else from a mirror in Maven's own `settings.xml`,
 else from the default of the resolver library. Jars that are already in Maven's local repository are used.

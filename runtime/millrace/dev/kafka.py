@@ -133,7 +133,7 @@ class EmbeddedKafka:
 
     @classmethod
     def attach(cls, directory: Path) -> Self:
-        """Return a handle on the cluster that is running in `directory`, whoever started it.
+        """Return a handle on the cluster that is running in `directory`, no matter which process started it.
 
         The cluster keeps running at the end of a `with` block on the handle; `stop` ends it.
 
@@ -452,7 +452,7 @@ class EmbeddedKafka:
 
     def _require_directory(self) -> Path:
         if self._directory is None:
-            message = "A Kafka that was given no directory has one only while it is running"
+            message = "A Kafka without a given directory has one only while it is running"
             raise DevKafkaError(message)
         return self._directory
 

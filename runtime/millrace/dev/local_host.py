@@ -63,14 +63,14 @@ class HostOptions:
     create_topics: bool = True
     """Whether all missing input and output topics are created, not only the named ones."""
     port: int | None = None
-    """The embedded Kafka's port; by default the one that it has had so far."""
+    """The embedded Kafka's port; by default the previous one."""
     topology_policy: str | None = None
-    """`Enforce` or `Warn`, as in the manifest, which it takes precedence over."""
+    """`Enforce` or `Warn`; overrides the manifest's."""
     reload: bool = False
     """Whether replicas are restarted when the program or the manifest changes, and failed ones wait for that."""
 
     def arguments(self) -> list[str]:
-        """Return the arguments of `millrace dev up` that say the same."""
+        """Return the corresponding arguments of `millrace dev up`."""
         result = ["--file", str(self.manifest), "--create-topics" if self.create_topics else "--no-create-topics"]
         if self.directory:
             result += ["--dir", str(self.directory.absolute())]
@@ -136,7 +136,7 @@ class LocalHost:
         return self._plan
 
     def check_plan(self) -> None:
-        """Compare the plan with the one that made the existing state of this application id, which it may not fit.
+        """Compare the plan with the one that made the existing state of this application id.
 
         Raises:
             LocalHostError: It does not fit, and the topology policy is not `Warn`; the differences have been reported.
@@ -149,13 +149,13 @@ class LocalHost:
         for item in misfits:
             self._report(f"✗ {item}")
         if (self._options.topology_policy or self.app.spec.upgrade.topology_policy) == "Warn":
-            self._report(f"The existing state of {plan.application_id} is used all the same")
+            self._report(f"The existing state of {plan.application_id} is used anyway")
             return
         changes = "; ".join(f"{item.resource} {item.name} {item.change}" for item in misfits)
         raise LocalHostError(
             f"The existing state of {plan.application_id} does not fit the changed program: {changes}. Start from scratch with "
             "`millrace dev reset`, or keep the state and choose another spec.applicationId; `--topology-policy Warn` starts it "
-            "all the same"
+            "anyway"
         )
 
     def start_kafka(self) -> None:
@@ -164,7 +164,7 @@ class LocalHost:
         Raises:
             BrokerUnreachableError: The named one does not respond.
             DevKafkaError: The embedded one cannot be downloaded or started.
-            LocalHostError: The one that is running has another port than was asked for.
+            LocalHostError: The running one has a different port.
         """
         if self._options.bootstrap:
             check_connection(ClientSettings(StreamsConfig.of(self.settings()), "check"), CHECK_TIMEOUT_S)
@@ -230,10 +230,10 @@ class LocalHost:
         self.publish()
 
     def reload(self) -> None:
-        """Restart the replicas with the program and the manifest as they are now; if these are wrong, only report that."""
+        """Restart the replicas with the present program and manifest; if these are wrong, only report that."""
         if not self._options.manifest.exists():
             self._report(
-                f"Not reloaded: {self._options.manifest} is not there any more. The replicas that run go on with what they have "
+                f"Not reloaded: {self._options.manifest} is gone. The running replicas continue with what they have "
                 "read, and are restarted as soon as it is back"
             )
             return
@@ -295,11 +295,11 @@ class LocalHost:
         return replica.poll()
 
     def view(self) -> tuple[ReplicaView, ...]:
-        """Return what every replica is doing now."""
+        """Return the present state of every replica."""
         return tuple(self._view(replica) for replica in self.replicas)
 
     def publish(self) -> tuple[ReplicaView, ...]:
-        """Publish what the replicas are doing now, for `millrace dev status`, and return it."""
+        """Publish the present state of the replicas, for `millrace dev status`, and return it."""
         views = self.view()
         if self._note:
             self._note.set_replicas(views)
@@ -408,7 +408,7 @@ def ask_for_plan(manifest: Path) -> TopologyPlan:
     """Ask the program of a manifest for its plan, in a separate process.
 
     Raises:
-        LocalHostError: It cannot make one; the message is that of `millrace plan`.
+        LocalHostError: It cannot make one; the message is from `millrace plan`.
     """
     try:
         result = subprocess.run(  # noqa: S603 (the arguments are ours)
@@ -436,7 +436,7 @@ def provide_topics(
     create_missing: bool,
     report: Callable[[str], None],
 ) -> None:
-    """Create those of the user's topics that are missing and may be created.
+    """Create the user's missing topics, if they may be created.
 
     Args:
         admin: The cluster.

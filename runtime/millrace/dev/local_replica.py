@@ -1,10 +1,10 @@
 """One replica of the local host: a process that is restarted with a growing delay when it ends unexpectedly.
 
-States: `WAITING` (for its start time) → `RUNNING` → back to `WAITING` when it dies, or `FAILED` if a restart cannot help (exit
-code 2: what the user wrote is wrong) or is not allowed (`give_up`); `STOPPING` and `STOPPED` after `stop`.
+States: `WAITING` (for its start time) → `RUNNING` → back to `WAITING` when it dies, or `FAILED` if a restart cannot help
+(exit code 2: the user's input is wrong) or is not allowed (`give_up`); `STOPPING` and `STOPPED` after `stop`.
 
-A replica's standard input is a pipe from the host to which nothing is ever written: its end tells the replica that the host is
-gone, however it ended, so that no replica is left behind.
+A replica's standard input is a pipe from the host to which nothing is ever written: its end tells the replica that the host
+is gone, even if it was killed, so that no replica is left behind.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class Replica:
             command: Its command line.
             log: Its output is appended to this file.
             clock: Monotonic seconds.
-            environment: Variables in addition to those of this process.
+            environment: Variables in addition to this process's.
         """
         self.name = name
         self.state = ReplicaState.WAITING
         self.restarts = 0
         self.exit_code: int | None = None
         self.last_error = ""
-        """What it said when it last ended unexpectedly, empty if it was killed; or why it is not restarted."""
+        """Its last error when it ended unexpectedly, empty if it was killed; or why it is not restarted."""
         self._command = list(command)
         self._log = log
         self._clock = clock

@@ -73,7 +73,7 @@ def detached(options: HostOptions, *, report: Callable[[str], None]) -> None:
     """Run a manifest in the background and return once its replicas have been started.
 
     Raises:
-        LocalHostError: It could not be started; the message is that of the host.
+        LocalHostError: It could not be started; the message is the host's.
     """
     app = load(options.manifest)
     directory = LocalDirectory.of(app.metadata.name, options.directory)
@@ -118,7 +118,7 @@ def stop(manifest: Path, directory: Path | None, *, report: Callable[[str], None
 
 
 def show(manifest: Path, directory: Path | None, *, as_json: bool) -> bool:
-    """Print what the replicas of a manifest are doing, and return whether they are running."""
+    """Print the state of a manifest's replicas, and return whether they are running."""
     app = load(manifest)
     place = LocalDirectory.of(app.metadata.name, directory)
     record = place.running_host()

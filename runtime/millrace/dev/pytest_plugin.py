@@ -1,4 +1,4 @@
-"""Fixtures that give a test a real Kafka; registered with pytest, so they are there wherever Millrace is installed.
+"""Fixtures that give a test a real Kafka; registered with pytest, so they exist wherever Millrace is installed.
 
 The plugin is loaded in every pytest run of every user, so it imports nothing from Millrace until a fixture is used. Under
 pytest-xdist all workers share one broker: the first that needs it starts it, and it belongs to the controller, which stops it
@@ -38,7 +38,7 @@ class KafkaFactory(Protocol):
     """Starts Kafka clusters for a test that may break them."""
 
     def __call__(self, brokers: int = 1, **options: Any) -> EmbeddedKafka:
-        """Start a cluster; the options are those of `EmbeddedKafka`."""
+        """Start a cluster; it takes the options of `EmbeddedKafka`."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,7 +11,7 @@ _SKIPPED: Final = frozenset({"__pycache__", "node_modules"})
 
 
 class SourceWatch:
-    """The Python files below some folders, and some other files, as they were when they were last looked at.
+    """The Python files below some folders, and some other files, in their last seen version.
 
     Hidden folders and virtual environments are left out.
     """

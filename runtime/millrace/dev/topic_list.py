@@ -1,4 +1,4 @@
-"""The topics of an application, with what is in them."""
+"""The topics of an application, and how many records they have."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class TopicView:
 
     name: str
     kinds: tuple[str, ...]
-    """What it is to the application: input, global store, repartition, changelog, output, dead letters."""
+    """Its role in the application: input, global store, repartition, changelog, output, dead letters."""
     partitions: int | None = None
     records: int | None = None
     """From the first retained offset to the end; includes compacted records and transaction markers."""
     lag: int | None = None
-    """How far the offsets that the group has committed are from the ends."""
+    """How far the group's committed offsets are from the ends."""
 
 
 def topic_views(bootstrap_servers: str, plan: TopologyPlan) -> tuple[TopicView, ...]:

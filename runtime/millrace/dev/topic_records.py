@@ -1,6 +1,6 @@
 """Records of a topic as JSON lines: written to it, and read from it.
 
-A line has `key`, `value`, `headers`, `timestamp` (ms since the epoch) and `partition`. That of a record that was read also has an
+A line has `key`, `value`, `headers`, `timestamp` (ms since the epoch) and `partition`. A record that was read also has an
 `offset`, which is ignored when it is written, so that the output of one command can be the input of another.
 """
 
@@ -53,7 +53,7 @@ def partitions_of(bootstrap_servers: str, topic: str) -> int:
     """Return how many partitions a topic has; never creates it.
 
     Raises:
-        ConfigError: There is no such topic; says which name is closest.
+        ConfigError: There is no such topic; the message has the closest name.
         StreamsTimeoutError: The brokers did not answer in time.
     """
     existing = all_topic_partitions(quiet_admin(bootstrap_servers))
@@ -138,7 +138,7 @@ def write(bootstrap_servers: str, topic: str, lines: Iterable[str], serdes: Topi
         serdes: How keys and values are written.
 
     Raises:
-        SerializationError: A line is wrong; says which. All lines before it have been written.
+        SerializationError: A line is wrong; the message says which. All lines before it have been written.
         StreamsError: The brokers refused a record.
     """
     partitions = partitions_of(bootstrap_servers, topic)
@@ -230,8 +230,8 @@ def read(bootstrap_servers: str, topic: str, *, follow: bool = False, from_begin
     Args:
         bootstrap_servers: Where.
         topic: An existing topic.
-        follow: Whether to wait for more at the end; otherwise ends at what is committed now.
-        from_beginning: Whether to start at the first records, or at those that are not committed yet.
+        follow: Whether to wait for more at the end; otherwise it ends at the last record that is committed now.
+        from_beginning: Whether to start at the first records, or after the last committed one.
 
     Raises:
         ConfigError: There is no such topic.

@@ -1,7 +1,7 @@
 """Which serdes a topology declares for a topic, and keys and values as JSON.
 
 A key or value has the JSON form of its Python object: text, a number, a model's fields. Bytes are text if they are UTF-8.
-Other bytes, those included that the serde cannot read, are `{"$bytes": "<base64>"}`, and can be written like that with any serde.
+Other bytes, and bytes that the serde cannot read, are `{"$bytes": "<base64>"}`, and can be written like that with any serde.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class TopicSerdes:
 
 
 def declared_serdes(topology: BuiltTopology, config: StreamsConfig, topic: str) -> TopicSerdes:
-    """Return the serdes with which a topology reads or writes a topic, those of a store for its changelog.
+    """Return the serdes with which a topology reads or writes a topic; for a changelog, its store's serdes.
 
     Args:
         topology: What reads or writes the topic.
-        config: Its settings; the default serdes stand in for what it does not declare.
+        config: Its settings; their default serdes are used where it declares none.
         topic: The topic's full name.
     """
     for keys, values in _declared(topology, topic):
@@ -106,7 +106,7 @@ def decode(serde: AnySerde | None, topic: str, data: bytes | None, headers: Head
         serde: None to show the bytes.
         topic: Where the record is.
         data: The bytes; None is null.
-        headers: Those of the record.
+        headers: The record's headers.
     """
     if data is None or serde is None:
         return readable(data), None

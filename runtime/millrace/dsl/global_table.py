@@ -1,4 +1,4 @@
-"""`GlobalKTable`: a table of which every instance holds all partitions."""
+"""`GlobalKTable`: a table whose partitions are all on every instance."""
 
 from __future__ import annotations
 

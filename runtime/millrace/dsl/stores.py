@@ -12,7 +12,7 @@ from typing import Any
 
 from millrace.checks import hint_for, instance, mistake
 from millrace.config import StreamsConfig
-from millrace.dsl.graph.names import Names
+from millrace.dsl.names import Names
 from millrace.dsl.options.joined import AnyStreamJoined
 from millrace.dsl.options.materialized import AnyMaterialized, Materialized
 from millrace.dsl.options.named import Named

@@ -11,8 +11,8 @@ from millrace.checks import callback, mistake, option, shown
 from millrace.dsl.abstract_stream import AbstractKStream, AbstractKTable
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.graph.joins import StreamStreamJoin, WindowedStore
-from millrace.dsl.graph.names import Names
 from millrace.dsl.graph.nodes import ProcessorStep
+from millrace.dsl.names import Names
 from millrace.dsl.options.joined import AnyJoiner, AnyStreamJoined, Joined, StreamJoined, ValueJoinerWithKey, with_key
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.stateless import KeyValueMapper, pass_through

@@ -21,11 +21,11 @@ from millrace.checks import (
 from millrace.config import StreamsConfig
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.graph.builder import GraphBuilder
-from millrace.dsl.graph.names import topic_name
 from millrace.dsl.graph.nodes import GlobalStoreStep, StoreStep
 from millrace.dsl.graph.sources import StreamSource, TableSource
 from millrace.dsl.kstream import KStream
 from millrace.dsl.ktable import KTable
+from millrace.dsl.names import topic_name
 from millrace.dsl.options.consumed import Consumed
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.processors.table_operators import TableSourceProcessor

@@ -46,7 +46,7 @@ W = TypeVar("W", bound=AnyWindows)
 
 @dataclass(frozen=True, slots=True)
 class WindowedTable:
-    """What the table of a windowed aggregation has besides the aggregates."""
+    """The settings of a windowed aggregation's table, apart from the aggregates."""
 
     store: DslWindowParams | DslSessionParams
     key_serde: AnySerde | None

@@ -82,7 +82,7 @@ TASK_METRICS: Final[tuple[Metric[StreamTask], ...]] = (
         _COUNTER,
         _INFO,
         "{record}",
-        "Records dropped: null keys, expired windows, handlers that went on",
+        "Records dropped: null keys, expired windows, handlers that continued",
         lambda task: task.counters.dropped_records,
     ),
     Metric(

@@ -1,7 +1,7 @@
-"""What the stream threads of an instance are doing: the progress of each loop, totals, and rates.
+"""The activity of an instance's stream threads: the progress of each loop, totals, and rates.
 
-Taking a status never blocks, so whatever takes time to measure (rates, disk usage) is measured now and then by the housekeeping
-thread and kept here. The counters of threads that have ended are added up here, so totals only grow.
+Taking a status never blocks, so slow measurements (rates, disk usage) are made now and then by the housekeeping thread and
+kept here. The counters of ended threads are added up here, so totals only grow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WINDOW_S: Final = 60.0
 _RESTORE_WINDOW_S: Final = 15.0
 _STORAGE_EVERY_S: Final = 15.0
 _SLOW_S: Final = 1.0
-"""A loop that takes longer for a round is looked at."""
+"""A loop whose round takes longer is inspected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Totals:
     restored: int = 0
     """Changelog records applied to stores."""
     waited_s: float = 0.0
-    """Time in which threads waited for records, with nothing to do."""
+    """How long threads waited for records, with nothing to do."""
     lived_s: float = 0.0
-    """Time for which threads have been alive."""
+    """How long threads have been alive."""
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -55,7 +55,7 @@ class Activity:
     """Totals, rates and disk usage of one instance.
 
     Args:
-        directory: where its state is; its size is unknown while it does not exist.
+        directory: the state directory; its size is unknown while it does not exist.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -68,7 +68,7 @@ class Activity:
         self.storage_used_percent: float | None = None
         """How full the file system of the state directory is, as `df` counts; None = unknown."""
         self.storage_bytes: int | None = None
-        """How much disk space the application's state takes; None = unknown."""
+        """The disk space of the application's state; None = unknown."""
 
     # Called by the client and its threads
 
@@ -94,7 +94,7 @@ class Activity:
     # For the status
 
     def totals(self, threads: Iterable[Totals]) -> Totals:
-        """Return the counters since the start, including those of ended threads."""
+        """Return the counters since the start, including ended threads."""
         return sum(threads, self._past)
 
     @property
@@ -153,8 +153,8 @@ class LoopProgress:
 
     A loop that makes no progress is stuck in user code, unless it waits for a broker: every such wait has its own limit
     (`task.timeout.ms`), and restarting the process would not end it. So the two are distinguished. The thread writes plain
-    attributes and others read them, without a lock. Whoever ends the thread limits all that it still waits for (`give_up_in`):
-    closing takes no longer because brokers are away.
+    attributes and others read them, without a lock. Ending the thread limits all its waits (`give_up_in`), so unreachable
+    brokers do not delay closing.
 
     >>> progress = LoopProgress()
     >>> with progress.waiting_for("the group"):
@@ -169,15 +169,15 @@ class LoopProgress:
         self._ended: float | None = None
         self._thread = 0
         self.where: str | None = None
-        """The function of the user's in which the loop has been for a second or more; None = it has not, or it is unknown."""
+        """The user's function in which the loop has been for a second or more; None = there is none, or it is unknown."""
         self.waited_s = 0.0
-        """Time in which the thread waited for records, with nothing to do."""
+        """How long the thread waited for records, with nothing to do."""
         self.waits_for: str | None = None
-        """What the thread is waiting for a broker to answer; None while it is not waiting."""
+        """The answer from a broker that the thread is waiting for; None while it is not waiting."""
         self.committed_s: float | None = None
         """When everything processed was last committed, by `time.monotonic`; None = never."""
         self.gives_up_s = math.inf
-        """Until when it waits for brokers, by `time.monotonic`."""
+        """When it stops waiting for brokers, by `time.monotonic`."""
 
     def give_up_in(self, seconds: float) -> None:
         """Limit how long the thread waits for brokers in all; an earlier limit stays. May be called in any thread."""

@@ -33,13 +33,13 @@ def in_background(
 ) -> Future[_Answer]:
     """Call a function in its own daemon thread, and return a future for its result or exception.
 
-    An exception refers to the frames in which it was raised. One in which `result` raises it must let go of the future, or the
-    two keep each other, and all that these frames refer to, until garbage is collected.
+    An exception refers to the frames in which it was raised. A frame in which `result` raises it must drop the future:
+    otherwise the two keep each other alive, with all that these frames refer to, until garbage is collected.
 
     Args:
         name: the thread's.
         call: the function.
-        given_up: returns whether to stop waiting for brokers; None = they are waited for as long as the function says.
+        given_up: returns whether to stop waiting for brokers; None = wait as long as the function does.
     """
     outcome: Future[_Answer] = Future()
     threading.Thread(target=_run, args=(call, outcome, given_up), name=name, daemon=True).start()
@@ -51,7 +51,7 @@ def _run(call: Callable[[], _Answer], outcome: Future[_Answer], given_up: Callab
         give_up_when(given_up)
     try:
         outcome.set_result(call())
-    except BaseException as error:  # raised by whoever waits for the result
+    except BaseException as error:  # raised where the result is awaited
         outcome.set_exception(error)
     finally:
         del outcome

@@ -1,14 +1,13 @@
 """Reads changelogs for tasks that are being restored and for standbys; used by the state updater's thread only.
 
-Restoration ends at the **high watermark taken at the start**, although the consumer reads committed records only: if a crashed
-predecessor or a backfill left a transaction open there, the end is reached once it is committed or aborted (after
-`transaction.timeout.ms` at the latest), so nothing that is committed can be missed. The last stable offset would not do: under
-at-least-once an application's own records, which have no transaction, may follow the open one. Stores that are copies of a source
-topic end at the group's committed offset instead, because what follows has yet to be processed.
+Restoration ends at the **high watermark taken at the start**, although the consumer reads committed records only: if a
+crashed predecessor or a backfill left a transaction open there, the end is reached once it is committed or aborted (after
+`transaction.timeout.ms` at the latest), so no committed record can be missed. The last stable offset is not enough: under
+at-least-once an application's own records, which have no transaction, may follow the open one. Stores that are copies of a
+source topic end at the group's committed offset instead, because what follows has yet to be processed.
 
-Standbys have no end. As long as any task is being restored they are not read, since nobody waits for them.
-
-A task leaves the reader complete (`restored`), with an error (`failed`), or because it is taken back (`let_go`).
+Standbys have no end. While any task is being restored they are not read, since nobody waits for them. A task leaves the
+reader complete (`restored`), with an error (`failed`), or when it is taken back (`let_go`).
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ _GONE: Final = frozenset(
 
 
 class AddedTask(NamedTuple):
-    """A task that is handed over to be restored, or as a standby to be kept up to date."""
+    """A task to restore, or a standby to keep up to date."""
 
     task: StreamTask
     limits: Mapping[TopicPartition, int]
@@ -71,7 +70,7 @@ class ChangelogReader:
     """Restores tasks, and keeps standbys up to date.
 
     Args:
-        open_consumer: opens the restore consumer when the first changelog is to be read.
+        open_consumer: opens the restore consumer for the first changelog.
         admin: used for the changelogs' first and last offsets.
         config: the application's.
         listener: notified of restoration progress.
@@ -108,7 +107,7 @@ class ChangelogReader:
         self.failed: deque[FailedTask] = deque()
         """Tasks that cannot be restored."""
         self.restored_total = 0
-        """Changelog records restored so far, without those of standbys."""
+        """Changelog records restored so far, standbys excluded."""
 
     @property
     def changelogs(self) -> list[ChangelogRestoration | StandbyUpdate]:
@@ -117,7 +116,7 @@ class ChangelogReader:
 
     @property
     def has_tasks(self) -> bool:
-        """Whether any task has changelogs to be read, now or later."""
+        """Whether any task has changelogs to read, now or later."""
         return bool(self._changelogs)
 
     @property
@@ -185,7 +184,7 @@ class ChangelogReader:
                 changelog.end_offset = max(changelog.end_offset, limit)
 
     def let_go(self, task: StreamTask, reason: SuspendReason = SuspendReason.MIGRATED) -> bool:
-        """Stop reading for a task, with what was applied written to disk; return whether it was here."""
+        """Stop reading for a task and write the applied records to disk; return whether the task was here."""
         asked, updated = self._asked.get(task.task_id), self._tasks.get(task.task_id)
         if asked is not None and asked.task is task:
             self._offsets.discard(task.task_id)
@@ -255,7 +254,7 @@ class ChangelogReader:
     # Reading
 
     def _assign(self) -> bool:
-        """Have the consumer read the changelogs whose turn it is; return whether there are any."""
+        """Assign the changelogs whose turn it is to the consumer; return whether there are any."""
         restoring = any(not each.standby for each in self._tasks.values())
         wanted = {
             partition: changelog
@@ -395,7 +394,7 @@ class ChangelogReader:
             self._fail(task_id, StreamsError(f"Cannot restore {changelog.partition}: {error.str()}"))
 
     def commit_and_log_if_due(self) -> None:
-        """Write progress to disk, and log it, when that is due."""
+        """Write progress to disk, and log it, when due."""
         now = time.monotonic()
         if now - self._last_commit >= self._commit_every_s:
             self._last_commit = now
@@ -427,6 +426,6 @@ class ChangelogReader:
 
 
 def _suspend(updated: UpdatedTask, reason: SuspendReason) -> None:
-    """Tell the listeners that what has begun for a task does not go on."""
+    """Tell the listeners that a task's restoration or updates have stopped."""
     for changelog in updated.changelogs.values():
         changelog.suspend(reason)

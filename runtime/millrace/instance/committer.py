@@ -1,8 +1,8 @@
-"""Committing the tasks of one stream thread, discarding what they have not committed, and purging records no longer needed.
+"""Commits the tasks of one stream thread, discards uncommitted output, and purges records no longer needed.
 
-All tasks of a thread commit together: they share one producer, so one flush, one ListOffsets and one commit serve all. The order
-is the guarantee: what was sent is acknowledged, then input offsets are committed, then state is put on disk with the changelog
-offsets it corresponds to.
+All tasks of a thread commit together: they share one producer, so one flush, one ListOffsets and one commit serve all. The
+order is the guarantee: all sent records are acknowledged, then input offsets are committed, then state is written to disk
+with its changelog offsets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Committer", "RepartitionPurge"]
 _log = logging.getLogger(__name__)
 _METADATA_TIMEOUT_S = 1.0
 _CLEAN_METADATA_S = 1.0
-"""How long a hand-over waits for a commit that is not necessary."""
+"""How long a hand-over waits for an optional commit."""
 
 
 class Committer:
@@ -52,7 +52,7 @@ class Committer:
         )
 
     def commit(self, tasks: Iterable[StreamTask]) -> int:
-        """Commit the tasks that have something to commit; return how many there were.
+        """Commit the tasks that have anything to commit; return how many.
 
         Raises:
             TaskMigratedError: the group has moved on without this member.
@@ -63,7 +63,7 @@ class Committer:
         at_end = self._resources.consumer.at_end
         changed = []
         for task in tasks:
-            # Transaction markers count as consumed too, or the group would keep a lag when there is nothing left to read.
+            # Transaction markers count as consumed too, or the group would show a lag when there is nothing left to read.
             for partition in task.input_partitions & at_end.keys():
                 task.set_position(partition, at_end[partition])
             if task.commit_needed:
@@ -124,6 +124,12 @@ class Committer:
 
         librdkafka's transactional commit adds a zero byte to the metadata, which Java's Kafka Streams cannot read; so at a
         hand-over the same offsets are committed again without a transaction. Nothing depends on it: a failure is only logged.
+
+        A broker may get the request late, after it was sent again on another connection. It is refused then, as the member and
+        the generation (or epoch) that it names are over before anybody else may commit these offsets: with the classic protocol
+        the next owner gets the partition in a later generation, with the streams protocol the epoch changes once this member
+        reports that it has given the task up, and a member that has left or was replaced is unknown. Nothing would refuse it if
+        this member went on with the partition in the same generation, so never call it for such a task.
         """
         if not self._exactly_once:
             return
@@ -138,7 +144,7 @@ class Committer:
             _log.debug("The metadata of committed offsets keeps its zero byte: %s", error)
 
     def abort(self) -> None:
-        """Discard what was sent since the last commit."""
+        """Discard the records sent since the last commit."""
         try:
             self._resources.producer.abort()
         finally:
@@ -148,7 +154,7 @@ class Committer:
 class RepartitionPurge:
     """Deletes the records of repartition topics that one thread has committed, every `repartition.purge.interval.ms`.
 
-    They were written to be read once, and their retention is infinite, so that nothing is lost while an application is down.
+    These records are only read once, but their retention is infinite, so that nothing is lost while an application is down.
     A failed request does no harm: the next one deletes the same records and more.
     """
 
@@ -167,7 +173,7 @@ class RepartitionPurge:
 
         Args:
             now: monotonic seconds.
-            committed: returns the committed offsets of what the thread reads.
+            committed: returns the committed offsets of the thread's inputs.
         """
         if not self._topics or now - self._last < self._every_s:
             return

@@ -1,4 +1,4 @@
-"""What an instance says and does about a failure.
+"""How an instance reports and handles a failure.
 
 The message of a `StreamsError` says what is wrong, where and what to do, so it needs no traceback. An exception of the user's
 code does: its traceback ends at the line that raised it.
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 def ask_what_to_do(handler: Callable[[Exception], object], thread: str, error: Exception) -> UncaughtExceptionResponse:
     """Ask the user's handler what to do about a thread that has died, and log both.
 
-    A handler that fails, or returns something else than a response, shuts the client down.
+    If the handler fails, or returns anything but a response, the client is shut down.
     """
     name = getattr(handler, "__qualname__", type(handler).__qualname__)
     try:
@@ -41,7 +41,7 @@ def ask_what_to_do(handler: Callable[[Exception], object], thread: str, error: E
 
 
 def to_be_traced(error: Exception) -> BaseException | None:
-    """Return the exception whose traceback belongs in the log: one of the user's code, or an unexpected one; None if neither.
+    """Return the exception whose traceback belongs in the log: from the user's code, or unexpected; None if neither.
 
     >>> to_be_traced(StreamsError("cannot commit")) is None
     True

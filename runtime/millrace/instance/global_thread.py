@@ -1,12 +1,12 @@
 """The thread that fills an instance's global stores from all partitions of their topics, and keeps them up to date.
 
-`start` returns when the stores hold everything that was in the topics when it began, because stream threads may read them
-from their first record on. Global stores have no changelog and no group: every instance reads the whole of each topic,
+`start` returns when the stores hold everything that was in the topics when it began, because stream threads may read the
+stores from the first record. Global stores have no changelog and no group: every instance reads the whole of each topic,
 from the offset that it has on disk, or from the beginning.
 
-A store on disk is used only if it is a copy of the current topic. If the topic was recreated, or has lost records that the store
-has not read, the store is emptied and filled from the beginning. Offsets alone cannot tell a topic from another one of the same
-name, so the ids of the topics are stored in a file in the state directory.
+A store on disk is used only if it is a copy of the current topic. If the topic was recreated, or has lost records that the
+store has not read, the store is emptied and filled from the beginning. Offsets alone cannot distinguish two topics of the
+same name, so the topics' ids are stored in a file in the state directory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from millrace.topology.model import Subtopology
 __all__ = ["GLOBAL_TOPICS_FILE", "GlobalStreamThread"]
 
 GLOBAL_TOPICS_FILE = "millrace-global-topics"
-"""Contains the ids of the topics that the stores on disk are copies of."""
+"""The file with the ids of the topics that the stores on disk copy."""
 
 _log = logging.getLogger(__name__)
 _BATCH = 2_000
@@ -86,7 +86,7 @@ class GlobalStreamThread:
         self._consumer: InputConsumer | None = None
         self._committed = time.monotonic()
         self._stale: set[str] = set()
-        """Topics that lost the records to be read next, so that their stores are no longer copies of them."""
+        """Topics that lost the records to be read next, so their stores are no longer copies."""
         self._stop = threading.Event()
         self._unused = threading.Event()
         """Set when the stores are no longer read."""
@@ -103,7 +103,7 @@ class GlobalStreamThread:
         return self._thread is threading.current_thread()
 
     def look_up_topics(self) -> None:
-        """Ask the brokers for the topics and where they begin and end; nothing is opened yet.
+        """Ask the brokers for the topics and their first and last offsets; nothing is opened yet.
 
         Raises:
             MissingSourceTopicError: a topic does not exist.
@@ -163,7 +163,7 @@ class GlobalStreamThread:
     # Where to begin
 
     def _starts(self) -> dict[TopicPartition, int]:
-        """Empty the stores that are no longer copies of their topics, and return the offsets to begin at."""
+        """Empty stores that are no longer copies of their topics, and return the offsets to start at."""
         starts: dict[TopicPartition, int] = {}
         ids = self._known_ids()
         for topic in self._topics:
@@ -190,8 +190,8 @@ class GlobalStreamThread:
         for partition, offset in known.items():
             if offset < self._beginnings[partition]:
                 return (
-                    f"Records of {partition} that were not read yet are deleted: offset {offset} is next, and the first "
-                    f"that is left is {self._beginnings[partition]}"
+                    f"Unread records of {partition} were deleted: offset {offset} is next, and the first one left is "
+                    f"{self._beginnings[partition]}"
                 )
             if offset > self._ends[partition]:
                 return f"{partition} ends at offset {self._ends[partition]}, before {offset}, which was to be read next"
@@ -234,7 +234,7 @@ class GlobalStreamThread:
             if self._listener is not None:
                 for partition, records in batches.items():
                     if partition not in left:
-                        continue  # it has got new records, while others are still read to their ends
+                        continue  # it has new records, while others are still being read to their ends
                     restored[partition] += len(records)
                     store = self._store_of[partition.topic]
                     _, _, offset, *_ = records[-1]

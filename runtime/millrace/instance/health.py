@@ -1,14 +1,14 @@
 """Probes: whether an instance is alive, has started and is ready, and the HTTP server that answers them.
 
-* *Live*: every loop makes progress. What a restart would not fix does not count: restoring, rebalancing, waiting for a broker
-  (which has its own limit, `task.timeout.ms`), closing.
+* *Live*: every loop makes progress. Delays that a restart would not fix do not count: restoring, rebalancing, waiting for a
+  broker (which has its own limit, `task.timeout.ms`), closing.
 * *Started*: every thread has been given an assignment, if only an empty one.
 * *Ready*: the instance is live, and every task assigned to it runs.
 
-The server has `/livez`, `/startedz`, `/readyz`, `/status` for people and the operator and, with `health.metrics`, `/metrics` for
-Prometheus. Each request is answered in its own thread from a snapshot that never blocks, so the answer also comes while
-stream threads are stuck or brokers are away. The server is the standard library's: a few small requests a minute need no more. It
-has no authentication, so it changes nothing and exposes names and numbers only, never keys, values or settings.
+The server has `/livez`, `/startedz`, `/readyz`, `/status` for people and the operator and, with `health.metrics`, `/metrics`
+for Prometheus. Each request is answered in its own thread from a snapshot that never blocks, so it is answered even while
+stream threads are stuck or brokers are down. The standard library's server is enough for a few small requests a minute. It
+has no authentication, so it changes nothing and only exposes names and numbers, never keys, values or settings.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def check_live(status: StreamsStatus, max_poll_interval_ms: int) -> ProbeResult:
 
     Args:
         status: a snapshot of it.
-        max_poll_interval_ms: how long one round of a loop may take; a thread that takes longer is stuck, as for the group.
+        max_poll_interval_ms: how long one round of a loop may take; a thread that takes longer counts as stuck, as in the
+            group.
     """
     if status.state in _FAILED:
         return ProbeResult((f"the instance has failed: {status.error or status.state}",))
@@ -105,7 +106,7 @@ def check_ready(status: StreamsStatus, max_poll_interval_ms: int) -> ProbeResult
 
 
 def health_warnings(status: StreamsStatus) -> tuple[str, ...]:
-    """Return what is wrong with the application as a whole, and is not a reason to restart or hold back this instance.
+    """Return problems of the application as a whole, which are no reason to restart or hold back this instance.
 
     A roll from one topology to another ends only if instances that refuse each other's tasks count as ready.
     """

@@ -88,5 +88,5 @@ class Housekeeping:
                 if time.monotonic() - cleaned >= self._clean_every_s:
                     cleaned = time.monotonic()
                     self._directory.clean_idle()
-            except Exception:  # nothing depends on it, and the next attempt may succeed; but it should not happen
+            except Exception:  # nothing depends on it, and the next attempt may succeed, but it should not happen
                 _log.exception("Housekeeping failed and will be retried")

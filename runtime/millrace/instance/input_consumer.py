@@ -1,15 +1,15 @@
 """The consumer that feeds a stream thread: given partitions and offsets, it never joins the group and never resets itself.
 
 If a partition no longer has the offset that is read next, because its log was truncated or its topic recreated, it is *lost*: it
-is not read until it is assigned again. A stream thread asks the brokers meanwhile where to go on, and does not wait for them.
+is not read until it is assigned again. Meanwhile a stream thread asks the brokers where to continue, without waiting.
 
 `poll` is the path of every input record, so records are converted with as few calls as possible, in runs per partition.
 `Consumer.consume(n, timeout)` waits for the whole timeout unless it gets n records, so `poll` takes available records without
 waiting, and waits for a single record only if there are none.
 
 All partitions share one first-in, first-out queue inside the client. So a thread that does not poll gets nothing from any
-partition, and must take the records in front before those behind them. `pause` takes a partition out of the queue, at a price:
-librdkafka discards what it has fetched from it, and fetches that again after `resume`.
+partition, and must take the records in front before those behind them. `pause` takes a partition out of the queue, at a
+price: librdkafka discards its fetched records, and fetches them again after `resume`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class InputConsumer:
         self.positions: dict[TopicPartition, int] = {}
         """Offset of the next record to be fetched."""
         self.lost: set[TopicPartition] = set()
-        """Partitions that are to be assigned again."""
+        """Partitions to assign again."""
 
     @property
     def partitions(self) -> Collection[TopicPartition]:
@@ -218,7 +218,7 @@ class InputConsumer:
 
     def _lose(self, partition: TopicPartition, error: KafkaError) -> None:
         _log.warning(
-            "%s no longer has offset %s (%s): what was there is not processed, and reading goes on where the reset policy says",
+            "%s no longer has offset %s (%s): its records are skipped, and reading continues where the reset policy says",
             *(partition, self.positions.get(partition), error.str()),
         )
         self.unassign([partition])  # which also forgets the end, as that log no longer exists

@@ -38,7 +38,7 @@ class RecordTracer(Protocol):
 
 
 class Instrumentation(RecordTracer, Protocol):
-    """What a stream thread reports while it works; every method except `inject` is used in a `with` statement."""
+    """Hooks that a stream thread calls while it works; every method except `inject` is used in a `with` statement."""
 
     def poll(self, thread: str) -> AbstractContextManager[FetchReport]:
         """Trace one fetch of records (it may wait for `poll.ms`)."""

@@ -1,7 +1,7 @@
 """`KafkaStreams`: an application instance, from `start` to `close`.
 
 The client owns what its threads share (state directory, admin client) and decides what happens when a thread dies. Its state
-follows from theirs: RUNNING when all of them are, REBALANCING while any is on its way there.
+follows from the threads' states: RUNNING when all of them run, REBALANCING until then.
 
 Closing waits for `start` to end, then for the stream threads and the thread of the global stores; a caller in one of these
 threads only starts it. No lock is held while user code runs, so user code may call any method.
@@ -127,7 +127,7 @@ class KafkaStreams:
         self._admin: ClosableAdmin | None = None
         self._paused = threading.Event()
         self.error: Exception | None = None
-        """What ended the instance, or None."""
+        """The error that ended the instance, or None."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -190,7 +190,7 @@ class KafkaStreams:
             MissingSourceTopicError: an input topic does not exist.
             MisconfiguredInternalTopicError: an internal topic has the wrong number of partitions.
             MissingSinkTopicError: the dead-letter topic does not exist.
-            AuthorizationError: this principal lacks a permission that is needed.
+            AuthorizationError: this principal lacks a permission.
             StreamsError: it was started before, or `close` was called while it was starting.
         """
         with self._lock:
@@ -347,10 +347,10 @@ class KafkaStreams:
         """Whether `pause` was called, and `resume` was not called since."""
         return self._paused.is_set()
 
-    # What it does
+    # Its activity
 
     def metadata_for_local_threads(self) -> tuple[ThreadMetadata, ...]:
-        """Return what each stream thread is doing."""
+        """Return the state and tasks of each stream thread."""
         return tuple(thread_metadata(thread) for thread in self._pool.threads)
 
     def all_local_store_partition_lags(self) -> dict[str, dict[int, LagInfo]]:
@@ -358,7 +358,7 @@ class KafkaStreams:
         return {} if self._context is None else store_lags(self._pool.threads, self._context.admin)
 
     def metadata_for_all_streams_clients(self) -> tuple[StreamsMetadata, ...]:
-        """Return what each instance with an `application.server` has, as of the last assignment, by host and port."""
+        """Return the stores and partitions of each instance with an `application.server`, as of the last assignment."""
         return host_stores(self.topology, self._assigned)
 
     def streams_metadata_for_store(self, store: str) -> tuple[StreamsMetadata, ...]:
@@ -483,8 +483,8 @@ class KafkaStreams:
         """End the client with an error.
 
         Args:
-            error: what has failed; it is the client's unless something failed before.
-            shut_down_all: the calling thread, if it is to tell the application's other instances to end too.
+            error: the failure; the client keeps the first one.
+            shut_down_all: the calling thread, if it should tell the application's other instances to end too.
         """
         with self._lock:
             self.error = self.error or error  # if the client is being created, `start` checks it in the end
@@ -516,7 +516,7 @@ class KafkaStreams:
                 if self._global_thread is not None:
                     self._global_thread.stop()
                 self._startup.wait()
-            # Also those that were started meanwhile.
+            # Also threads that were started meanwhile.
             self._pool.shutdown(leave_group=leave_group, broker_wait_s=broker_wait_s)
             for thread in self._pool.threads:
                 thread.join()

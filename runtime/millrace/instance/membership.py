@@ -1,7 +1,7 @@
 """A stream thread's membership in its group: joining it, reporting local state, and reading the assignment.
 
-Combines the group client (`millrace.kafka.membership`) and the assignment protocol (`millrace.assignment`) into one object for
-the thread. What a revocation does to tasks is in `task_manager`.
+Combines the group client (`millrace.kafka.membership`) and the assignment protocol (`millrace.assignment`) into one object
+for the thread. `task_manager` handles what a revocation means for tasks.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from millrace.assignment.protocol import (
 )
 from millrace.config import GroupProtocol, StreamsConfig
 from millrace.deadline import Deadline
+from millrace.errors import MissingSourceTopicError, TaskAssignmentError
 from millrace.instance import background
 from millrace.instance.activity import LoopProgress
 from millrace.instance.state_directory import StateDirectory
@@ -56,18 +57,18 @@ TaskOffsetSums = Callable[[], Mapping[TaskId, int]]
 """Returns, for each task with state here, the sum of its changelog offsets or one of the sentinels (formats §10)."""
 
 _SHUTDOWN_ANSWER_S = 10.0
-"""How long the answer may take once the other members have rejoined, or their time to do so is over."""
+"""How long the answer may take once the other members have rejoined, or have run out of time for it."""
 _LEAVE_S = 5.0
 """How long leaving the group may take."""
 _UNFIT_AGAIN_S = 10.0
-"""How long to wait before asking a leader of another version again; a rolling update continues only once the group is stable."""
+"""How long to wait before asking a leader of another version again; rolling updates wait until the group is stable."""
 _log = logging.getLogger(__name__)
 
 
 def may_create_topics(plan: TopologyPlan, config: StreamsConfig) -> bool:
     """Return whether this application creates its internal topics; with `__internal.topics.create__=false` the operator does.
 
-    What a topology with source patterns needs is known only when a topic matches, so it always creates its own.
+    A topology with source patterns always creates its own: its needs are known only when a topic matches.
     """
     by_pattern = any(item.source_patterns for item in plan.subtopologies)
     return by_pattern or str(config.internal("__internal.topics.create__", "true")).lower() != "false"
@@ -80,7 +81,7 @@ class GroupMembership(ABC):
         self.client = member
         """The group client; others use it only to look at its identity and state."""
         self.refused_tasks: tuple[str, ...] = ()
-        """Tasks that were assigned and are not taken, because the group's leader has another topology."""
+        """Assigned tasks that are refused, because the group's leader has another topology."""
         self._progress = progress
         self._timeout_s = timeout_s
 
@@ -97,8 +98,8 @@ class GroupMembership(ABC):
     def moves_on_from(self, generation: int) -> bool:
         """Whether a generation that the group has just refused is over, but not this membership.
 
-        It takes a moment until the member reads that it is in the next generation. As long as it is a member, nobody else is
-        given its partitions before it has given them up.
+        The member learns a moment later that it is in the next generation. As long as it is a member, nobody else gets its
+        partitions before it has given them up.
         """
         client = self.client
         known = client.generation
@@ -144,12 +145,12 @@ class GroupMembership(ABC):
     def commit_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float | None = None
     ) -> None:
-        """Commit offsets with the member's generation; waits for `task.timeout.ms` if nothing else is said."""
+        """Commit offsets with the member's generation; waits for `task.timeout.ms` by default."""
         with self._progress.waiting_for("offsets to be committed"):
             self.client.commit_offsets(offsets, self._timeout_s if timeout_s is None else timeout_s)
 
     def group_metadata(self) -> bytes:
-        """Return what `send_offsets_to_transaction` takes."""
+        """Return the argument of `send_offsets_to_transaction`."""
         return self.client.group_metadata()
 
     def close(self, *, leave_group: bool | None = None) -> None:
@@ -190,14 +191,18 @@ class ClassicMembership(GroupMembership):
         if self._rejoin is not None and self._rejoin.passed:
             self._rejoin = None
             self._member.request_rejoin("a follow-up rebalance is due")
-        events = super().poll()
-        if self._leader.error is not None and not self._member.assigning:  # else the others are told first
-            raise self._leader.error
-        return events
+        return super().poll()
 
     def accept(self, event: Assigned) -> AssignedTasks:
-        """Read an assignment, and leave out tasks whose input this topology does not read."""
-        tasks = self._protocol.accept(event)
+        """Read an assignment, and leave out tasks whose input this topology does not read.
+
+        If the leader could not assign, all members are told by a code; what this one raises if it leads says more. It learns that
+        together with the others, and never if its assignment was obsolete before anybody was told.
+        """
+        try:
+            tasks = self._protocol.accept(event)
+        except (MissingSourceTopicError, TaskAssignmentError) as error:
+            raise (self._leader.error if self._member.is_leader else None) or error from None
         at_ms = tasks.next_rebalance_ms  # of the wall clock, which may be set back while this member waits
         self._rejoin = None if at_ms is None else Deadline(at_ms / 1000 - time.time_ns() / 1e9)
         given = [*tasks.active.items(), *tasks.standby.items()]
@@ -266,7 +271,7 @@ class StreamsMembership(GroupMembership):
     def request_shutdown_of_all(self) -> bool:
         """Tell every member of the application to stop, and wait for the coordinator's answer."""
         self._member.shut_down_application(_SHUTDOWN_ANSWER_S)
-        return True  # what is lost meanwhile is not known yet, and cannot be committed
+        return True  # partitions lost meanwhile are not known yet, and cannot be committed
 
 
 class MembershipFactory:
@@ -363,11 +368,12 @@ INPUT_TOPICS_FILE = "millrace-reads"
 
 
 class InputTopics:
-    """The topics that each sub-topology reads, and those it read when this instance was last given tasks.
+    """The topics that each sub-topology reads now, and read when this instance was last given tasks.
 
-    A returning static member gets its old assignment without a rebalance, even if its program now reads other topics: brokers do
-    not look into subscriptions. So the instance stores the topics in its state directory, and asks for a rebalance when they have
-    changed. It ignores partitions that its topology does not read, which a leader of another version may assign.
+    A returning static member gets its old assignment without a rebalance, even if its program now reads other topics, as
+    brokers do not inspect subscriptions. So the instance stores the topics in its state directory, and asks for a rebalance
+    when they have changed. It ignores partitions that its topology does not read, which a leader of another version may
+    assign.
 
     Args:
         topology: The topology.
@@ -391,7 +397,7 @@ class InputTopics:
             return False  # a new instance, for which the group rebalances anyway
 
     def keep(self) -> None:
-        """Store what is read now; failures are ignored, as the stores report a directory that cannot be written to."""
+        """Store the topics read now; failures are ignored, as the stores report a directory that cannot be written to."""
         if self._path is None or self._kept:
             return
         with contextlib.suppress(OSError):
@@ -399,7 +405,7 @@ class InputTopics:
             self._kept = True
 
     def fits(self, task: TaskId, partitions: Collection[TopicPartition]) -> bool:
-        """Return whether a task's input is what its sub-topology reads here."""
+        """Return whether a task's input matches what its sub-topology reads here."""
         if self._patterns.get(task.subtopology):
             return True
         return {item.topic for item in partitions} <= self._topics.get(task.subtopology, frozenset())

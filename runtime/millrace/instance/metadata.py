@@ -1,4 +1,4 @@
-"""What `KafkaStreams` returns about its threads, tasks and stores: frozen snapshots, safe to keep and to pass on."""
+"""Snapshots that `KafkaStreams` returns of its threads, tasks and stores: frozen, safe to keep and to pass on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 STANDBY_STATE: Final = "RUNNING"
-"""The state in which an open standby is shown, as in Java: it does all that it ever will."""
+"""The state that is shown for an open standby, as in Java."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class StreamsMetadata:
 
     host_info: HostInfo
     state_store_names: frozenset[str]
-    """Stores of which it has active partitions, and the global stores."""
+    """Stores with active partitions on it, and the global stores."""
     topic_partitions: frozenset[TopicPartition]
     """Input partitions of its active tasks."""
     standby_state_store_names: frozenset[str] = frozenset()
     standby_topic_partitions: frozenset[TopicPartition] = frozenset()
-    """Input partitions of the tasks of which it has standbys."""
+    """Input partitions of its standby tasks."""
 
 
 def thread_metadata(thread: StreamThread) -> ThreadMetadata:
@@ -131,7 +131,7 @@ def store_lags(threads: Iterable[StreamThread], admin: AdminClient) -> dict[str,
 
 
 def host_stores(topology: BuiltTopology, assigned: AssignedTasks) -> tuple[StreamsMetadata, ...]:
-    """Return what each instance has, according to an assignment."""
+    """Return the stores and partitions of each instance, according to an assignment."""
     global_part = topology.global_subtopology
     global_stores = frozenset() if global_part is None else _store_names(global_part)
 

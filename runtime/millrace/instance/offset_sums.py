@@ -1,4 +1,4 @@
-"""How far the state of a task is, as a member tells the group's leader: one sum of offsets per task (formats §10).
+"""How current a task's state is, as members report it to the group's leader: one sum of offsets per task (formats §10).
 
 For each changelog the sum counts the offset of the next record to apply, 0 if nothing is known. So the leader gets the number of
 records to restore by subtracting the sum of the changelogs' ends, and a complete store has lag 0.
@@ -23,23 +23,23 @@ _log = logging.getLogger(__name__)
 
 
 def open_offset_sum(task: StreamTask) -> int:
-    """Return how far a task is whose stores are open; may be called while another thread restores it."""
+    """Return the sum of a task whose stores are open; may be called while another thread restores it."""
     return sum(position or 0 for position in task.changelog_positions.values())
 
 
 def closing_offset_sum(task: StreamTask) -> int:
-    """Return how far a task's state on disk will be once it is closed; UNKNOWN_OFFSET_SUM if it cannot be read."""
+    """Return the sum that a task's state on disk will have once it is closed; UNKNOWN_OFFSET_SUM if it cannot be read."""
     try:
         return _sum(
             store.committed_offset(partition) for partition, store in task.changelogs.items() if store.persistent
         )
-    except Exception as error:  # of a store that may be broken: it is about to be closed anyway
+    except Exception as error:  # the store may be broken, but is about to be closed anyway
         _log.debug("The offsets of task %s cannot be read: %s", task.task_id, error)
         return UNKNOWN_OFFSET_SUM
 
 
 def stored_offset_sum(topology: BuiltTopology, task_id: TaskId, path: Path, *, exactly_once: bool = False) -> int:
-    """Return how far a task's state on disk is, while it is not open; UNKNOWN_OFFSET_SUM if it cannot be read.
+    """Return the sum of a task's state on disk, while it is not open; UNKNOWN_OFFSET_SUM if it cannot be read.
 
     Args:
         topology: the application's.
@@ -54,7 +54,7 @@ def stored_offset_sum(topology: BuiltTopology, task_id: TaskId, path: Path, *, e
             for name, topic in subtopology.changelog_topics.items()
         )
     except (KeyError, StreamsError) as error:  # an older program's task, or a damaged store
-        _log.info("It is unknown how far the state of task %s in %s is: %s", task_id, path, error)
+        _log.info("Cannot tell how current the state of task %s in %s is: %s", task_id, path, error)
         return UNKNOWN_OFFSET_SUM
 
 

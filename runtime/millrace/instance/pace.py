@@ -1,10 +1,10 @@
 """How much a stream thread processes: in one turn of a task, and between two commits.
 
-*Turns* take 50 ms, or as long as one record that takes longer: the clock is looked at between records (`TimedTurn`).
+*Turns* take 50 ms, or one record that takes longer: the clock is checked between records (`TimedTurn`).
 
-*Between two commits* there is no limit by number, until a commit fails. What was sent is then processed again, and if it was too
-much to be delivered in time, because the brokers are slow or because each record has its own batch, the same amount would fail
-again, and so on for ever. So half of it is tried, until commits are quick again.
+*Between two commits* the number of records has no limit until a commit fails. Then they are processed again, and if they
+were too many to be delivered in time, because the brokers are slow or each record has its own batch, the same number would
+fail again and again. So it is halved until commits are quick.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TimedTurn(Turn):
         return False
 
     def last_record_s(self) -> float:
-        """Return how long the last record has taken so far, if it takes long, and otherwise a few milliseconds at most."""
+        """Return how long the last record has taken so far: exact if it is slow, otherwise a few milliseconds at most."""
         return self.clock() - self._looked_at
 
 
@@ -81,7 +81,7 @@ class Pace:
         return max(0, min(_MAX_TURN, self._limit - self._uncommitted))
 
     def processed(self, records: int) -> None:
-        """Note a turn, in which so many records were processed."""
+        """Note how many records a turn has processed."""
         self._uncommitted += records
 
     def committed(self, took_s: float) -> None:
@@ -101,7 +101,7 @@ class SlowRecords:
     """Finds the record that is too slow to be committed.
 
     Args:
-        limits: setting → how long a record may take by it, in seconds.
+        limits: setting → how long it allows a record to take, in seconds.
     """
 
     def __init__(self, limits: Mapping[str, float]) -> None:
@@ -115,7 +115,7 @@ class SlowRecords:
         Args:
             task: whose record it was.
             took_s: how long it took.
-            where: in which function of the user's it was seen; None = unknown.
+            where: the user's function in which it was seen; None = unknown.
         """
         if took_s < self._limit_s:
             return
@@ -132,10 +132,10 @@ class SlowRecords:
         self._seen = ""
 
     def failed(self, records: int) -> SlowRecordError | None:
-        """Note that what was processed since the last commit is void; return an error if one slow record was to blame twice.
+        """Note that the work since the last commit is void; return an error if one slow record was to blame twice.
 
         Args:
-            records: how many were processed since then. With others, a slow record may only have come too late.
+            records: how many were processed since then. If there were others, the slow record may only have come too late.
         """
         seen, self._seen = self._seen, ""
         if not seen or records > 1:

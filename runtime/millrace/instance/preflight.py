@@ -1,7 +1,7 @@
 """Checks before the first thread starts, so that problems are reported at once and clearly.
 
-They cover settings that this version does not support; brokers and credentials; input topics; internal topics, which are created
-if missing; and the dead-letter topic, which must not turn out to be missing when something goes wrong.
+They cover settings that this version does not support; brokers and credentials; input topics; internal topics, which are
+created if missing; and the dead-letter topic, which must exist before it is needed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LONGEST_TAG_VALUE: Final = 30
 
 
 def check_settings(config: StreamsConfig) -> None:
-    """Check everything about the settings that can be checked without brokers and without the files they refer to.
+    """Check the settings as far as possible without brokers and without the files they refer to.
 
     Raises:
         ConfigError: a client rejects a setting, or two settings contradict each other.
@@ -86,7 +86,7 @@ def check_supported(config: StreamsConfig, settings: ClientSettings) -> None:
 
 
 def _check_code(config: StreamsConfig) -> None:
-    """Check the settings that name code, which threads and tasks would otherwise find wrong."""
+    """Check the settings that name code; otherwise threads and tasks would fail on them later."""
     for key in _HANDLERS:
         check_handler(getattr(config, key.replace(".", "_")), key)
     default_timestamp_extractor(config)
@@ -98,7 +98,7 @@ def _check_code(config: StreamsConfig) -> None:
 
 
 def _check_client_tags(config: StreamsConfig) -> None:
-    """Check what the assignor may use to tell clients apart, with Kafka Streams' limits (KIP-708)."""
+    """Check the client tags, by which the assignor tells clients apart, with Kafka Streams' limits (KIP-708)."""
     tags, wanted = config.prefixed("client.tag."), config.rack_aware_assignment_tags
     for what, names in ("client.tag.* has", tags), ("rack.aware.assignment.tags names", wanted):
         if len(names) > _MOST_TAGS:
@@ -118,7 +118,7 @@ def _check_client_tags(config: StreamsConfig) -> None:
 
 
 def _check_streams_protocol(config: StreamsConfig, settings: ClientSettings) -> None:
-    """Refuse what only a group's own members can do, as with `group.protocol=streams` the brokers assign tasks."""
+    """Refuse settings that have no effect with `group.protocol=streams`, where the brokers assign tasks."""
     if settings.membership(1).instance_id is not None:
         raise ConfigError(
             "group.protocol=streams: brokers do not serve static members. Remove group.instance.id, or set group.protocol=classic"
@@ -141,7 +141,7 @@ def _check_streams_protocol(config: StreamsConfig, settings: ClientSettings) -> 
 
 
 def check_cluster(topology: BuiltTopology, config: StreamsConfig, settings: ClientSettings) -> ClosableAdmin:
-    """Check brokers, credentials and topics, create internal topics that are missing, and return the client used for it.
+    """Check brokers, credentials and topics, create missing internal topics, and return the client used for it.
 
     Raises:
         BrokerUnreachableError: no broker answered.
@@ -162,8 +162,8 @@ def check_cluster(topology: BuiltTopology, config: StreamsConfig, settings: Clie
 def _provision_internal_topics(topology: BuiltTopology, config: StreamsConfig, admin: AdminClient) -> None:
     """Check that the input topics exist, create internal topics that are missing, and check the existing ones.
 
-    With the internal setting `__internal.topics.create__=false` (the operator creates them) a missing topic is an error. With
-    `group.protocol=streams` internal topics are the group coordinator's business: it creates and checks them.
+    With the internal setting `__internal.topics.create__=false` (the operator creates them) a missing topic is an error.
+    With `group.protocol=streams` the group coordinator creates and checks internal topics.
 
     Raises:
         UnsupportedFeatureError: with `group.protocol=streams`, input topics are read by a pattern.
@@ -184,8 +184,8 @@ def _provision_internal_topics(topology: BuiltTopology, config: StreamsConfig, a
 def _check_dead_letter_topic(config: StreamsConfig, admin: AdminClient) -> None:
     """Check that the dead-letter topic exists, or is created by the brokers on demand, and may be written to.
 
-    Output topics are not checked at the start, because the first record shows whether they exist. The first dead letter may come
-    after months, and would end an application that was meant to continue.
+    Output topics are not checked at the start, because the first record shows whether they exist. The first dead letter may
+    come after months, and would then end an application that was meant to continue.
 
     Raises:
         MissingSinkTopicError: it does not exist.

@@ -15,19 +15,19 @@ are mapped to the four things that a thread can do:
 
 A record that was not delivered in time is not simply sent again: its report has no headers, and others have overtaken it.
 
-A refused record fails the transaction before it is reported, so whatever is called in between says only that the transaction has
-failed: what is sent is reported before offsets are added, and before `send_error` says why a record could not be sent.
+A refused record fails the transaction before it is reported, so calls in between only say that the transaction has failed.
+So delivery reports are taken before offsets are added, and before `send_error` says why a record could not be sent.
 
 Nothing is on disk before its commit (see `millrace.state.api`), so an aborted transaction costs no state, only work.
 
-**Repeated requests.** When the connection breaks before a request is answered, librdkafka sends the request again and reports
-success. The first one may reach its broker long afterwards, and if that is in the next transaction with the same epoch, it ends
-that one half-way, or takes the group's offsets back. (Brokers' transaction protocol 2 raises the epoch with each transaction, but
-librdkafka does not speak it.) So when a request may have been sent twice, a new producer takes over before the next transaction
-begins: its start raises the epoch, and the brokers refuse whatever is still on its way. librdkafka waits before it repeats a
-request, so a quick call is free of suspicion. After the first slow one the producer is replaced by one that is *watched*: from
-then on slow calls are suspicious only if its log does not say that the request was sent once. AddPartitionsToTxn and
-AddOffsetsToTxn may come late: they add nothing that the transaction's end does not settle.
+**Repeated requests.** When the connection breaks before a request is answered, librdkafka sends the request again and
+reports success. The first one may reach its broker long afterwards. If that is during the next transaction with the same
+epoch, it ends that one half-way, or resets the group's offsets to older ones. (The brokers' transaction protocol 2 raises
+the epoch with each transaction, but librdkafka does not support it.) So when a request may have been sent twice, a new
+producer takes over before the next transaction begins: its start raises the epoch, and the brokers refuse late requests.
+librdkafka waits before it repeats a request, so a quick call was sent once. After the first slow call the producer is
+replaced by one that is *watched*: from then on a slow call only counts as repeated if the log does not show that it was sent
+once. AddPartitionsToTxn and AddOffsetsToTxn may come late: the end of the transaction settles all that they add.
 
 **Failed deliveries.** librdkafka reports the delivery of every record; a Python call for each would double the cost of sending.
 `delivery.report.only.error` keeps the calls for failures: 0.67 µs per record against 0.65 µs without any reports, 0.92 µs
@@ -91,7 +91,7 @@ MIGRATED: Final = frozenset(
         KafkaError._FENCED,  # noqa: SLF001 (librdkafka's local codes have no other name)
     }
 )
-"""Codes that mean: another member does this thread's work now, or the coordinator gave up its transaction."""
+"""Codes that mean: another member now does this thread's work, or the coordinator gave up its transaction."""
 
 _TIMEOUTS: Final = frozenset({KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT})  # noqa: SLF001
 _NOT_DELIVERED_IN_TIME: Final = frozenset(
@@ -101,25 +101,26 @@ _NOT_DELIVERED_IN_TIME: Final = frozenset(
 _OUT_OF_STEP: Final = frozenset({KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError.UNKNOWN_PRODUCER_ID})
 """Codes that mean: the broker lost count of the producer's batches, which is not the fault of any record."""
 _TRANSACTION_FAILED: Final = frozenset({KafkaError._STATE, KafkaError._FATAL})  # noqa: SLF001
-"""What `produce` raises once an earlier record has failed the transaction or the whole producer, which `abort` then replaces."""
+"""The errors of `produce` after an earlier record has failed the transaction, or the producer, which `abort` replaces."""
 PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _REPORT_S: Final = 5.0
-"""How long to wait, at the most, for the report of what has failed the transaction, once `produce` says that it has failed."""
+"""How long to wait for the report of the record that failed the transaction, once `produce` says that it has failed."""
 _REQUEST_TIMEOUT_S: Final = 5.0
 _PATIENCE_S: Final = 3 * _REQUEST_TIMEOUT_S
-"""How long a commit may take at the most."""
+"""How long a commit may take."""
 _COMMITTED_BY: Final = 0.8
 """The part of its timeout that a transaction may take: the coordinator fences a producer that takes longer, for a rebalance."""
 _LAST_ATTEMPT_S: Final = 1.0
 _FLUSH_STEP_S: Final = 0.15
-"""How long one call may serve delivery reports. The client splits longer calls (from 0.2 s, to look for signals) and goes on with
-the next part after a fatal error, whose exception is then pending while it calls our functions: Python raises SystemErrors in
-them, and where they are caught, as in `logging`, the error is lost and the call returns nothing ("NULL without an exception")."""
+"""How long one call may serve delivery reports. The client splits longer calls (from 0.2 s, to look for signals) and
+continues with the next part after a fatal error. The error's exception is then pending while it calls our functions: Python
+raises SystemErrors in them, and where these are caught, as in `logging`, the error is lost and the call returns nothing
+("NULL without an exception")."""
 _BATCH_BYTES: Final = 1_000_000
 """librdkafka's default of `batch.size`."""
 _PAUSE_S: Final = 0.1
 _LOOK_EVERY_S: Final = 0.5
-"""How often a wait looks whether the thread is to end."""
+"""How often a wait checks whether the thread should end."""
 _RETRY_BACKOFF_MS: Final = 100
 """librdkafka's default of `retry.backoff.ms`: about how long it waits before it sends EndTxn again."""
 _SHORTEST_BACKOFF: Final = 0.8
@@ -129,15 +130,15 @@ _OFFSETS_BACKOFF_S: Final = 0.5
 
 
 class StaleGenerationError(TaskMigratedError):
-    """A transaction has another generation, or epoch, than the one in which the group has this member."""
+    """A transaction's generation, or epoch, differs from the member's in the group."""
 
 
 def translate_error(error: KafkaException, doing: str, unsent: Collection[str] = ()) -> StreamsError:
-    """Map a client's error to what the thread can do about it (see the module's table).
+    """Map a client's error to one that tells the thread what to do (see the module's table).
 
     Args:
         error: the client's.
-        doing: what could not be done.
+        doing: the action that failed.
         unsent: topics of records that were discarded because the transaction has failed.
     """
     cause: KafkaError = error.args[0]
@@ -160,7 +161,7 @@ def translate_error(error: KafkaException, doing: str, unsent: Collection[str] =
 
 
 class RequestLog:
-    """The log of a watched client, which tells from the lines of `debug=protocol` what it has sent.
+    """The log of a watched client, whose lines of `debug=protocol` show which requests it has sent.
 
     Args:
         with_debug: whether to pass debug lines on: the user has asked for some.
@@ -169,9 +170,11 @@ class RequestLog:
     def __init__(self, *, with_debug: bool) -> None:
         self._lowest = logging.DEBUG if with_debug else logging.INFO
         self._sent: Counter[str] = Counter()
+        self.is_used = False
+        """Whether the client has logged any request to it."""
 
     def clear(self) -> None:
-        """Forget what was sent."""
+        """Forget the sent requests."""
         self._sent.clear()
 
     def times_sent(self, request: str) -> int:
@@ -181,6 +184,7 @@ class RequestLog:
     def log(self, level: int, form: str, *values: str) -> None:
         """Take a line from the client, as `logging.Logger.log` does."""
         if values[0] == "SEND":
+            self.is_used = True
             self._sent[values[-1].partition(": Sent ")[2].partition("Request ")[0]] += 1
         if level >= self._lowest:
             librdkafka_log.log(level, form, *values)
@@ -191,10 +195,10 @@ class StreamsProducer:
 
     Args:
         settings: returns librdkafka's settings, as `ClientSettings.producer` does; called whenever a producer is opened.
-        task_timeout_ms: how long to retry after errors that may be temporary (`task.timeout.ms`).
+        task_timeout_ms: how long to retry after temporary errors (`task.timeout.ms`).
         progress: the thread's; records waits for a broker.
         open_client: opens a producer with settings.
-        watched: whether what it sends is watched from the start, so that it is never replaced on suspicion.
+        watched: whether its requests are watched from the start, so that it is never replaced on suspicion.
     """
 
     def __init__(
@@ -208,12 +212,17 @@ class StreamsProducer:
     ) -> None:
         self._settings = settings
         self._watched = watched
+        self._warned = False
         self._open_client = open_client
         self.in_transaction = False
         self._stuck = False
         self._batch_limit: int | None = None
         self.must_be_replaced = False
-        """Whether the next transaction needs a new producer."""
+        """Whether a new producer takes this one's place, at `abort` or else before the next transaction begins.
+
+        After a refused record librdkafka has to renumber its batches, which may fail the next transaction. A client that could
+        not deliver a record in time may never deliver any again, although the brokers are back and it can abort.
+        """
         self._unsent: set[str] = set()
         """Topics of records that were discarded because the transaction has failed."""
         self.one_by_one = False
@@ -227,7 +236,7 @@ class StreamsProducer:
         """The librdkafka producer, for the path of every record; another one after `replace`."""
 
     def start(self) -> None:
-        """Fence predecessors with the same transactional id and abort what they left open (EOS); otherwise do nothing.
+        """Under EOS, fence predecessors with the same transactional id and abort their open transaction.
 
         Raises:
             TaskMigratedError: a newer producer with this id exists.
@@ -235,6 +244,17 @@ class StreamsProducer:
         """
         if self.transactional:
             self._retry("initialise transactions", lambda: self.client.init_transactions(_REQUEST_TIMEOUT_S))
+            self._check_log()
+
+    def _check_log(self) -> None:
+        """Warn once if the first request of a watched client is not in its log."""
+        self._take_log()
+        if self._watched and not self._requests.is_used and not self._warned:
+            self._warned = True
+            _log.warning(
+                "The producer does not log to the `logger` of its settings, with their `debug`, so after every slow commit a new "
+                "one takes its place: have your default.client.supplier pass both on as they are"
+            )
 
     def begin(self) -> None:
         """Begin a transaction.
@@ -249,7 +269,9 @@ class StreamsProducer:
                 self.replace()
             except (TaskMigratedError, StreamsTimeoutError):
                 raise
-            except StreamsError as error:  # which would count as a failure of user code, as a record is being processed
+            except (
+                StreamsError
+            ) as error:  # a plain one would count as a failure of user code, as a record is being processed
                 raise TransactionAbortedError(
                     f"{error} (the producer needs to be replaced, which is tried again)"
                 ) from error
@@ -273,8 +295,8 @@ class StreamsProducer:
     def flush(self, interrupted: Callable[[], bool] = lambda: False) -> int:
         """Wait until every record is delivered or has failed; return how many are left if the wait was interrupted.
 
-        The wait ends by itself, as librdkafka fails a record after `delivery.timeout.ms`. It sends nothing more in a transaction
-        that has failed, so waiting is useless then.
+        The wait is limited, as librdkafka fails a record after `delivery.timeout.ms`. It sends nothing more in a failed
+        transaction, so waiting is useless then.
 
         Args:
             interrupted: returns whether to stop waiting; called whenever reports were taken.
@@ -295,14 +317,14 @@ class StreamsProducer:
         return 0
 
     def send_error(self, error: KafkaException, topic: str, reported: Callable[[], bool]) -> StreamsError:
-        """Map what `produce` raised; never to a plain `StreamsError`, which would count as a failure of user code.
+        """Map an exception of `produce`; never to a plain `StreamsError`, which would count as a failure of user code.
 
-        In a transaction that has failed it does not say why. The report of a refused record does, which may still be on its way:
-        it is taken. There is none if a partition was refused, but then `begin_transaction` says so.
+        In a failed transaction the exception does not say why. The report of the refused record does, so it is awaited.
+        There is none if a partition was refused, but then `begin_transaction` says so.
 
         Args:
-            error: what was raised.
-            topic: of the record.
+            error: the exception.
+            topic: the record's.
             reported: returns whether a failed delivery has been reported.
 
         Raises:
@@ -336,7 +358,7 @@ class StreamsProducer:
 
         A plain StreamsError would count as a failure of user code.
         """
-        self.replace_at_abort()
+        self.must_be_replaced = True
         if type(failure) is not StreamsError:
             return failure
         return TransactionAbortedError(f"{failure}. The records since the last commit are processed again")
@@ -349,8 +371,8 @@ class StreamsProducer:
         """Commit the transaction together with input offsets.
 
         Args:
-            offsets: those of all tasks of the thread; must not be empty, because the check of the group's generation that
-                comes with them is what keeps a zombie from committing.
+            offsets: of all tasks of the thread; must not be empty, because the generation check that comes with them keeps a
+                zombie from committing.
             group_metadata: the member's, as librdkafka encodes it; never an anonymous one, which is not checked.
 
         Raises:
@@ -371,7 +393,7 @@ class StreamsProducer:
         except StreamsTimeoutError as error:
             self._stuck = True
             raise TransactionAbortedError(
-                f"{error} A new producer takes this one's place, and what turns out not to be committed is processed again"
+                f"{error} A new producer takes its place, and uncommitted records are processed again"
             ) from error
         self.in_transaction = False
 
@@ -381,7 +403,7 @@ class StreamsProducer:
         group_metadata: bytes,
         deadline: Deadline | None = None,
     ) -> None:
-        """Add the offsets of a group to the transaction; arguments and errors are those of `commit`, which does it too."""
+        """Add a group's offsets to the transaction, as `commit` does, with the same arguments and errors."""
         deadline = deadline or self.deadline(_PATIENCE_S)
         positions = [
             ClientTopicPartition(tp.topic, tp.partition, position.offset, position.metadata)
@@ -397,7 +419,7 @@ class StreamsProducer:
             )
 
     def deadline(self, timeout_s: float) -> Deadline:
-        """Return until when the thread may wait for a broker: no longer than an open transaction or the end of the thread allows.
+        """Return until when the thread may wait for a broker, limited by an open transaction and by the end of the thread.
 
         Args:
             timeout_s: how long it may wait otherwise.
@@ -408,25 +430,17 @@ class StreamsProducer:
         return Deadline(min(limits))
 
     def in_vain(self, text: str) -> StreamsError:
-        """Return what to raise when such a wait was in vain: an open transaction starts again; otherwise the thread ends."""
+        """Return the error to raise after such a wait: an open transaction starts again; otherwise the thread ends."""
         if self.in_transaction and not self.progress.given_up:
             return TransactionAbortedError(f"{text}. The records since the last commit are processed again")
         return StreamsTimeoutError(text)
-
-    def replace_at_abort(self) -> None:
-        """Have `abort` replace the producer.
-
-        After a refused record librdkafka has to renumber its batches, which may fail the next transaction. And a client that
-        could not deliver a record in time may never deliver any again, although the brokers are back and it can abort.
-        """
-        self.must_be_replaced = True
 
     def limit_batches(self, max_bytes: int) -> None:
         """Limit the size of batches; takes effect with the next producer."""
         if self._batch_bytes > max_bytes:
             _log.warning(
-                "A topic takes batches of %d bytes at most (its max.message.bytes), and they may have %d bytes (batch.size): "
-                "they are made smaller from now on. Set producer.batch.size to spare the abort that this costs",
+                "A topic takes batches of at most %d bytes (its max.message.bytes), but batch.size allows %d bytes: they are "
+                "smaller from now on. Set producer.batch.size to avoid the abort that this costs",
                 max_bytes,
                 self._batch_bytes,
             )
@@ -438,8 +452,8 @@ class StreamsProducer:
         librdkafka may not reconnect to a coordinator that was unavailable for a moment, so there is no second attempt: the start
         of a new producer also ends the transaction.
 
-        Call it when no exception is being handled: confluent-kafka (2.16) may raise one here, and its `KafkaError` then takes the
-        one that is handled as its context and is leaked, with the client that was given up.
+        Call it when no exception is being handled: confluent-kafka (2.16) may raise one here, whose `KafkaError` then has
+        the handled one as its context and is leaked, with the old client.
 
         Raises:
             TaskMigratedError: the new producer was fenced when it started.
@@ -472,7 +486,7 @@ class StreamsProducer:
 
         Args:
             request: its name in the protocol.
-            after_s: how long it takes at least to send it twice.
+            after_s: how long sending it twice takes at least.
         """
         self._take_log()
         self._requests.clear()
@@ -480,7 +494,7 @@ class StreamsProducer:
         try:
             yield
         except BaseException:
-            # The log is not looked at: the client must not be used while an exception is being handled.
+            # The log is not checked: the client must not be used while an exception is being handled.
             if time.monotonic() - began_s >= after_s:
                 self._suspect(request)
             raise
@@ -495,7 +509,7 @@ class StreamsProducer:
 
     def _take_log(self) -> None:
         if self._watched:
-            with contextlib.suppress(KafkaException):  # told by whoever needs the client
+            with contextlib.suppress(KafkaException):  # the next use of the client reports it
                 self.client.poll(0)
 
     def replace(self) -> None:
@@ -513,14 +527,14 @@ class StreamsProducer:
         self.must_be_replaced = False
 
     def close(self) -> None:
-        """Discard what has not been sent, and let the client go; flush or commit first to keep it. May be called again."""
+        """Discard unsent records and drop the client; flush or commit first to keep them. May be called again."""
         if hasattr(self, "client"):
             self._discard()
-            del self.client  # a thread that has died, and all that it had, may be collected much later
+            del self.client  # a dead thread, with all its objects, may be collected much later
 
     def _discard(self) -> None:
         if self._stuck:
-            return  # the client ends by itself once the hanging call returns
+            return  # the client ends once the hanging call returns
         with contextlib.suppress(KafkaException):  # a fenced producer refuses even this
             self.client.purge()
             self.client.flush(_FLUSH_STEP_S)
@@ -529,7 +543,7 @@ class StreamsProducer:
         settings = self._settings()
         self.transactional = "transactional.id" in settings
         self._transaction_timeout_s = int(settings.get("transaction.timeout.ms", 0)) / 1000
-        report = weakref.WeakMethod(self._on_delivery)  # the client must not keep alive who has it
+        report = weakref.WeakMethod(self._on_delivery)  # the client must not keep its owner alive
 
         def on_delivery(error: KafkaError | None, message: Message) -> None:
             if (found := report()) is not None:
@@ -573,11 +587,11 @@ class StreamsProducer:
             del outcome
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
-        # What an abort discards is reported as purged; the commit of such a transaction fails anyway.
+        # Records that an abort discards are reported as purged; the commit of such a transaction fails anyway.
         if error is not None and error.code() in PURGED:
             self._unsent.add(message.topic() or "")
         if error is not None and error.code() in _NOT_DELIVERED_IN_TIME:
-            self.replace_at_abort()
+            self.must_be_replaced = True
         if error is not None and error.code() not in PURGED and self.on_failure is not None:
             self.on_failure(error, message)
 
@@ -614,7 +628,7 @@ def delivery_error(
         partition: None or negative if it has none yet.
         key: the record's.
         timestamp: None if it is not known.
-        source: what it was made from, as a part of a sentence.
+        source: the record it was made from, as part of a sentence.
     """
     where = topic if partition is None or partition < 0 else f"{topic}-{partition}"
     text = f"A record for {where} (key {key!r:.80}{source}) was not written: {error.str()} ({error.name()})"

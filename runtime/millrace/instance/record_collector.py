@@ -1,27 +1,26 @@
-"""Sends what tasks produce through their thread's producer, and knows up to which offsets changelogs have been written.
+"""Sends tasks' records through their thread's producer, and knows up to which offsets changelogs have been written.
 
 `send` never waits. A failed delivery is reported by librdkafka while the thread polls the producer, and handled by the next
 `poll` or `flush`; offsets are committed only after `flush`, so the input offset of a record that the broker refused is not
 committed.
 
-**Refused records.** A broker refuses whole batches, and librdkafka's report of a record in one lacks its headers and timestamp.
-So everything since the last commit is processed again, *carefully*: each record gets its own batch and a callback that knows the
-whole record and what it was made from. The production exception handler is asked about those that are refused. Those for which it
-says RESUME are skipped; under EOS, where the transaction has failed, they are left out when they come up again, with their dead
-letters in their place. They are recognised by topic, partition, key, value and
-timestamp. Output that differs each time it is produced cannot be recognised, so the thread ends after several aborts in which
-none was. There may be commits before the record comes up again, so being careful ends with the commit after it was found, or
-after a while.
+**Refused records.** A broker refuses whole batches, and librdkafka's report of a record in one lacks its headers and
+timestamp. So everything since the last commit is processed again, *carefully*: each record gets its own batch and a callback
+that knows the whole record and its source. The production exception handler is asked about each refused record. If it says
+RESUME, the record is skipped; under EOS, where the transaction has failed, it is left out when it comes up again, with its
+dead letters in its place. It is recognised by topic, partition, key, value and timestamp. Output that differs each time
+cannot be recognised, so the thread ends after several aborts without a match. There may be commits before the record comes
+up again, so careful sending ends with the commit after it was found, or after a while.
 
-Batches larger than a topic allows would be refused again and again, so they are made smaller once that has happened. The topic
-may allow more again later, and many small batches take long, so its setting is read again when being careful ends.
+Batches larger than a topic allows would be refused again and again, so they are made smaller once this has happened. The
+topic may allow more later, and many small batches take long, so its setting is read again when careful sending ends.
 
 **Changelog offsets** come from one ListOffsets request for the changelog partitions written since the last commit, sent
 after `flush` and *before* the offsets are committed (0.8 ms for eight partitions). That end offset minus one is at least the
-offset of our last record, since acks=all acknowledges nothing above the high watermark; and it covers nobody else's
-records, since the commit that follows succeeds only while we own the task (its generation is checked) and others write
-only once they own it. After the commit it would not be safe, because a new owner may have written by then. A delivery report for
-the last record of each partition would say the same, but while a record is sent nobody knows that it is the last, and
+offset of our last record, since acks=all acknowledges nothing above the high watermark; and it covers nobody else's records,
+since the commit that follows succeeds only while we own the task (its generation is checked) and others write only once they
+own it. After the commit it would not be safe, because a new owner may have written by then. A delivery report for the last
+record of each partition would say the same, but when a record is sent nobody knows that it is the last, and
 `delivery.report.only.error` suppresses reports of successes.
 
 Under EOS the commit then writes one marker after our records in each of these partitions, which is not included: a commit is
@@ -74,7 +73,7 @@ _log = logging.getLogger(__name__)
 _BLOCK_S: Final = 60.0
 """How long `send` may wait for room in the producer's buffer (Java: max.block.ms)."""
 _SETTINGS_S: Final = 10.0
-"""How long to wait for topics' settings, without which it goes on."""
+"""How long to wait for topics' settings, which are not essential."""
 _REFUSED_AT_ONCE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
 _TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 """Refusals that may be a whole batch's fault."""
@@ -82,11 +81,11 @@ _NOT_FOR_HANDLERS: Final = frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
     | {KafkaError.UNKNOWN, KafkaError.SECURITY_DISABLED, KafkaError.SASL_AUTHENTICATION_FAILED}
 )
-"""What concerns all records alike, so that Java does not ask either."""
+"""Errors that concern all records alike, so the handler is not asked, as in Java."""
 _CAREFUL_S: Final = 60.0
-"""How long to be careful after a refusal: longer than it takes to get to the record again."""
+"""How long to send carefully after a refusal: longer than it takes to reach the record again."""
 _MAX_IN_VAIN: Final = 10
-"""How many aborts in a row, in which none of the refused records was recognised, end the thread."""
+"""How many aborts in a row, without recognising a refused record, end the thread."""
 _NO_PARTITION: Final = -1
 """librdkafka then partitions with murmur2_random: murmur2 of the key, sticky for null keys."""
 
@@ -98,7 +97,7 @@ class _Undelivered:
         error: why.
         record: the record, as far as it is known.
         identity: None unless it was sent carefully.
-        source: what it was made from, if that is known.
+        source: the record it was made from, if known.
     """
 
     def __init__(
@@ -155,7 +154,7 @@ class KafkaRecordCollector:
         """Whether each record is sent with its own callback, because one was refused recently."""
         self._careful_until = 0.0
         self._found = False
-        """Whether a refused record has been found since then."""
+        """Whether a refused record has been found since careful sending began."""
         self._let_go: dict[_Identity, tuple[DeadLetterRecord, ...]] = {}
         """Records to leave out, and the dead letters to send in their place."""
         self._left_out: set[_Identity] = set()
@@ -227,7 +226,7 @@ class KafkaRecordCollector:
 
         Raises:
             ProductionError: a record was refused for good.
-            TransactionAbortedError: what was sent since the last commit must be processed again.
+            TransactionAbortedError: the records since the last commit must be processed again.
             TaskMigratedError: the producer is fenced.
         """
         self._producer.poll()
@@ -255,7 +254,7 @@ class KafkaRecordCollector:
         return {partition: end - 1 for partition, end in ends.items() if end > 0}
 
     def committed(self) -> None:
-        """Note that what was written so far is committed and stored."""
+        """Note that all records written so far are committed and stored."""
         self._forget_written()
         if self._careful:
             for identity in self._left_out:
@@ -266,7 +265,7 @@ class KafkaRecordCollector:
                 self._producer.replace()
 
     def discard(self) -> None:
-        """Forget reports and what was written, when tasks are closed dirty; records to be left out are remembered."""
+        """Forget reports and written records, when tasks are closed dirty; records to be left out are remembered."""
         self._reports.clear()
         self._failure = None
         self._left_out.clear()
@@ -288,7 +287,7 @@ class KafkaRecordCollector:
     def _send_carefully(
         self, topic: str, key: bytes | None, value: bytes | None, stamp: int, headers: Headers, partition: int
     ) -> None:
-        """Send a record with a callback that knows all of it, or leave it out if the handler said so when it was refused."""
+        """Send a record with a callback that knows the whole record, or leave it out if it was refused before and skipped."""
         identity = topic, key, value, partition, stamp
         letters = self._let_go.get(identity)
         if letters is not None:
@@ -317,7 +316,7 @@ class KafkaRecordCollector:
 
         Raises:
             ProductionError: a record was refused, and the handler said FAIL.
-            TransactionAbortedError: what was not committed must be processed again.
+            TransactionAbortedError: uncommitted records must be processed again.
             TaskMigratedError: the producer is fenced.
         """
         if self._failure is not None:
@@ -352,7 +351,7 @@ class KafkaRecordCollector:
         if isinstance(cause, TransactionAbortedError):
             if self._careful and time.monotonic() >= self._careful_until:
                 self._end_care()  # without a commit, as one by one the records may take too long
-            self._producer.replace_at_abort()
+            self._producer.must_be_replaced = True
             raise cause
         raise TransactionAbortedError(f"{cause}. The records since the last commit are processed again")
 
@@ -363,7 +362,7 @@ class KafkaRecordCollector:
         self._careful = self._producer.one_by_one = True
         self._careful_until = time.monotonic() + _CAREFUL_S
         self._found = False
-        self._producer.replace_at_abort()
+        self._producer.must_be_replaced = True
 
     def _end_care(self) -> None:
         self._careful = self._producer.one_by_one = False
@@ -390,7 +389,7 @@ class KafkaRecordCollector:
             known = topic_configs(self._admin, sorted(self._limited), deadline.left_s())
             settings = ("max.message.bytes", "segment.bytes")
             limit = min(int(known[topic][key]) for topic in self._limited for key in settings)
-        except (StreamsError, KeyError):  # a topic is not, or may not be, described, so every such batch costs an abort
+        except (StreamsError, KeyError):  # a topic's settings cannot be read, so every such batch costs an abort
             return
         self._producer.limit_batches(limit)
 
@@ -419,7 +418,7 @@ class KafkaRecordCollector:
         raise failure
 
     def _source(self) -> ErrorContext | None:
-        """Return what is being processed now; a dead letter is made from it."""
+        """Return the record being processed, from which a dead letter is made."""
         task = self.at_work
         if task is None or task.record.topic is None:  # a punctuation
             return None
@@ -477,7 +476,7 @@ class KafkaRecordCollector:
             cause: KafkaError = error.args[0]
             if cause.code() not in _REFUSED_AT_ONCE:
                 failure = self._producer.send_error(error, topic, lambda: bool(self._reports))
-                self._settle_reports()  # raises what has failed the transaction, if that is a record
+                self._settle_reports()  # raises the error if a refused record has failed the transaction
                 raise failure from error
             record = DeadLetterRecord(topic, key, value, timestamp, headers, partition)
             try:

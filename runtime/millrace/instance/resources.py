@@ -1,4 +1,4 @@
-"""What a stream thread works with: what it shares with the client's other threads, and its own Kafka clients."""
+"""The resources of a stream thread: those shared with the client's other threads, and its own Kafka clients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["ThreadContext", "ThreadResources", "open_resources"]
 
 @dataclass(frozen=True, slots=True)
 class ThreadContext:
-    """What the threads of a client share."""
+    """The resources that the threads of a client share."""
 
     topology: BuiltTopology
     config: StreamsConfig
@@ -49,7 +49,7 @@ class ThreadContext:
     cache_max_bytes: Callable[[], int]
     """Returns a thread's current share of `statestore.cache.max.bytes`."""
     on_assigned: Callable[[int, AssignedTasks], None] = lambda _generation, _assigned: None
-    """Called, in a stream thread, with the generation of each assignment and what it says."""
+    """Called, in a stream thread, with each assignment and its generation."""
     instrumentation: Instrumentation | None = None
     restore_listener: RestoreListener | None = None
     standby_listener: StandbyUpdateListener | None = None
@@ -82,7 +82,7 @@ def open_resources(
 
     Args:
         number: the thread's, from 1.
-        context: what it shares with the client's other threads.
+        context: the resources shared with the client's other threads.
         progress: the thread's; records waits for a broker.
         offset_sums: returns the local state; called each time the member joins.
 

@@ -34,7 +34,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 NO_LIMIT: Final = 2**63 - 1
-"""Where a standby stops that may apply whatever its changelog has."""
+"""The limit of a standby that may apply everything in its changelog."""
 
 
 class RestoreListener(Protocol):
@@ -85,7 +85,7 @@ class StandbyUpdateListener(Protocol):
     def on_update_suspended(
         self, partition: TopicPartition, store: str, store_offset: int, current_end_offset: int, reason: SuspendReason
     ) -> None:
-        """The store is no longer updated; `store_offset` is that of the last record read, one less than the start if none was."""
+        """The store is no longer updated; `store_offset` is the last record's, or one less than the start if none was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +107,15 @@ class _ChangelogProgress:
     end_offset: int
     """Where reading stops; for a standby for now: at the committed offset of a source topic, or else `NO_LIMIT`."""
     uncommitted: bool = field(default=False, kw_only=True)
-    """Whether something was applied that is not yet on disk."""
+    """Whether some applied records are not yet on disk."""
 
     @property
     def progressed(self) -> bool:
-        """Whether the offset reached is not yet noted with the store; there may be no record between the two."""
+        """Whether the store has not yet noted the offset reached, even if there was no record in between."""
         return self.uncommitted or self.next_offset > (self.task.changelog_positions[self.partition] or 0)
 
     def skip_to(self, offset: int) -> None:
-        """Note that no record is left below an offset, of those before the end."""
+        """Note that no record before the end is left below an offset."""
         self.next_offset = max(self.next_offset, min(offset, self.end_offset))
 
     def _put(self, records: Sequence[ChangelogRecord], uncommitted_max_bytes: int) -> None:
@@ -126,7 +126,7 @@ class _ChangelogProgress:
             self.commit()
 
     def commit(self) -> None:
-        """Write what was applied to disk, with the offset reached, from which a restart continues."""
+        """Write the applied records to disk, with the offset reached, from which a restart continues."""
         self.store.commit({self.partition: self.next_offset - 1})
         self.task.changelog_positions[self.partition] = self.next_offset
         self.uncommitted = False
@@ -139,7 +139,7 @@ class ChangelogRestoration(_ChangelogProgress):
     listener: RestoreListener | None = None
     restored: int = 0
     committed_end: tuple[int, float] | None = None
-    """Where committed records ended when all of them had been read, and since when nothing is known to have followed."""
+    """The end of committed records when all had been read, and since when none is known to have followed."""
 
     @property
     def remaining(self) -> int:
@@ -179,7 +179,7 @@ class StandbyUpdate(_ChangelogProgress):
 
     @property
     def remaining(self) -> int:
-        """How many offsets the store is behind what it may apply now."""
+        """How many offsets the store is behind its present limit."""
         return max(0, min(self.end_offset, self.log_end) - self.next_offset)
 
     def apply(self, records: Sequence[ChangelogRecord], uncommitted_max_bytes: int) -> None:
@@ -265,7 +265,7 @@ def begin_update(
         task: The standby, whose stores are open.
         partition: The partition of one of its changelogs.
         offsets: The offsets that the changelog has.
-        limit: Where to stop for now, `NO_LIMIT` for nowhere.
+        limit: Where to stop for now; `NO_LIMIT` for no limit.
         listener: Notified of the beginning.
 
     Raises:

@@ -1,11 +1,9 @@
-"""Running one instance of an application as a process, until it is told to stop or fails.
+"""Runs one instance of an application as a process, until it is told to stop or fails.
 
-`millrace run`, and so every pod, runs an instance with this function too. Signals only set a flag, because a handler that took
-a lock could wait for the very code that it interrupts. The last line says why it failed; the traceback of the user's code
-comes before it, from the thread that has died.
-
-The process is the instance's alone, so Python's garbage collector is set for it (`rarely_collected`), which a library may not do
-to a program that starts `KafkaStreams` itself.
+`millrace run`, and so every pod, runs an instance with this function too. Signals only set a flag, because a handler that
+took a lock could wait for the very code that it interrupts. The last line says why it failed; the traceback of the user's
+code comes before it, from the dead thread. The process belongs to the instance, so Python's garbage collector is set for it
+(`rarely_collected`), which a library may not do to a program that starts `KafkaStreams` itself.
 """
 
 from __future__ import annotations
@@ -108,7 +106,7 @@ def run(
                     )
                     return EXIT_FAILED
                 streams.wait()
-        except Exception as error:  # what ended the instance
+        except Exception as error:  # the error that ended the instance
             return _reported(error, report, "Failed", EXIT_FAILED)
         return EXIT_OK
     finally:

@@ -1,7 +1,7 @@
-"""How far standbys follow source topics: to the offset that the group has committed, asked for now and then.
+"""How far standbys follow source topics: to the group's committed offset, which is fetched now and then.
 
-A store that is a copy of a source topic has no changelog of its own. What is beyond the committed offset has yet to be processed
-by the active task; if a standby had it already, it would be applied twice after a take-over.
+A store that is a copy of a source topic has no changelog of its own. Records beyond the committed offset have yet to be
+processed by the active task; if a standby already had them, they would be applied twice after a take-over.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StandbyLimits:
 
     Args:
         member: asked for committed offsets.
-        updater: told.
+        updater: told about them.
         every_s: how often to ask, in seconds.
     """
 
@@ -41,7 +41,7 @@ class StandbyLimits:
         """Take the answer to the last request, or send the next one if it is due; does not wait.
 
         Args:
-            partitions: those of source topics that standbys follow.
+            partitions: of source topics that standbys follow.
 
         Raises:
             AuthorizationError: a topic or the group may not be read.

@@ -1,7 +1,7 @@
 """Where a task starts reading a partition: at the committed offset, or else where the source's reset policy says (KIP-1106).
 
-Policies are always resolved to offsets, so the consumer never resets by itself. Repartition topics start at the earliest record
-regardless of the default, because a record that was written to one must be processed.
+Policies are always resolved to offsets, so the consumer itself never resets. Repartition topics start at the earliest record
+regardless of the default, because every record in them must be processed.
 """
 
 from __future__ import annotations

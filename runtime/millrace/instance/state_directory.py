@@ -4,8 +4,8 @@ One process at a time owns `<state.dir>/<application.id>`: it holds a lock on `.
 kind of file lock that Java takes, so the two also exclude each other. Within the process a map says which thread owns which
 task directory. A directory that nobody owns is kept for `state.cleanup.delay.ms`, because the task may come back.
 
-The age of a task's state is counted from its directory's modification time. Stores write in subdirectories, which does not change
-it; so it is set when a task comes or goes, and now and then while the task stays, in case of a crash (`touch_owned`).
+The age of a task's state is counted from its directory's modification time. Stores write in subdirectories, which does not
+change it; so it is set when a task is opened or closed, and now and then in between, in case of a crash (`touch_owned`).
 
 Every failure of the file system becomes a `StateDirectoryError` that says what to do, since the cause is always the machine
 (permissions, a full or read-only volume), never the program.
@@ -55,9 +55,9 @@ def explain(error: OSError, path: Path, doing: str) -> StateDirectoryError:
     """Turn a file-system error into one that says what to do.
 
     Args:
-        error: What the operating system reported.
+        error: The operating system's error.
         path: The file or directory.
-        doing: What was being done, for example "create the state directory".
+        doing: The failed action, for example "create the state directory".
     """
     advice = {
         errno.EACCES: "give the user that runs the application write permission on it (on Kubernetes: fsGroup)",
@@ -96,6 +96,8 @@ class StateDirectory:
         self._owners: dict[TaskId, str] = {}
         self._offset_sums: dict[TaskId, int] = {}
         """How far the state on disk of tasks that are not open is, as far as known."""
+        self.version = object()
+        """Another object after each change to the answer of `offset_sums`, except that the asking thread has opened a task."""
         self._process_id: uuid.UUID | None = None
 
     @property
@@ -174,6 +176,8 @@ class StateDirectory:
             except OSError as error:
                 del self._owners[task_id]
                 raise explain(error, path, "create the task directory") from error
+            finally:
+                self.version = object()
             return path
 
     def disown_task(self, task_id: TaskId, owner: str) -> None:
@@ -181,11 +185,12 @@ class StateDirectory:
         with self._guard:
             if self._owners.get(task_id) == owner:
                 del self._owners[task_id]
+                self.version = object()
                 with contextlib.suppress(OSError):  # only so that the clean-up delay starts now
                     os.utime(self.task_path(task_id))
 
     def touch_owned(self) -> None:
-        """Mark the directories of owned tasks as in use now, so that their age is right even if the process crashes."""
+        """Mark the directories of owned tasks as in use now, so their age is right even after a crash."""
         for task_id in list(self._owners):
             with contextlib.suppress(OSError):  # it was wiped, or keeps nothing on disk
                 os.utime(self.task_path(task_id))
@@ -211,7 +216,7 @@ class StateDirectory:
         return sorted(found)
 
     def offset_sums(self, owner: str, read: Callable[[TaskId], int]) -> dict[TaskId, int]:
-        """Return how far the state of each task on disk is that no thread other than `owner` owns.
+        """Return the offset sum of each task on disk that no thread other than `owner` owns.
 
         Args:
             owner: the thread that asks.
@@ -227,9 +232,10 @@ class StateDirectory:
         return sums
 
     def note_offset_sum(self, task_id: TaskId, offset_sum: int) -> None:
-        """Remember how far the state on disk of a task is that is being closed."""
+        """Remember the offset sum of a task that is being closed."""
         with self._guard:
             self._offset_sums[task_id] = offset_sum
+            self.version = object()
 
     def wipe_task(self, task_id: TaskId) -> None:
         """Delete a task's state, so that it is restored from the changelogs.
@@ -247,12 +253,14 @@ class StateDirectory:
                 path.mkdir(mode=self._mode, exist_ok=True)
         except OSError as error:
             raise explain(error, path, "delete the state in") from error
+        finally:
+            self.version = object()
 
     def clean_idle(self, now_s: float | None = None) -> list[TaskId]:
         """Delete the directories of tasks that nobody owns and that have not been used for `state.cleanup.delay.ms`.
 
         Args:
-            now_s: The time, in seconds since the epoch; the clock's when not given.
+            now_s: The time, in seconds since the epoch; now if not given.
         """
         oldest = (time.time() if now_s is None else now_s) - self._config.state_cleanup_delay_ms / 1000
         removed = []
@@ -270,6 +278,8 @@ class StateDirectory:
                 except OSError as error:
                     _log.warning("%s", explain(error, entry, "delete the unused state in"))
                     continue
+                finally:
+                    self.version = object()
                 removed.append(task_id)
         if removed:
             _log.info("Deleted the state of %s in %s: not used for a while", ", ".join(map(str, removed)), self.path)
@@ -310,6 +320,8 @@ class StateDirectory:
                     entry.unlink()
         except OSError as error:
             raise explain(error, self.path, "clean up") from error
+        finally:
+            self.version = object()
 
     def _create(self) -> None:
         base = self.path.parent

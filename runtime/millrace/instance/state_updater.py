@@ -1,10 +1,9 @@
 """The thread that restores the stores of a stream thread's tasks, and keeps its standbys up to date, while its tasks run.
 
-A task belongs to the updater from `add` until `drain_restored` or `drain_failed` returns it, or until the future of `remove` is
-done; in between nobody else may touch it. What the stream thread asks for is done in the order in which it asks: a task that is
-removed has been added before. A standby stays until it is removed. Progress is written to disk every
-`commit.interval.ms`, but no more often than every 5 s, and restoration resumes from there after a crash. Changelogs are read by
-`changelog_reader`.
+A task belongs to the updater from `add` until `drain_restored` or `drain_failed` returns it, or until the future of `remove`
+is done; in between nobody else may touch it. Requests of the stream thread are handled in order: a removed task was added
+before. A standby stays until it is removed. Progress is written to disk every `commit.interval.ms`, but no more often than
+every 5 s, and restoration resumes from there after a crash. Changelogs are read by `changelog_reader`.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class StateUpdater:
         self._reader = ChangelogReader(open_consumer, admin, config, listener, standby_listener)
         self._condition = threading.Condition()
         self._actions: deque[AddedTask | _Removal | Mapping[TopicPartition, int]] = deque()
-        """What the stream thread has asked for: to add and remove tasks, and to let standbys follow up to new limits."""
+        """Requests of the stream thread: to add and remove tasks, and to let standbys follow up to new limits."""
         self._stopping = False
         self._ended = False
         """Whether the thread has stopped taking actions."""
@@ -141,16 +140,16 @@ class StateUpdater:
 
     @property
     def where(self) -> str | None:
-        """The function of the user's in which its thread is, as of a listener; None = in none."""
+        """The user's function in which its thread is, such as a listener's; None = in none."""
         return user_function(self._thread.ident)
 
     @property
     def restored_total(self) -> int:
-        """Changelog records restored so far, without those of standbys."""
+        """Changelog records restored so far, standbys excluded."""
         return self._reader.restored_total
 
     def tasks(self) -> list[StreamTask]:
-        """Return the tasks that it has begun with and not returned; for its own thread, and for a simulation."""
+        """Return the tasks that it has started and not returned; for its own thread, and for a simulation."""
         return self._reader.tasks
 
     def remaining(self) -> dict[TopicPartition, int]:
@@ -173,7 +172,7 @@ class StateUpdater:
                 with self._condition:
                     if not (self._actions or self._stopping):
                         self._condition.wait(wait_s)
-        except BaseException as error:  # not a single task's failure, but one of the consumer or of Millrace
+        except BaseException as error:  # a failure of the consumer or of Millrace, not of a single task
             _log.exception("%s failed: its tasks end with it", threading.current_thread().name)
             reader.fail_all(of_thread(error))
         finally:

@@ -53,7 +53,7 @@ class State(Enum):
     PENDING_ERROR = "PENDING_ERROR"
     ERROR = "ERROR"
     DRAINING = "DRAINING"
-    """It commits, closes its tasks and leaves the group. This follows Java's own states, as gauges show their order."""
+    """It commits, closes its tasks and leaves the group. Listed after Java's own states, as gauges show the order."""
     DRAINED = "DRAINED"
     """It has left the group for good, and is waiting to be closed."""
 
@@ -81,7 +81,7 @@ class UncaughtExceptionResponse(Enum):
 
 
 UncaughtExceptionHandler = Callable[[Exception], UncaughtExceptionResponse]
-"""Called with the exception that a stream thread died of."""
+"""Called with the exception that killed a stream thread."""
 
 _T = ThreadState
 THREAD_TRANSITIONS: Final[Mapping[ThreadState, frozenset[ThreadState]]] = {
@@ -124,7 +124,7 @@ class ClientLifecycle:
         self._ended = threading.Condition(lock)
         self._changes: deque[tuple[State, State]] = deque()
         self._telling = False
-        """Whether a thread is calling the state listener; it also reports what changes meanwhile."""
+        """Whether a thread is calling the state listener; it also reports changes made meanwhile."""
 
     def require_created(self, what: str) -> None:
         """Raise StreamsError if the client has been started."""
@@ -139,7 +139,7 @@ class ClientLifecycle:
         self.tell()
 
     def move(self, new: State) -> None:
-        """Change the state, if the transition is allowed; whoever holds the lock must call `tell` once it is free."""
+        """Change the state, if the transition is allowed; the holder of the lock must call `tell` after releasing it."""
         with self._lock:
             old = self.state
             if old is new or new not in _CLIENT_TRANSITIONS[old]:

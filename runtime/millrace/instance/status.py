@@ -1,7 +1,7 @@
 """Collects what an instance reports to people and tools outside; `millrace.instance_status` is the document.
 
-Taking a status asks no broker and takes no lock, so it may be done every second, even while a thread is stuck. What it
-says about two threads may be from slightly different moments.
+Taking a status asks no broker and takes no lock, so it may be done every second, even while a thread is stuck. Two threads
+may be shown at slightly different moments.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from millrace.records import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class InstanceInfo:
-    """What does not change during the life of an instance."""
+    """The constant part of an instance's status."""
 
     application_id: str
     process_id: str = ""
@@ -58,7 +58,7 @@ def take_status(
         instance: which one.
         look: returns its state and its stream threads; called until no thread was replaced or asked to end meanwhile.
         activity: its totals and rates.
-        error: what ended it, if it failed.
+        error: the error that ended it, if it failed.
         credentials_stale: whether a restart is required to use changed credentials.
     """
     while True:

@@ -3,21 +3,22 @@
 A round is: group events → restored tasks → poll → process → punctuate → commit if due. It never spins: with nothing to process
 it waits in `poll`, for at most `poll.ms` or until the next punctuation or commit is due.
 
-*How much at once.* Tasks take turns of 50 ms (see `pace`), and a round processes for at most 100 ms before it polls again, or for
-one record that takes longer. So slow user code delays group events, commits and other tasks by one record only. The next round
-goes on with the task that is next in turn.
+*How much at once.* Tasks take turns of 50 ms (see `pace`), and a round processes for at most 100 ms before it polls again,
+or for one record that takes longer. So slow user code delays group events, commits and other tasks by one record only. The
+next round starts with the task that is next in turn.
 
-*What bounds memory.* While there is enough to process the consumer is not polled, and its queue bounds what is fetched. A task
-that waits for one of its partitions has nothing to process, so the thread keeps polling and the buffers of the task's other
-partitions grow: all partitions share one queue, and what the task waits for is behind them. Partitions that are far ahead
-(`buffered.records.per.partition` and `_AHEAD_BYTES`) are paused, and resumed at half of that. The limit has to be high, because a
-pause discards what the client has fetched, a mebibyte at a time.
+*What bounds memory.* While there is enough to process the consumer is not polled, and its queue bounds what is fetched. A
+task that waits for one of its partitions has nothing to process, so the thread keeps polling and the buffers of the task's
+other partitions grow: all partitions share one queue, and the awaited records are behind them. Partitions that are far ahead
+(`buffered.records.per.partition` and `_AHEAD_BYTES`) are paused, and resumed at half of that. The limit has to be high,
+because a pause discards fetched records, a mebibyte at a time.
 
 *Failures* are handled by exception: migrated → drop the tasks and rejoin; corrupted → wipe and restore; transaction aborted →
 start again from the last commit; anything else ends the thread, and the uncaught exception handler decides. Java also ends it if
 a producer is fenced when it starts; here that counts as migrated, and the next transaction gets another producer.
 
-*Closing* commits, and so waits for brokers, for a limited time in all; after that tasks are closed dirty, which loses nothing.
+*Closing* commits, and so waits for brokers, but for a limited time in total; after that tasks are closed dirty, which loses
+nothing.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ _ROUND_S: Final = 0.1
 _CHANGING_POLL_S: Final = 0.02
 _REFRESH_ENDS_S: Final = 1.0
 _AHEAD_BYTES: Final = 32 * 1024 * 1024
-"""How much a thread's waiting tasks may hold in all, in partitions with more than `buffered.records.per.partition` records."""
+"""How much a thread's waiting tasks may hold in total, in partitions with more than `buffered.records.per.partition` records."""
 _RECORD_OVERHEAD_BYTES: Final = 256
 CLOSE_WAIT_S: Final = 20.0
-"""How long a thread that is ending waits for brokers in all, by default."""
+"""How long an ending thread waits for brokers in total, by default."""
 
 
 class StreamThread:
@@ -70,7 +71,7 @@ class StreamThread:
 
     Args:
         number: counted from 1; part of its name and of its transactional id.
-        context: what it shares with the client's other threads.
+        context: the resources shared with the client's other threads.
         on_state: called with (thread, new state, old state), in this thread.
         on_death: called with (thread, exception) when the loop has failed, in this thread and before anything is closed.
     """
@@ -89,7 +90,7 @@ class StreamThread:
         self.leave_group: bool | None = None
         """Whether to leave the group on shutdown; None = dynamic members leave, static ones stay."""
         self.shuts_down_all = False
-        """Whether it tells the application's other instances to stop when it is asked to end."""
+        """Whether it tells the application's other instances to stop, too, when it is asked to end."""
         self.rounds_total = 0
         self.progress = LoopProgress()
         self.joined = False
@@ -118,7 +119,7 @@ class StreamThread:
 
         Args:
             leave_group: whether to leave the group; None = as asked before, by default only dynamic members leave.
-            broker_wait_s: how long it may wait for brokers in all before it gives up what is not committed.
+            broker_wait_s: how long it may wait for brokers in total before it gives up uncommitted work.
         """
         if leave_group is not None:
             self.leave_group = leave_group
@@ -173,7 +174,7 @@ class StreamThread:
 
     @property
     def totals(self) -> Totals:
-        """What it has done so far."""
+        """Its counters so far."""
         if self._loop is None:
             return Totals()
         tasks, progress = self._loop.tasks, self.progress
@@ -213,7 +214,7 @@ class StreamThread:
         return self._loop
 
     def end(self, *, clean: bool) -> None:
-        """Close the loop's tasks and clients; for whoever called `begin`.
+        """Close the loop's tasks and clients; for the caller of `begin`.
 
         Args:
             clean: whether to commit first.
@@ -246,7 +247,7 @@ class ThreadLoop:
 
     Args:
         thread: whose loop it is.
-        context: what the client's threads share.
+        context: the resources that the client's threads share.
 
     Raises:
         ConfigError: a client does not take its settings.
@@ -270,7 +271,7 @@ class ThreadLoop:
         self._resume_at: dict[TopicPartition, int] = {}
         """How few records a paused partition must have left to be fetched again."""
         self._starved: dict[TaskId, tuple[float, float]] = {}
-        """Tasks that have records and wait for those of another partition: since when, and when this was last logged."""
+        """Tasks that have records but wait for another partition's: since when, and when this was last logged."""
         self._busy = False
         self._poll_s = config.poll_ms / 1000
         self._commit_every_s = config.commit_interval_ms / 1000
@@ -305,12 +306,13 @@ class ThreadLoop:
     def _attempt(self, call: Callable[[], None], *expected: type[StreamsError]) -> StreamsError | None:
         """Call a function, and return an expected failure, so that nothing else is done while it is being handled.
 
-        confluent-kafka (2.16) never frees what is being handled when it raises an exception, with the clients of its traceback.
+        confluent-kafka (2.16) never frees an exception that is being handled when it raises another, nor the clients in its
+        traceback.
         """
         try:
             call()
         except expected as error:
-            _log.warning("%s: %s", self._name, str(error))  # a log may keep what it is given
+            _log.warning("%s: %s", self._name, str(error))  # a log may keep its arguments
             return error
         return None
 
@@ -322,7 +324,7 @@ class ThreadLoop:
         self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
 
     def _start_again(self) -> None:
-        """Note that what was processed since the last commit is void.
+        """Note that the work since the last commit is void.
 
         Raises:
             SlowRecordError: one record is to blame, for the second time.
@@ -341,7 +343,7 @@ class ThreadLoop:
             for event in events:
                 self._handle(event)
             tasks.reconcile()
-            events = resources.member.poll()  # what was given up is told before anything else is processed
+            events = resources.member.poll()  # tell what was given up before anything else is processed
         tasks.reconcile()
         paused = self._context.paused.is_set()
         if paused:
@@ -387,7 +389,7 @@ class ThreadLoop:
             self._thread.set_state(ThreadState.RUNNING)
 
     def _rest(self) -> None:
-        """Wait for a moment while paused. Nothing is polled, so what is in the consumer's queue stays there."""
+        """Wait for a moment while paused. Nothing is polled, so the consumer's queue stays as it is."""
         self._settle_state()
         self._busy = False
         began = time.monotonic()
@@ -441,7 +443,7 @@ class ThreadLoop:
                     self.resources.consumer.pause([partition])
 
     def _log_starved(self, waiting: Collection[StreamTask]) -> None:
-        """Log now and then which tasks have had records for long, and wait for those of another partition."""
+        """Log now and then which tasks have had records for long, but wait for another partition's."""
         every_s = self._context.config.log_summary_interval_ms / 1000
         if every_s <= 0:
             return

@@ -1,17 +1,15 @@
-"""The tasks of one stream thread: which ones it has, what state they are in, and how they are closed when they are revoked.
+"""The tasks of one stream thread: which ones it has, their state, and how they are closed when they are revoked.
 
-The group's events only change the *target*: the tasks that this thread should have, with their input partitions. `reconcile`,
-called every round, brings the actual tasks closer to it. So no event is ever half done: when a commit fails in the middle, the
-next round continues from the actual state.
+The group's events only change the *target*: the tasks that this thread should have, with their input partitions.
+`reconcile`, called every round, brings the actual tasks closer to it. So no event is ever half done: when a commit fails in
+the middle, the next round continues from the actual state. Each task is one record with a stage: `task_stage` has the stages
+and transitions. Input partitions are read only while their task is running.
 
-Each task is one record with a stage: `task_stage` has the stages, and what leads from one to the next. Input partitions are read
-only while their task is running.
-
-Closing is *clean* after a commit, or else *dirty*, which loses nothing: what was not committed is not on disk, and is processed
-again by the task's next owner. A running task that has left the target is closed in the same round, before the group learns that
-others may have it; if it cannot be committed then, it never will be. One that the state updater uses is closed once that has
-given it back: nothing is processed with it, so nobody waits. A task whose role changes is *recycled*: it waits for its offsets
-again, but its stores stay open, so that only what they lack is restored.
+Closing is *clean* after a commit, or else *dirty*, which loses nothing: uncommitted changes are not on disk, and the task's
+next owner processes their records again. A running task that has left the target is closed in the same round, before the
+group learns that others may have it; if it cannot be committed then, it never will be. One that the state updater uses is
+closed once the updater has returned it: it processes nothing, so nobody waits. A task whose role changes is *recycled*: it
+waits for its offsets again, but its stores stay open, so that only missing records are restored.
 
 Order matters under EOS: committed offsets are read (waiting for pending transactions) before changelog ends, so that state and
 offsets match, or state is ahead by aborted records only.
@@ -48,7 +46,7 @@ __all__ = ["TaskManager"]
 
 _log = logging.getLogger(__name__)
 _UPDATER_LATE_S = 30.0
-"""How long the state updater may need to give back a task before that is logged."""
+"""How long the state updater may take to return a task before a delay is logged."""
 _LIMITS_AT_LEAST_EVERY_S = 1.0
 _BEING_RESTORED = (Stage.UPDATING, Stage.RECALLED, Stage.RETURNED, Stage.RESTORED)
 
@@ -63,7 +61,7 @@ class TaskManager:
         self._held: dict[TaskId, HeldTask] = {}
         self._target: dict[TaskId, WantedTask] = {}
         self.running: dict[TaskId, StreamTask] = {}
-        """The tasks whose stage is RUNNING: what every round looks at."""
+        """The tasks whose stage is RUNNING, which every round goes through."""
         self._limits = StandbyLimits(
             resources.member,
             resources.updater,
@@ -72,8 +70,12 @@ class TaskManager:
         self._starts: BackgroundQueries[TopicPartition, Mapping[TopicPartition, int]] = BackgroundQueries(
             resources.starting_offsets.resolve, resources.context.config.task_timeout_ms / 1000
         )
-        """Asks where to start reading input partitions that have no committed offset, or have lost the one read next."""
+        """Asks where to start reading input partitions that have no committed offset, or lost the offset to be read next."""
         self._by_partition: dict[TopicPartition, StreamTask] = {}
+        self._on_disk: dict[TaskId, int] = {}
+        """The offset sums of the state on disk that no other thread uses."""
+        self._on_disk_as_of: object = None
+        """What has not changed since they were read."""
         self.records_total = 0
 
     @property
@@ -83,7 +85,7 @@ class TaskManager:
             held.stage is (Stage.UPDATING if held.wanted.standby else Stage.RUNNING) for held in self._held.values()
         )
 
-    # Whoever asks for these may be another thread.
+    # These may be called in another thread.
 
     @property
     def task_ids(self) -> frozenset[TaskId]:
@@ -113,18 +115,22 @@ class TaskManager:
         """Commits so far."""
         return self._committer.commits_total
 
-    # What the group says
+    # Group events
 
     def offset_sums(self) -> dict[TaskId, int]:
-        """Return the local state for the assignor: of this thread's tasks, and of those that are only on disk."""
+        """Return the local state for the assignor: of this thread's tasks, and of tasks that are only on disk."""
         context = self._resources.context
         directory, exactly_once = context.directory, context.config.exactly_once
-        sums = directory.offset_sums(
-            self._thread,
-            lambda task: stored_offset_sum(
-                context.topology, task, directory.task_path(task), exactly_once=exactly_once
-            ),
-        )
+        as_of = directory.version, tuple(held.task is None for held in self._held.values())
+        if self._on_disk_as_of != as_of:  # asked several times a second, which is too often to list directories
+            self._on_disk_as_of = as_of
+            self._on_disk = directory.offset_sums(
+                self._thread,
+                lambda task: stored_offset_sum(
+                    context.topology, task, directory.task_path(task), exactly_once=exactly_once
+                ),
+            )
+        sums = self._on_disk.copy()
         for held in self._held.values():
             if held.task is not None and held.task.changelogs:
                 sums[held.task_id] = LATEST_OFFSET if held.stage is Stage.RUNNING else open_offset_sum(held.task)
@@ -169,7 +175,7 @@ class TaskManager:
         try:
             self._close(gone, dirty=True, wipe=wipe)
         finally:
-            if not self.running:  # otherwise the failure of another task's record must not be forgotten
+            if not self.running:  # otherwise the failure of another task's record must be kept
                 self._committer.abort()  # after closing, because a processor may still send something in its `close`
 
     # From the actual tasks to the target
@@ -216,11 +222,12 @@ class TaskManager:
         Tasks that only change their role or their input are recycled instead.
         """
         leaving = {held.task_id for held in changed if held.stage is Stage.RUNNING}
+        stay_active = {task_id for task_id, wanted in self._target.items() if not wanted.standby}
         clean = not leaving
         try:
             if leaving:
                 self.commit()
-                self._commit_clean_metadata(leaving)
+                self._commit_clean_metadata(leaving - stay_active)
                 clean = True
         except RebalanceInProgressError as error:
             names = ", ".join(map(str, sorted(leaving)))
@@ -234,7 +241,7 @@ class TaskManager:
             self._committer.abort()  # nothing else ends a transaction that a processor has begun in its `close`
 
     def _recycle(self, held: HeldTask) -> None:
-        """Have a task wait for its offsets again, as the target wants it, with its stores open.
+        """Let a task wait for its offsets again, in its new role, with its stores open.
 
         Raises:
             Exception: the failure of a processor's `close`.
@@ -330,14 +337,19 @@ class TaskManager:
             held = self._updating(task)
             if held is not None:
                 self._move(held, Stage.RESTORED)
+        corrupted, others = set[TaskId](), list[Exception]()
         for failed in updater.drain_failed():
             held = self._updating(failed.task)
             if held is not None:
                 self._move(held, Stage.RETURNED)
-                if not isinstance(failed.error, TaskCorruptedError):
-                    raise failed.error
-                _log.warning("%s", failed.error)
-                self._close([held.task_id], dirty=True, wipe=[held.task_id])
+                _log.warning("Task %s cannot be restored: %s", held.task_id, failed.error)
+                if isinstance(failed.error, TaskCorruptedError):
+                    corrupted.add(held.task_id)
+                else:
+                    others.append(failed.error)
+        self._close(corrupted, dirty=True, wipe=corrupted)
+        if others:
+            raise others[0]
 
     def _updating(self, task: StreamTask) -> HeldTask | None:
         """Return the record of a task, unless it was recalled meanwhile."""
@@ -345,7 +357,7 @@ class TaskManager:
         return held if held is not None and held.task is task and held.stage is Stage.UPDATING else None
 
     def _start_restored(self) -> None:
-        """Start the tasks whose starting offsets are known, and read lost partitions again; ask for what is not known."""
+        """Start the tasks whose starting offsets are known, and read lost partitions again; ask for unknown offsets."""
         known, consumer = self._committer.committed, self._resources.consumer
         for partition, answer in self._starts.take():
             offset = answer.result()[partition]
@@ -392,7 +404,7 @@ class TaskManager:
         return 0 if task is None else task.buffered(partition)
 
     def committed_positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of what the running tasks read."""
+        """Return the committed offsets of the running tasks' inputs."""
         committed = self._committer.committed
         return {partition: committed[partition] for partition in self._by_partition if partition in committed}
 
@@ -401,7 +413,7 @@ class TaskManager:
         return self._committer.is_wanted(self.running.values())
 
     def commit(self) -> int:
-        """Commit every task that has something to commit; return how many. See `Committer.commit` for what it raises."""
+        """Commit every task that has anything to commit; return how many. See `Committer.commit` for what it raises."""
         return self._committer.commit(self.running.values())
 
     def _commit_clean_metadata(self, task_ids: Collection[TaskId]) -> None:
@@ -411,7 +423,7 @@ class TaskManager:
     # The end of tasks
 
     def abort_and_revive(self, wipe: Collection[TaskId] = ()) -> None:
-        """Give up what was processed since the last commit; `reconcile` starts again from there.
+        """Give up the work since the last commit; `reconcile` starts again from there.
 
         Args:
             wipe: tasks whose state is also deleted, so that it is restored from the beginning.
@@ -453,13 +465,13 @@ class TaskManager:
     def _close(self, task_ids: Collection[TaskId], *, dirty: bool, wipe: Collection[TaskId] = ()) -> None:
         """Close all of the tasks, even if some fail to close, and release their directories.
 
-        Those that the state updater uses are closed by `reconcile` once it has given them back, or recycled if they are wanted.
+        Tasks that the state updater uses are closed by `reconcile` once returned, or recycled if they are wanted.
 
         Args:
             task_ids: which ones.
             dirty: whether to close them without a commit.
-            wipe: those whose state is also deleted, before another thread can have it, unless the state updater uses them: it
-                finds out itself what is corrupt.
+            wipe: tasks whose state is also deleted, before another thread can have it, unless the state updater uses them:
+                it finds corrupt state itself.
 
         Raises:
             Exception: the first failure of a store's or a processor's `close`, or of deleting state.

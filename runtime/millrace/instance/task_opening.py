@@ -1,4 +1,4 @@
-"""Opening a task: creating it with what it shares with its thread, and opening its stores, which may have to be wiped first."""
+"""Opens a task: creates it with its thread's shared resources, and opens its stores, which may have to be wiped first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 def source_changelogs(resources: ThreadResources, task_id: TaskId) -> frozenset[TopicPartition]:
-    """Return the source topics' partitions from which a task's stores are restored, which end at the committed offset."""
+    """Return the source-topic partitions from which a task's stores are restored, up to the committed offset."""
     subtopology = resources.context.topology.subtopology(task_id.subtopology)
     return frozenset(
         TopicPartition(subtopology.changelog_topics[name], task_id.partition) for name in subtopology.source_changelogs

@@ -2,10 +2,10 @@
 
 | stage    | its stores | it belongs to | what it waits for |
 |---|---|---|---|
-| WAITING  | closed; open if it is recycled | the thread | its directory, which another thread of this process may still have |
+| WAITING | closed; open if recycled | the thread | its directory, which another thread of this process may still have |
 | ASKED    | the same | the thread | its committed offsets |
 | UPDATING | open | the state updater | the rest of its changelogs; a standby stays here |
-| RECALLED | open | the state updater, which is asked to give it back | that it does |
+| RECALLED | open | the state updater, which was asked for it | its return |
 | RETURNED | open | the thread | nothing: it is recycled or closed at once |
 | RESTORED | open, and complete | the thread | where to start reading inputs that have no committed offset |
 | RUNNING  | open, and complete | the thread | records |
@@ -23,7 +23,7 @@
 | WAITING, ASKED, RETURNED, RESTORED, RUNNING | WAITING | its role or its input has changed: it is recycled |
 | the same | CLOSED | it has left the target, is lost, or has to start again |
 
-So a task that the updater may use is never closed or recycled, and only complete stores are processed with.
+So a task that the updater may use is never closed or recycled, and only tasks with complete stores process records.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from millrace.records import TaskId, TopicPartition
 __all__ = ["HeldTask", "Stage", "WantedTask"]
 
 Stage = Enum("Stage", "WAITING ASKED UPDATING RECALLED RETURNED RESTORED RUNNING CLOSED")
-"""What becomes of a task in its thread; see the module's tables."""
+"""The stage of a task in its thread; see the module's tables."""
 
 _FROM: Final = {
     Stage.ASKED: {Stage.WAITING},
@@ -54,7 +54,7 @@ _FROM: Final = {
     Stage.WAITING: {Stage.WAITING, Stage.ASKED, Stage.RETURNED, Stage.RESTORED, Stage.RUNNING},
     Stage.CLOSED: {Stage.WAITING, Stage.ASKED, Stage.RETURNED, Stage.RESTORED, Stage.RUNNING},
 }
-"""To each stage, those that lead to it."""
+"""For each stage, the stages that lead to it."""
 
 
 class WantedTask(NamedTuple):
@@ -76,9 +76,9 @@ class HeldTask:
     task: StreamTask | None = None
     """None until its stores are open."""
     committed: CommittedOffsets = field(init=False)
-    """What it waits for while it is ASKED."""
+    """The committed offsets it waits for while it is ASKED."""
     answer: Future[StreamTask | None] = field(init=False)
-    """What it waits for while it is RECALLED."""
+    """The state updater's answer it waits for while it is RECALLED."""
     late: Deadline = field(init=False)
     """When that is late."""
 

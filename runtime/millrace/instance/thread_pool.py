@@ -27,7 +27,7 @@ class ThreadPool:
 
     Args:
         lock: the client's, which is held whenever a thread reports its state.
-        cache_max_bytes: what the threads share.
+        cache_max_bytes: the record cache that the threads share.
         new_thread: creates a thread, given its number.
         on_gone: given the counters of a thread that has ended and left the pool.
     """

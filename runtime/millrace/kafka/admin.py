@@ -61,7 +61,7 @@ class TopicToCreate:
 
 @dataclass(frozen=True, slots=True)
 class DescribedTopic:
-    """A topic as the brokers describe it; its id tells it from a deleted one of the same name."""
+    """A topic as the brokers describe it; its id distinguishes it from a deleted topic of the same name."""
 
     id: str
     """In the form that Kafka's tools print."""
@@ -144,7 +144,7 @@ def _may(operation: AclOperation, admin: AdminClient, topic: str, timeout_s: flo
 
 
 def appears_on_demand(admin: AdminClient, topic: str, timeout_s: float = 5.0) -> bool:
-    """Request a topic as a producer does, and return whether it exists then: brokers may create topics on demand.
+    """Request a topic as a producer does, and return whether it then exists: brokers may create topics on demand.
 
     Raises:
         StreamsTimeoutError: The brokers did not answer in time.
@@ -242,7 +242,7 @@ def create_topics(admin: AdminClient, topics: Mapping[str, TopicToCreate], timeo
 
     Raises:
         AuthorizationError: Topics may not be created.
-        StreamsError: The brokers refused a configuration, replication factor or name; says which and why.
+        StreamsError: The brokers refused a configuration, replication factor or name; the message says which and why.
         StreamsTimeoutError: The topics were not created in time.
     """
     deadline = Deadline(timeout_s)
@@ -287,7 +287,7 @@ def wait_for_topics(admin: AdminClient, topics: Collection[str], timeout_s: floa
     """Wait until the brokers' metadata has the topics, with a leader for each partition.
 
     Raises:
-        StreamsTimeoutError: It did not in time.
+        StreamsTimeoutError: It does not have them in time.
     """
     deadline = Deadline(timeout_s)
     waiting = set(topics)

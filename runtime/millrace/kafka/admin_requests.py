@@ -4,8 +4,8 @@ confluent-kafka's AdminClient answers each item with a future, which fails in th
 controller is elected) and for permanent ones. `ask` retries the former until the deadline and raises the latter with the item's
 name.
 
-librdkafka's admin client keeps using the leaders and leader epochs it has cached; after an error, only a new metadata request
-makes it look again. `ask_leaders` sends that request, and is for everything that partition leaders answer.
+librdkafka's admin client keeps using the leaders and leader epochs it has cached; after an error, only a new metadata
+request makes it look again. `ask_leaders` sends that request, and is for all requests to partition leaders.
 
 A thread that is shutting down need not wait for a deadline that may be minutes away: see `give_up_when`.
 """
@@ -201,7 +201,7 @@ _UNREACHABLE: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_
 
 
 def _told(problem: object) -> str:
-    """Return what a problem is, and what can be done if no broker has answered."""
+    """Return a problem's description, and what to do if no broker has answered."""
     error = problem.args[0] if isinstance(problem, KafkaException) else problem
     if not isinstance(error, KafkaError):
         return str(problem)

@@ -49,17 +49,17 @@ _RESTORE_FETCH_WAIT_MS: Final = 20
 _IN_FLIGHT: Final = 1
 """How many requests a producer sends to a broker without waiting for answers (Java: 5).
 
-A broker that does not know a producer yet takes any batch from it. If it refuses the first one for the moment (it has just become
-the leader, or too few replicas are in sync) and takes the second one, which was sent meanwhile, librdkafka concludes that the
-first one has been written too: its records are lost, without an error.
+A broker that does not know a producer yet takes any batch from it. If it refuses the first one for the moment (it has just
+become the leader, or too few replicas are in sync) and takes the second one, sent meanwhile, librdkafka concludes that the
+first one was written too: its records are lost, without an error.
 """
 
 _TRANSACTIONAL_IDLE_MS: Final = 30_000
-"""After how long a transactional producer closes an idle connection.
+"""How long a transactional producer keeps an idle connection.
 
-librdkafka's cache of group coordinators may hold a broker that is no longer in the cluster's metadata. A request to it waits,
-beyond its timeout, until any of the client's connections opens or closes; only then librdkafka asks who the coordinator is. So
-the calls of producers that were given up for this reason return, and the producers' dozen of threads end.
+librdkafka's cache of group coordinators may hold a broker that is no longer in the cluster's metadata. A request to it
+waits, beyond its timeout, until any of the client's connections opens or closes; only then librdkafka asks who the
+coordinator is. Closing idle connections lets the calls of abandoned producers return, and each producer's dozen threads end.
 """
 
 _TRANSACTIONAL_LINGER_MS: Final = 10
@@ -124,7 +124,7 @@ class ClientSettings:
 
     @property
     def config(self) -> StreamsConfig:
-        """The settings these are derived from."""
+        """The application's settings."""
         return self._config
 
     # Names
@@ -300,7 +300,7 @@ class ClientSettings:
     # Assembly
 
     def _given(self, *prefixes: str, resolved: bool = True) -> dict[str, Any]:
-        """Return the user's settings for a client: those without a prefix, overridden by those of the prefixes in order."""
+        """Return the user's settings for a client: the unprefixed ones, overridden by each prefix in order."""
         config = self._config
         given = {
             field.replace("_", "."): getattr(config, field)

@@ -1,7 +1,7 @@
 """Opens the Kafka clients of an application (Kafka Streams' `KafkaClientSupplier`, key `default.client.supplier`).
 
-A supplier of one's own can wrap the clients, or put others in their place: `millrace.testing.simulation` runs an application on
-clients of a simulated cluster. Settings are librdkafka's, derived from the application's by `millrace.kafka.client_settings`.
+Your own supplier can wrap or replace the clients: `millrace.testing.simulation` runs an application on clients of a
+simulated cluster. Settings are librdkafka's, derived from the application's by `millrace.kafka.client_settings`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_admin, open_consumer, open_producer
 from millrace.kafka.connection import Connection
 from millrace.kafka.connection_check import check_connection
-from millrace.kafka.membership.wire import check_group_metadata
+from millrace.kafka.group_metadata import check_group_metadata
 from millrace.loading import load_instance
 
 __all__ = ["KafkaClientSupplier", "client_supplier"]
 
 
 class KafkaClientSupplier:
-    """Opens clients of the brokers in `bootstrap.servers`; override what should be different."""
+    """Opens clients of the brokers in `bootstrap.servers`; override the methods that should differ."""
 
     def admin(self, settings: ClientConfig) -> AdminClient:
         """Open the admin client that an instance's threads share."""

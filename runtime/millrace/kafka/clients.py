@@ -1,6 +1,6 @@
-"""Opening librdkafka's clients, and where they log to.
+"""Opens librdkafka's clients, and filters their log.
 
-While brokers are away librdkafka logs the same line many times a second; here it appears once every ten seconds.
+While brokers are down librdkafka logs the same line many times a second; here it appears once every ten seconds.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _OWN_REFERENCES: Final = 2
 _PAUSE_S: Final = 0.01
 _FREE_ATTEMPTS: Final = 1_000
 _LOOK_UP_S: Final = 0.5
-"""How long new topics are looked up at most; librdkafka does so by itself once a second, as long as there are any."""
+"""How long looking up new topics may take; librdkafka itself does so once a second, as long as there are any."""
 _LOOK_UP_PAUSE_S: Final = 10.0
-"""How long none is looked up after brokers did not answer in time."""
+"""How long no topic is looked up after brokers did not answer in time."""
 
 
 class RepeatFilter(logging.Filter):
@@ -107,8 +107,8 @@ def open_admin(settings: ClientConfig) -> AdminClient:
 class ClosableAdmin(AdminClient if TYPE_CHECKING else object):  # type: ignore[misc]
     """An admin client that ends with `close`, although others may still hold it: the library's ends when it is freed.
 
-    Ending it directly could free it under a call of another thread. So this is a handle that lets it go: whoever is in a call
-    keeps it until that returns, and each later call is an error.
+    Ending it directly could free it during a call of another thread. So this handle drops its reference: a running call
+    keeps the client until it returns, and each later call is an error.
     """
 
     def __init__(self, client: AdminClient) -> None:
@@ -126,7 +126,7 @@ class ClosableAdmin(AdminClient if TYPE_CHECKING else object):  # type: ignore[m
         return getattr(client, name)
 
     def close(self) -> None:
-        """Let the client go, with its native threads; may be called more than once."""
+        """Drop the client, with its native threads; may be called more than once."""
         self._client = None
 
 
@@ -141,9 +141,9 @@ class _Consumer(Consumer):
     _look_up_again = Deadline(0.0)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
-        """Assign as the library does, and look up the topics that are new to this client now, not within a second.
+        """Assign as the library does, but look up topics that are new to this client now, not within a second.
 
-        While brokers are slow only one of many calls waits for them.
+        While brokers are slow, only one of many calls waits for them.
         """
         super().incremental_assign(partitions)
         if not self._look_up_again.passed:
@@ -182,8 +182,9 @@ class _Consumer(Consumer):
 class _Producer(Producer):
     """The library's, plus weak references, and it ends in a thread of its own.
 
-    librdkafka waits for its own threads when a client is freed. After a coordinator that left the cluster during a commit, one of
-    them may never end, and would hold up whoever let the client go: the stream thread, or whichever one collects garbage.
+    librdkafka waits for its own threads when a client is freed. If a coordinator left the cluster during a commit, one of
+    them may never end, and would block the thread that frees the client: the stream thread, or the one that collects
+    garbage.
     """
 
     def __del__(self) -> None:
@@ -193,8 +194,8 @@ class _Producer(Producer):
 
 
 def _free(client: list[_Producer]) -> None:
-    """Free the client that is in the list, once nobody else has it; who still has it in the end frees it."""
-    never = threading.Event()  # waits in real time, whatever clock the process is given
+    """Free the client in the list once nobody else has it; otherwise its last holder frees it."""
+    never = threading.Event()  # waits in real time, even if the process has a simulated clock
     for _ in range(_FREE_ATTEMPTS):
         if sys.getrefcount(client[0]) <= _OWN_REFERENCES:
             break

@@ -141,7 +141,7 @@ class Connection:
             settings.on_open(self)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Authenticate with these from now on; open connections do when the broker asks them to re-authenticate (KIP-368)."""
+        """Authenticate with these from now on; on open connections when the broker asks for it (KIP-368)."""
         changed = {"sasl_plain_username": username, "sasl_plain_password": password}
         self.manager.config.update(changed)
         for connection in list(self.manager._conns.values()):  # noqa: SLF001 (each has a copy of the settings)
@@ -206,7 +206,7 @@ def open_network(**settings: object) -> KafkaNetClient:
 
 
 def quiet_library() -> None:
-    """Silence kafka-python's log, which reports every failed attempt as an error; what matters is logged here."""
+    """Silence kafka-python's log, which reports every failed attempt as an error; real problems are logged here."""
     library = logging.getLogger("kafka")
     if library.level == logging.NOTSET:
         library.setLevel(logging.CRITICAL)

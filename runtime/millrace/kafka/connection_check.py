@@ -58,7 +58,7 @@ def check_connection(settings: ClientSettings, timeout_s: float = 15.0) -> None:
     config, security = settings.config, settings.security("admin.")
     security.for_librdkafka()
     if (tokens := settings.tokens("admin.")) is not None:
-        tokens.current()  # raises if there is none: no broker need be asked
+        tokens.current()  # raises if there is none, without asking a broker
     deadline, patience = Deadline(timeout_s), Deadline(min(timeout_s, _MISMATCH_PATIENCE_S))
     servers = list(config.bootstrap_servers)
     mismatch: _Failure | None = None

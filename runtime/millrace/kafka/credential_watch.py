@@ -2,7 +2,7 @@
 
 Kubernetes replaces the files of a mounted Secret in place. Every open client is given the new user name and password for PLAIN or
 SCRAM and uses them from its next authentication on; open connections stay open. The inputs of tokens are read for every token.
-Everything else (certificates, keys) is read once, when a client is opened, so a change of it is only reported: `stale`.
+Certificates and keys are read once, when a client is opened, so a change is only reported: `stale`.
 
 Every two seconds the files are checked with `stat`, and read only if that has changed.
 """
@@ -120,7 +120,7 @@ class CredentialWatch:
         try:
             now = self._read()
             stale = _fixed_settings(now) != self._fixed_settings
-        except ConfigError as error:  # a file is missing or being replaced: clients keep what they have
+        except ConfigError as error:  # a file is missing or being replaced: clients keep their credentials
             if self._problem != str(error):
                 self._problem = str(error)
                 log.warning("Credentials stay as they are: %s", error)
@@ -142,7 +142,7 @@ class CredentialWatch:
         while not self._stop.wait(_POLL_S):
             try:
                 self.check()
-            except Exception:  # the next check tries again; the clients keep what they have
+            except Exception:  # the next check tries again; the clients keep their credentials
                 log.exception("The clients could not be given their new credentials")
 
     def _read(self) -> dict[Prefixes, Security]:

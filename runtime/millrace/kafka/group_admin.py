@@ -1,8 +1,8 @@
 """Administration of one consumer group from outside: its members and committed offsets.
 
-Uses kafka-python's admin client. librdkafka's (2.16) cannot remove members, reads past the end of the metadata strings of
-committed offsets, which every Streams application writes, and ends the process if the broker that it asks for offsets is not, or
-not yet, the group's coordinator. Members themselves use `millrace.kafka.membership`.
+Uses kafka-python's admin client. librdkafka's (2.16) cannot remove members, reads past the end of the metadata of committed
+offsets, which every Streams application writes, and ends the process if the broker that it asks for offsets is not (yet) the
+group's coordinator. Members themselves use `millrace.kafka.membership`.
 """
 
 # ruff: noqa: SLF001 (these requests have a time limit of their own, and the library's public methods have none)
@@ -48,9 +48,9 @@ _ALREADY_REMOVED: Final = (
 )
 _NOT_SERVED: Final = (kafka_errors.UnsupportedVersionError, kafka_errors.IncompatibleBrokerVersion)
 _SHORTEST_ATTEMPT_S: Final = 1.0
-"""How long the last attempt may take, even if the deadline is nearer: its answer says more than that there was none."""
+"""How long the last attempt may take, even if the deadline is nearer: any answer says more than a timeout."""
 _FETCH_VERSIONS: Final = (8, 9)  # version 10 names topics by id
-_TRANSIENT: Final = (OSError, kafka_errors.UnknownBrokerIdError)  # besides what the library calls retriable
+_TRANSIENT: Final = (OSError, kafka_errors.UnknownBrokerIdError)  # in addition to the library's retriable errors
 _CODE: Final = re.compile(r"\[Error (-?\d+)\]")
 _Answer = TypeVar("_Answer")
 _Item = TypeVar("_Item")
@@ -214,7 +214,7 @@ class GroupAdmin:
             raise error
 
     def committed(self) -> dict[TopicPartition, int]:
-        """Return the group's committed offsets; raises what `positions` raises."""
+        """Return the group's committed offsets, with the errors of `positions`."""
         return {partition: found.offset for partition, found in self.positions().items()}
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -353,7 +353,7 @@ class GroupAdmin:
             return await self._manager.wait_for(self._manager.call_soon(function, *args), limit.left_s() * 1000)
 
         async def attempt(limit: Deadline) -> _Answer:
-            # Apart, so that a request is not sent when nobody waits for it any more.
+            # Two steps, so that a request is not sent once nobody waits for it.
             node = await within(limit, self._client._find_coordinator_id, self.group_id)
             await within(limit, self._manager.get_connection, node)
             answer: _Answer = await within(limit, request, node)
@@ -368,7 +368,7 @@ class GroupAdmin:
                     f"The principal may not {what} group {self.group_id}: {error}; grant it with an ACL"
                 ) from error
             except (kafka_errors.KafkaError, OSError) as error:
-                # The library remembers where the coordinator was, and never looks for it again by itself.
+                # The library remembers the coordinator and never looks for it again.
                 self._manager.cluster._coordinators.pop((CoordinatorType.GROUP, self.group_id), None)
                 if not isinstance(error, _TRANSIENT) and not error.retriable:
                     raise StreamsError(f"The brokers refused to {what} group {self.group_id}: {error}") from error

@@ -1,6 +1,6 @@
-"""Settings of a group in the brokers, which replace those of its members where brokers assign the tasks (KIP-1071).
+"""A group's settings in the brokers, which override its members' settings if brokers assign the tasks (KIP-1071).
 
-They outlive the group's members, and may be set before it has any. A setting that nobody has set for the group has the brokers'
+They outlive the group's members, and may be set before it has any. A setting that is not set for the group has the brokers'
 default.
 """
 
@@ -66,7 +66,7 @@ def group_settings(admin: AdminClient, group_id: str, timeout_s: float = 30.0) -
 
 
 def wrong_group_settings(wanted: Mapping[str, str | None], found: Mapping[str, GroupSetting]) -> dict[str, str | None]:
-    """Return the wanted settings that a group does not have.
+    """Return the wanted settings that differ from the group's.
 
     Args:
         wanted: The values; None for the brokers' default.
@@ -83,7 +83,7 @@ def wrong_group_settings(wanted: Mapping[str, str | None], found: Mapping[str, G
 def set_group_settings(
     admin: AdminClient, group_id: str, settings: Mapping[str, str | None], timeout_s: float = 30.0
 ) -> None:
-    """Change settings of a group; None removes one, so that the brokers' default holds.
+    """Change settings of a group; None removes one, so that the brokers' default applies.
 
     Raises:
         AuthorizationError: They may not be changed.

@@ -40,7 +40,7 @@ log = logging.getLogger("millrace.kafka.internal_topics")
 
 @dataclass(frozen=True, slots=True)
 class ProvisionReport:
-    """What provisioning found and did."""
+    """The result of provisioning."""
 
     created: Mapping[str, int]
     """Internal topics that were created, with their number of partitions."""
@@ -77,7 +77,7 @@ def committed_partitions(
     """Return the existing partitions that an application's tasks read, and whose offsets its group commits.
 
     Args:
-        plans: What its revisions need.
+        plans: The plans of its revisions.
         admin: Client of the cluster.
         timeout_s: How long the brokers are asked.
 
@@ -148,7 +148,7 @@ def provision(
 
 
 class LeaderCluster:
-    """What a group's leader asks of the cluster while it assigns: internal topics and offsets."""
+    """The leader's requests to the cluster while it assigns: internal topics and offsets."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class LeaderCluster:
         return self._committed_offsets(partitions, self._offsets_timeout_s)
 
     def racks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, frozenset[str]]:
-        """Return the racks of partitions' replicas, without partitions of which one replica's rack is not known."""
+        """Return the racks of partitions' replicas, except partitions with a replica whose rack is unknown."""
         described = describe_topics(self._admin, {topic for topic, _ in partitions}, self._offsets_timeout_s)
         return {
             TopicPartition(topic, number): found.racks[number]

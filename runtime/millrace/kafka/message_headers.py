@@ -1,9 +1,9 @@
-"""The headers of messages that were read, whatever bytes their names are.
+"""Reads the headers of messages, even if their names are not UTF-8.
 
-confluent-kafka decodes names as UTF-8. If one is not, `Message.headers` leaves an exception pending, and the message
-keeps a list of pairs in which that name is missing altogether, so that unpacking such a pair ends the process. CPython
-notices the exception if the method is called from C, by `map` for instance. Called from Python often enough, its result
-is trusted, and the exception comes up later, anywhere.
+confluent-kafka decodes names as UTF-8. If that fails, `Message.headers` leaves an exception pending, and the message keeps a
+list of pairs that lacks this name altogether, so that unpacking such a pair ends the process. CPython notices the exception
+if the method is called from C, by `map` for instance. If it has been called from Python often enough, its result is trusted,
+and the exception appears later, anywhere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def mend_headers(messages: list[Message]) -> bool:
     """Make `headers` of messages safe to call, and return whether any message has headers.
 
     Bytes that are not UTF-8 in a name become U+FFFD, as in Java. If several names of a message are not UTF-8, only the first of
-    them is known, and the others are U+FFFD alone.
+    them is known, and the others become a single U+FFFD.
 
     Args:
         messages: all of one class, which need not be confluent-kafka's.
@@ -58,7 +58,7 @@ def _mended(message: Message, error: SystemError) -> Any:
     mended = []
     pairs: Any = message.headers()
     for pair in pairs:
-        if len(gc.get_referents(pair)) == _WHOLE_PAIR:  # looks at a pair without touching what is missing
+        if len(gc.get_referents(pair)) == _WHOLE_PAIR:  # looks at a pair without touching the missing name
             mended.append(pair)
         else:
             mended.append((name, pair[1]))

@@ -1,6 +1,6 @@
-"""Offsets through the admin client: first and last ones of partitions, and purging up to one.
+"""Offsets through the admin client: partitions' first and last offsets, and purging up to one.
 
-Those that a group has committed are read by its members (`millrace.kafka.membership.offsets`), and from outside by
+A group's committed offsets are read by its members (`millrace.kafka.membership.offsets`), and from outside by
 `millrace.kafka.group_admin`.
 """
 

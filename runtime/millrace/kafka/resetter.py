@@ -1,4 +1,4 @@
-"""Resets applications: observes what one has on a cluster, and executes what `millrace.plan.reset` has planned.
+"""Resets applications: observes an application on a cluster, and executes the reset that `millrace.plan.reset` has planned.
 
 Uses two admin clients, each for what the other cannot do: see `millrace.kafka.group_admin`.
 """
@@ -79,7 +79,7 @@ class Resetter:
         force: bool = False,
         has_ended: Callable[[ActiveMember], bool] = lambda _: False,
     ) -> ResetActions:
-        """Work out what to do from what the cluster has, without changing anything; takes the arguments of `plan_reset`.
+        """Plan a reset from the present cluster, without changing anything; takes the arguments of `plan_reset`.
 
         Raises:
             ActiveGroupError: The group has members that have not ended, and `force` is False.
@@ -93,7 +93,7 @@ class Resetter:
         """Execute a plan.
 
         Raises:
-            ActiveGroupError: Members have joined in the meantime, or those that were removed came back.
+            ActiveGroupError: Members have joined in the meantime, or removed ones came back.
             AuthorizationError: The principal may not set offsets or delete topics.
             StreamsError: The brokers refused.
             StreamsTimeoutError: The brokers did not finish in time.
@@ -112,7 +112,7 @@ def observe(
     inputs: Collection[str] = (),
     timeout_s: float = 60.0,
 ) -> ObservedApplication:
-    """Return all that `plan_reset` needs to know of a cluster; takes the same arguments.
+    """Return the observation that `plan_reset` needs; takes the same arguments.
 
     Raises:
         AuthorizationError: The principal may not see the group or its topics.

@@ -1,4 +1,4 @@
-"""Security settings: what each SASL mechanism needs, and one value that both client libraries are configured from.
+"""Security settings: what each SASL mechanism needs, and one value from which both client libraries are configured.
 
 Applications configure TLS and SASL as Java applications do (`sasl.jaas.config`, `ssl.truststore.*` of type PEM), or under
 librdkafka's names. librdkafka and kafka-python must understand them in exactly the same way, so they are parsed here once. Secret
@@ -39,7 +39,7 @@ class Mechanism:
 
 @dataclass(frozen=True, slots=True)
 class OAuthMethod:
-    """What a way to get tokens needs."""
+    """What a method of getting tokens needs."""
 
     required: tuple[str, ...] = ()
     """Settings that must be given, without `sasl.oauthbearer.`."""
@@ -277,7 +277,7 @@ def parse_security(settings: Mapping[str, object], protocol: str | None = None) 
         protocol: The `security.protocol` if it is not among the settings.
 
     Raises:
-        ConfigError: A setting is missing, contradicts another, or names a Java key store; says which key to use.
+        ConfigError: A setting is missing, contradicts another, or names a Java key store; the message says which key to use.
     """
     get = settings.get
     protocol = str(get("security.protocol", protocol or "PLAINTEXT")).upper()

@@ -1,8 +1,8 @@
 """Translates Java's client settings to librdkafka's.
 
-Most keys have the same name in both. The rest are renamed, converted, or dropped with a debug log, because what they tune is
-handled elsewhere (`max.poll.records`), has no counterpart (`default.api.timeout.ms`) or is specific to Java
-(`interceptor.classes`). Which keys librdkafka knows is not listed here: librdkafka is asked.
+Most keys have the same name in both. The rest are renamed, converted, or dropped with a debug log, because they are handled
+elsewhere (`max.poll.records`), have no counterpart (`default.api.timeout.ms`) or are specific to Java
+(`interceptor.classes`). There is no list of librdkafka's keys here: librdkafka is asked.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def check_value(key: str, value: object) -> None:
     """Check one property's value with librdkafka itself.
 
     Raises:
-        ConfigError: librdkafka does not accept the value; says what it accepts.
+        ConfigError: librdkafka does not accept the value; the message says what it accepts.
     """
     try:
         message = _complaint(key, value)

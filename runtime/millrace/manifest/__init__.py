@@ -1,4 +1,4 @@
-"""The operator's resources as models: what a manifest may contain, what is wrong with one, and the settings it stands for."""
+"""The operator's resources as models: the content of manifests, the problems in one, and the settings it stands for."""
 
 from millrace.manifest.loader import KINDS, check, load, load_all
 from millrace.manifest.problems import Problem

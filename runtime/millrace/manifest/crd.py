@@ -1,6 +1,6 @@
 """Generates `crds/` from the models: `python -m millrace.manifest.crd [--check] [DIRECTORY]`.
 
-The files are what is installed in a cluster; a test keeps them in step with the models. Besides the schema they contain the
+The files are installed in a cluster; a test keeps them in step with the models. In addition to the schema they contain the
 columns that `kubectl` shows and the `scale` and `status` subresources.
 """
 
@@ -35,15 +35,15 @@ Column = tuple[str, str, str, int, str]
 """Name, type, path, priority (0 is always shown) and description."""
 
 _OF_APP: Column = ("App", "string", ".spec.appRef.name", 0, "The application.")
-_PHASE: Column = ("Phase", "string", ".status.phase", 0, "How far it has come.")
+_PHASE: Column = ("Phase", "string", ".status.phase", 0, "Its progress.")
 _MESSAGE: Column = ("Message", "string", ".status.message", 1, "Why, and what to do.")
 _AGE: Column = ("Age", "date", ".metadata.creationTimestamp", 0, "When it was created.")
 _APP_COLUMNS: tuple[Column, ...] = (
     ("Ready", "string", ".status.ready", 0, "How many replicas run all their tasks, of the desired ones."),
-    ("State", "string", ".status.lifecycleState", 0, "What the application is doing."),
+    ("State", "string", ".status.lifecycleState", 0, "The state of the application."),
     ("Lag", "integer", ".status.lag.total", 0, "How many records it is behind."),
     ("Tasks", "integer", ".status.tasks.active", 1, "How many tasks are active."),
-    ("Standbys", "integer", ".status.tasks.standby", 1, "How many copies of tasks' state are kept up to date."),
+    ("Standbys", "integer", ".status.tasks.standby", 1, "How many standby copies are kept up to date."),
     ("Guarantee", "string", ".spec.processing.guarantee", 1, "The processing guarantee."),
     ("Application-Id", "string", ".spec.applicationId", 1, "Kafka's application.id."),
     ("Revision", "string", ".status.currentRevision", 1, "The revision that the pods are being moved to."),

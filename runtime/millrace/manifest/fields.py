@@ -1,4 +1,4 @@
-"""What the fields of manifests are made of: names, addresses, quantities, durations, lists, references to other objects.
+"""The types of manifest fields: names, addresses, quantities, durations, lists, references to other objects.
 
 A scalar is a plain string or number with rules. Every rule is checked both in Python and by the API server, with the same
 message, so regular expressions are limited to what Go's RE2 and Python read alike.
@@ -66,7 +66,7 @@ class Matches:
 
     pattern: str
     message: str
-    """What the author is told, worded to follow the field's path: `must be …`."""
+    """The message for the author, worded to follow the field's path: `must be …`."""
     explained: bool = True
     """Whether the API server shows the message too. It cannot for values that may be integers."""
 
@@ -99,7 +99,7 @@ def cel_list(texts: Iterable[str]) -> str:
 
 
 def sets_none_of(owned: Mapping[str, str], message: str) -> Rule:
-    """Return the rule that a mapping must not set certain keys; `owned` says what sets each of them."""
+    """Return the rule that a mapping must not set certain keys; `owned` says who sets each of them."""
     return Rule(
         lambda settings: not settings.keys() & owned.keys(),
         f"{cel_list(owned)}.all(key, !(key in self))",
@@ -118,8 +118,8 @@ def int_or_string(pattern: str, message: str, *, most: int, least: int) -> tuple
     """Return the annotations of a string that may also be written as a number, to be unpacked into `Annotated`.
 
     Args:
-        pattern: What it has to match.
-        message: What the author is told if it does not.
+        pattern: The pattern to match.
+        message: The message for the author if it does not match.
         most: How many characters it may have.
         least: The least number.
     """
@@ -296,7 +296,7 @@ class LocalReference(ManifestModel):
 
 
 class SecretReference(ManifestModel):
-    """A Secret in the same namespace. Pods get it as a directory of files, so a change of it reaches them without a restart."""
+    """A Secret in the same namespace. Pods get it as a directory of files, so changes reach them without a restart."""
 
     name: ObjectName
     """The Secret's name."""
@@ -304,7 +304,7 @@ class SecretReference(ManifestModel):
     """Keys that have another name in this Secret: from the expected name to the Secret's own."""
 
     def key(self, expected: str) -> str:
-        """Return the name that the Secret itself has for a key.
+        """Return the Secret's own name for a key.
 
         >>> SecretReference(name="user", keys={"tls.crt": "user.crt"}).key("tls.crt")
         'user.crt'
@@ -313,7 +313,7 @@ class SecretReference(ManifestModel):
 
 
 def of_keys(*expected: str) -> Rule:
-    """Return the rule for a `SecretReference` that only certain keys are expected of the Secret."""
+    """Return the rule that only certain keys are expected in a `SecretReference`."""
     names = ", ".join(f"'{key}'" for key in expected)
     listed = ", ".join(f"`{key}`" for key in expected)
     return Rule(

@@ -1,6 +1,6 @@
 """`spec.kafka` and `spec.internalTopics`: the brokers, how to reach them, settings under Kafka's names, internal topics.
 
-Credentials are only ever named (`SecretReference`) or referred to as files, and a setting that would contain one is refused,
+Credentials are only named (`SecretReference`) or referred to as files, and a setting that would contain one is refused,
 because manifests are kept in repositories and read by many.
 """
 
@@ -180,8 +180,8 @@ class Auth(ManifestModel):
         Annotated[SecretReference, of_keys("username", "password", "clientId", "clientSecret", "tokenEndpoint")] | None
     ) = None
     """The Secret with the credentials: keys `username` and `password`; for `oauthbearer` `clientId`, `clientSecret` and
-    `tokenEndpoint`. Not for `mtls`, `aws-msk-iam` and `entra-id`. With SCRAM the Secret may be that of a Strimzi `KafkaUser`,
-    without `username`: the user is then the one in its `sasl.jaas.config`, or else the name of the Secret."""
+    `tokenEndpoint`. Not for `mtls`, `aws-msk-iam` and `entra-id`. With SCRAM it may be the Secret of a Strimzi `KafkaUser`,
+    without `username`: the user is then taken from its `sasl.jaas.config`, or else is the name of the Secret."""
     scope: Scope | None = None
     """The scope of the tokens, for `oauthbearer` and `entra-id`; separate several with spaces. The default for
     `entra-id` is the Event Hubs namespace: `https://<host of the first bootstrap server>/.default`."""
@@ -247,7 +247,7 @@ class Kafka(ManifestModel):
     """Addresses (host:port) of some of the brokers. `millrace dev up` ignores them and uses a Kafka of its own."""
     binding_secret_ref: LocalReference | None = None
     """A Secret of the Service Binding Specification, instead of `bootstrapServers`, `tls` and `auth`: it says where the
-    brokers are and how to reach them. Pods pick up a changed password; anything else in it takes effect when they restart."""
+    brokers are and how to reach them. Pods pick up a changed password; other changes take effect when they restart."""
     group_protocol: Annotated[GroupProtocol, Field(strict=False)] = GroupProtocol.CLASSIC
     """Who assigns tasks: the members (`classic`) or the broker (`streams`, KIP-1071). To change it in a running application, all
     pods are stopped and started again."""
@@ -322,9 +322,9 @@ class InternalTopics(ManifestModel):
     replication_factor: Annotated[int, Field(ge=1, le=32_767, json_schema_extra={"format": "int32"})] | None = None
     """How many brokers hold each partition; the brokers' default if not given."""
     min_insync_replicas: Annotated[int, Field(ge=1, le=32_767, json_schema_extra={"format": "int32"})] | None = None
-    """How many of them must have a record before it counts as written; the brokers' default if not given."""
+    """How many of these must have a record before it counts as written; the brokers' default if not given."""
     config: TopicConfig = Field(default_factory=dict)
-    """Further settings of these topics, under Kafka's names. The settings of a store for its own topic take precedence."""
+    """Further settings of these topics, under Kafka's names. A store's own settings for its topic take precedence."""
     deletion_policy: Literal["Retain", "Delete"] = "Retain"
     """Whether they are deleted with the StreamsApp. `spec.deletionPolicy: Purge` deletes them in any case."""
 

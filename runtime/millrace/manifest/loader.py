@@ -71,7 +71,7 @@ def check(value: object, kind: type[_R]) -> tuple[_R | None, list[Problem]]:
 
     Args:
         value: The manifest, as parsed from JSON or YAML.
-        kind: Which resource it has to be.
+        kind: The kind of resource it must be.
     """
     if not isinstance(value, Mapping):
         return None, [
@@ -93,7 +93,7 @@ def check(value: object, kind: type[_R]) -> tuple[_R | None, list[Problem]]:
 
 
 def _load(source: Path | str) -> tuple[str, list[Resource], list[str]]:
-    """Return what messages call the source, its resources, and the kinds of its other documents."""
+    """Return the source's name in messages, its resources, and the kinds of its other documents."""
     name, text = _read(source)
     resources: list[Resource] = []
     problems: list[Problem] = []

@@ -30,13 +30,13 @@ class Rule:
     holds: Callable[[Any], bool] | None
     """Whether a value satisfies it; None for a rule about changes, which only the API server can check."""
     cel: str | None
-    """The same about `self` (and `oldSelf`), for the API server; None if the schema says it already."""
+    """The same about `self` (and `oldSelf`), for the API server; None if the schema already says it."""
     message: str
-    """What the author is told, worded to follow the field's path: `must be …`."""
+    """The message for the author, worded to follow the field's path: `must be …`."""
     offenders: Callable[[Any], str] | None = None
     """Names the parts of a value that break the rule; shown after the message and a colon."""
     candidates: str = ""
-    """What the API server, which cannot name them, shows there instead."""
+    """The text that the API server, which cannot name them, shows there instead."""
 
     def check(self, value: _T) -> _T:
         """Return the value.

@@ -59,7 +59,7 @@ class PodMonitor(ManifestModel):
 
 
 class Metrics(ManifestModel):
-    """What is measured."""
+    """Which metrics are recorded."""
 
     level: Literal["INFO", "DEBUG", "TRACE"] = "INFO"
     """Kafka Streams' `metrics.recording.level`."""
@@ -82,6 +82,6 @@ class Observability(ManifestModel):
     otlp: Otlp | None = None
     """The OpenTelemetry collector that metrics and traces are sent to; none if not given."""
     metrics: Metrics = Metrics()
-    """What is measured."""
+    """Which metrics are recorded."""
     logs: Logs = Logs()
     """What the pods write to their logs."""

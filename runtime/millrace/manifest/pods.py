@@ -49,7 +49,7 @@ OWN_PATHS = ("/etc/millrace", "/var/lib/millrace")
 
 _MEMBERS = "group members: "
 _LONGEST_MESSAGE = 4096
-"""In bytes: what Kubernetes keeps of a termination message."""
+"""In bytes: how much Kubernetes keeps of a termination message."""
 
 ENV_NAME_PATTERN = "^[A-Za-z_][A-Za-z0-9_.-]*$"
 _OWN_ENV_PREFIXES = ("POD_", "MILLRACE_")
@@ -63,7 +63,7 @@ _ABSOLUTE_PATTERN = "^(/[^/:]+)+$"
 
 
 def format_last_message(members: Collection[str], error: str = "") -> str:
-    r"""Return what a program leaves behind for the case that it dies: its members of the consumer group, and why it failed.
+    r"""Return the message that a program leaves in case it dies: its members of the consumer group, and why it failed.
 
     In a pod it is the container's termination message. As each container has its own, the members named in it are certainly dead
     once the container has ended, even if a new one has joined the group in their place.
@@ -366,7 +366,7 @@ ContainerName = Annotated[
 
 
 class Container(KubernetesModel):
-    """A Kubernetes Container besides the program's. What its security context leaves open is set as Restricted requires."""
+    """A Kubernetes Container in addition to the program's. Gaps in its security context are filled as Restricted requires."""
 
     name: ContainerName
     """Its name."""
@@ -393,7 +393,7 @@ class PodSecurity(ManifestModel):
 
 
 class PodTemplate(ManifestModel):
-    """What the pods have in addition to what the operator gives them."""
+    """Additions to the pods that the operator builds."""
 
     metadata: PodMetadata = PodMetadata()
     """Labels and annotations of the pods."""

@@ -1,7 +1,7 @@
-"""What is wrong with a manifest, worded for the person who wrote it.
+"""The problems of a manifest, worded for its author.
 
-Pydantic says which rule of which field is broken. Here that becomes a sentence that also says what to write instead: the
-nearest known field or value, or what a missing field is for.
+Pydantic says which rule of which field is broken. Here this becomes a sentence that also says what to write instead: the
+nearest known field or value, or the purpose of a missing field.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Problem:
     path: Path
     """The steps to the field, for example `("spec", "kafka", "bootstrapServers", 0)`; empty for the whole manifest."""
     rule: str
-    """What it must be, or what is wrong with it."""
+    """What is wrong, or what the value must be."""
     value: str | None = None
     """The value there, shortened; None if there is none."""
     line: int | None = None
@@ -76,7 +76,7 @@ def problem(item: ErrorDetails, root: type[BaseModel]) -> Problem:
     """Return one of pydantic's errors about a model as a problem."""
     path, value = tuple(step for step in item["loc"] if step != "[key]"), item["input"]
     text = _rule(item, path, root)
-    # Messages end up in logs and conditions, so what may hold secrets is not repeated.
+    # Messages end up in logs and conditions, so values that may hold secrets are not repeated.
     may_hold_secrets = isinstance(value, Mapping | BaseModel) or (isinstance(value, str) and "@" in value)
     if may_hold_secrets or item["type"] in {"missing", "extra_forbidden"}:
         return Problem(path, text)

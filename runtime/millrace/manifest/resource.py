@@ -1,4 +1,4 @@
-"""What every resource of Millrace has: its API version and metadata."""
+"""The common part of all resources: API version and metadata."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Secrets that a manifest names: which keys are expected in each, and which client settings they become.
+"""Secrets that a manifest names: the keys expected in each, and the client settings they become.
 
-Pods find the keys as files, with one folder for each Secret; the operator reads the Secrets themselves. Both follow this module,
-so that a Secret works for both or for neither. Secrets written by other operators work unchanged: those of cert-manager, and of
-Strimzi's `KafkaUser` and cluster certificate authority.
+Pods find the keys as files, with one folder for each Secret; the operator reads the Secrets themselves. Both follow this
+module, so that a Secret works for both or for neither. Secrets written by other operators work unchanged: cert-manager's,
+and Strimzi's for a `KafkaUser` and the cluster certificate authority.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class NamedSecret:
         return tuple(dict.fromkeys([*(key for form in self.forms for key in form), *self.optional]))
 
     def problem(self, there: Collection[str]) -> str | None:
-        """Return a message that says what is missing; None if a form is complete.
+        """Return a message about missing keys; None if a form is complete.
 
         Args:
             there: The expected keys that the Secret has.
@@ -75,7 +75,7 @@ class NamedSecret:
         return f"Secret {self.reference.name} of {self.field} {found}: {advice}"
 
     def used(self, there: Collection[str] | None) -> tuple[str, ...]:
-        """Return the keys to use: those of the first complete form, and the optional ones that are still needed with it.
+        """Return the keys to use: the first complete form, and the optional keys that it still needs.
 
         Args:
             there: The expected keys that the Secret has; None if unknown.

@@ -1,6 +1,6 @@
 """Secrets of the Service Binding Specification: one Secret that says where the brokers are and how to reach them.
 
-The specification leaves the names of keys to the kind of service, so each setting has several, and all are accepted here.
+The specification leaves key names to the kind of service, so each setting has several, all of which are accepted here.
 Addresses, protocol and mechanism are read when a pod starts; user name and password stay references to files.
 """
 
@@ -40,7 +40,7 @@ def settings_of_binding(data: Mapping[str, str]) -> tuple[dict[str, str], dict[s
     """Return client settings, and for each setting with a confidential value the Secret's key that holds it.
 
     Args:
-        data: What the Secret has under `KEYS`.
+        data: The Secret's values for `KEYS`.
 
     Raises:
         BindingError: Something is missing or not understood.

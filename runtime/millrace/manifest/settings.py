@@ -2,7 +2,8 @@
 
 The local host and the operator both use this mapping to start replicas, so that an application runs the same way in both.
 Addresses that only the host knows are arguments. Secrets are not read but referred to, in the syntax of Kafka's
-DirectoryConfigProvider, `${directory:<directory>:<file>}`. Only which files of optional secrets exist is looked up on disk.
+DirectoryConfigProvider, `${directory:<directory>:<file>}`. The disk is only checked for which files of optional secrets
+exist.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from millrace.manifest.service_binding import BindingError, settings_of_binding
 from millrace.manifest.streamsapp import Racks, Standby, StreamsApp, StreamsAppSpec
 
 _HEARTBEAT_WITH_STANDBYS_MS = 500
-"""Members learn from the answer to a heartbeat that standbys are to take over; Kafka's default is 3 s."""
+"""Members learn from the answer to a heartbeat that standbys should take over; Kafka's default is 3 s."""
 _HEARTBEAT_INTERVAL = tuple(f"{client}heartbeat.interval.ms" for client in ("main.consumer.", "consumer.", ""))
 """The keys for it; the first that is set has precedence."""
 _LONGEST_TAG = 30
@@ -59,8 +60,8 @@ def to_streams_config(
         state_dir: Where the replica keeps its state.
         bootstrap_servers: Brokers to use instead of the manifest's. The manifest's settings for replication and security,
             secrets included, are then left out.
-        secrets_dir: Where the secrets that the manifest names are, one directory for each; `SECRETS_DIR` if not given.
-        node_labels: The labels of the node on which the replica runs, among those that the manifest names.
+        secrets_dir: Where the manifest's secrets are, one directory for each; `SECRETS_DIR` if not given.
+        node_labels: The labels of the replica's node that the manifest names.
 
     Raises:
         ConfigError: The secrets are there, and one lacks a key.
@@ -108,7 +109,7 @@ def to_streams_config(
 
 
 def to_group_settings(spec: StreamsAppSpec) -> dict[str, str | None]:
-    """Return the settings of the group in the brokers that a manifest stands for; None stands for the brokers' default.
+    """Return the group's settings in the brokers that a manifest stands for; None is the brokers' default.
 
     Empty with the classic group protocol, where each member has its own.
     """
@@ -124,7 +125,7 @@ def to_group_settings(spec: StreamsAppSpec) -> dict[str, str | None]:
 
 
 def rack_settings(racks: Racks, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that say where a replica runs: its rack, its client tags, and by which of them copies are kept apart.
+    """Return the settings that say where a replica runs: its rack, its client tags, and which of them separate copies.
 
     A label that the node does not have is left out, and so is a tag whose value is longer than Kafka Streams allows.
 
@@ -143,7 +144,7 @@ def rack_settings(racks: Racks, labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def _non_default_settings(spec: StreamsAppSpec) -> Iterator[tuple[str, object]]:
-    """Yield the settings that differ from Kafka Streams' defaults, so that a pod's settings show what is special about it."""
+    """Yield the settings that differ from Kafka Streams' defaults, so that a pod's settings show only these."""
     processing, standby, membership = spec.processing, spec.standby, spec.membership
     usual, policy, metrics = Standby(), processing.error_policy, spec.observability.metrics
     interval, timeout = processing.commit_interval, membership.session_timeout
@@ -175,7 +176,7 @@ def _non_default_settings(spec: StreamsAppSpec) -> Iterator[tuple[str, object]]:
 
 
 def mechanism(kafka: Kafka) -> Iterator[tuple[str, str]]:
-    """Yield the settings for security protocol and SASL mechanism, without those that come from Secrets."""
+    """Yield the settings for security protocol and SASL mechanism, except settings that come from Secrets."""
     tls, auth = kafka.tls, kafka.auth
     sasl = auth is not None and auth.type != "mtls"
     if tls is not None or sasl:

@@ -41,7 +41,7 @@ LifecycleState = Literal[
     "Blocked",
     "Failed",
 ]
-"""What an application is doing, in one word."""
+"""The state of an application, in one word."""
 
 ConditionType = Literal[
     "Ready",
@@ -96,7 +96,7 @@ class TopologyStatus(StatusModel):
     tasks: Int32 | None = None
     """How many tasks it has, which limits how many threads have work."""
     compatibility: Literal["Compatible", "NeedsReset", "Incompatible", "Unknown"] | None = None
-    """Whether the desired topology can continue from the state of the running one."""
+    """Whether the desired topology can continue from the running one's state."""
 
 
 class GroupStatus(StatusModel):
@@ -151,12 +151,12 @@ class RestorationStatus(StatusModel):
 
 
 class LagStatus(StatusModel):
-    """How far the application is behind in its input and repartition topics."""
+    """How far the application lags behind in its input and repartition topics."""
 
     total: Int64 | None = None
     """How many records."""
     trend: Literal["Growing", "Steady", "Shrinking"] | None = None
-    """How that is changing."""
+    """Whether it grows or shrinks."""
 
 
 class InternalTopicStatus(StatusModel):
@@ -180,7 +180,7 @@ class StorageStatus(StatusModel):
     """The volumes."""
 
     max_used_percent: Annotated[int, Field(ge=0, le=100, json_schema_extra={"format": "int32"})] | None = None
-    """How full the fullest one is."""
+    """How full the fullest volume is."""
 
 
 class AutoscalingStatus(StatusModel):
@@ -199,12 +199,12 @@ class AutoscalingStatus(StatusModel):
 
 
 class StreamsAppStatus(StatusModel):
-    """What the operator has seen and done; written only by the operator."""
+    """What the operator has seen and done; only the operator writes it."""
 
     observed_generation: ObservedGeneration | None = None
     """The generation of the manifest that this status is about; -1 until the operator has seen the resource."""
     lifecycle_state: LifecycleState | None = None
-    """What the application is doing, in one word."""
+    """The state of the application, in one word."""
     replicas: Int32 | None = None
     """How many pods there are."""
     ready_replicas: Int32 | None = None

@@ -1,7 +1,7 @@
 """`StreamsApp`: how one Kafka Streams application is to run, as its user writes it in a manifest.
 
-The models mirror the manifest, one class per mapping. The larger parts of the spec have modules of their own: `kafka`, `pods`,
-`upgrade`, `observability` and `status`. Defaults are those of Kafka Streams unless its description says otherwise.
+The models mirror the manifest, one class per mapping. The larger parts of the spec have their own modules: `kafka`, `pods`,
+`upgrade`, `observability` and `status`. Defaults are Kafka Streams' unless a description says otherwise.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class NetworkPolicy(ManifestModel):
         ]
         | None
     ) = None
-    """Where the pods may connect, besides DNS and each other: at least to the brokers. Each is a Kubernetes
+    """Where the pods may connect, in addition to DNS and each other: at least to the brokers. Each is a Kubernetes
     NetworkPolicyEgressRule. Everywhere if not given."""
 
 
@@ -182,8 +182,8 @@ class Standby(ManifestModel):
     """Copies of the state on other replicas, which can take over without restoring."""
 
     replicas: Annotated[Int32, Field(le=16)] = 0
-    """How many copies each task's state has besides the active one. If `kafka.groupProtocol` is `streams`, the operator sets
-    this for the group in the brokers, which have a limit of their own, by default 2."""
+    """How many copies of each task's state exist in addition to the active one. If `kafka.groupProtocol` is `streams`, the
+    operator sets this for the group in the brokers, which have their own limit, by default 2."""
     max_warmups: Annotated[Int32, Field(ge=1, le=10_000)] = 2
     """How many tasks may be warmed up at a time: their state is built on the new replica before they move. Without effect if
     `kafka.groupProtocol` is `streams`."""
@@ -212,8 +212,8 @@ class Racks(ManifestModel):
     node_label: NodeLabel = "topology.kubernetes.io/zone"
     """The label whose value is `client.rack` and `client.tag.rack` of the pods on a node."""
     tags: ClientTags = Field(default_factory=dict)
-    """Further client tags by which copies are kept apart, each with the node label that its value comes from. With the rack,
-    they are `rack.aware.assignment.tags`."""
+    """Further client tags that keep copies apart, each with the node label that its value comes from. With the rack, they
+    are `rack.aware.assignment.tags`."""
 
     @property
     def labels_by_tag(self) -> dict[str, str]:
@@ -239,8 +239,8 @@ class Membership(ManifestModel):
     `kafka.groupProtocol` is `streams`: brokers do not serve static members then."""
     session_timeout: SessionTimeout | None = None
     """How long a replica may send no heartbeat before its tasks go to others; 45s by default. With static membership this is
-    also how long a pod may take to restart and keep its tasks. If `kafka.groupProtocol` is `streams`, the operator sets this for
-    the group in the brokers, which have limits of their own, by default 45s to 60s."""
+    also how long a pod may take to restart and keep its tasks. If `kafka.groupProtocol` is `streams`, the operator sets this
+    for the group in the brokers, which have their own limits, by default 45s to 60s."""
 
 
 class App(ManifestModel):
@@ -306,7 +306,7 @@ class StreamsAppSpec(ManifestModel):
     standby: Standby = Standby()
     """Copies of the state on other replicas."""
     racks: Racks | None = None
-    """Which labels of nodes say where replicas run; if not given, where they run plays no part in the assignment of tasks."""
+    """Which node labels say where replicas run; if not given, their location does not affect the assignment of tasks."""
     membership: Membership = Membership()
     """How replicas take part in the consumer group."""
     internal_topics: InternalTopics = InternalTopics()
@@ -316,7 +316,7 @@ class StreamsAppSpec(ManifestModel):
     upgrade: Upgrade = Upgrade()
     """How a changed manifest reaches the pods."""
     handover: Handover | None = None
-    """Which application it takes over from, if its application id has been in use."""
+    """The application it takes over from, if its application id has been in use."""
     autoscaling: Autoscaling = Autoscaling()
     """How the number of replicas follows the load."""
     drain: Drain = Drain()
@@ -328,7 +328,7 @@ class StreamsAppSpec(ManifestModel):
     service_account_name: ObjectName | None = None
     """The pods' service account, whose token is not mounted; the operator creates one if not given."""
     pod_template: PodTemplate = PodTemplate()
-    """What the pods have beyond what the operator gives them."""
+    """Additions to the pods that the operator builds."""
     observability: Observability = Observability()
     """Where metrics, traces and logs go."""
     deletion_policy: Literal["Retain", "Purge", "Orphan"] = "Retain"
@@ -343,7 +343,7 @@ class StreamsAppSpec(ManifestModel):
 
     @property
     def static_members(self) -> bool:
-        """Whether replicas are static members, for which the streams group protocol has no place."""
+        """Whether replicas are static members, which the streams group protocol does not have."""
         return self.membership.static and self.kafka.group_protocol is GroupProtocol.CLASSIC
 
     rules: ClassVar[tuple[Rule, ...]] = (

@@ -1,6 +1,7 @@
-"""`StreamsBackfill`: computing one application's state from history with Spark, described once and done once.
+"""`StreamsBackfill`: computes one application's state from history with Spark, described once and done once.
 
-A resource of its own, like a `StreamsReset`: start, progress and result can be read later, and applying it again does nothing.
+It is a separate resource, like a `StreamsReset`: start, progress and result can be read later, and applying it again does
+nothing.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ ColumnName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class Columns(ManifestModel):
-    """Which columns of the files hold what of a record."""
+    """Which columns of the files hold the parts of a record."""
 
     timestamp: ColumnName
     """The record's timestamp: a timestamp, or milliseconds since the epoch."""
     key: ColumnName | None = None
     """The key; records have none if not given."""
     value: ColumnName | None = None
-    """The value; if not given, all columns that are nothing else, together as a dictionary."""
+    """The value; if not given, all remaining columns together, as a dictionary."""
     headers: ColumnName | None = None
     """The headers: a map, or an array of structs with `name` and `value`."""
     order: ColumnName | None = None
-    """What orders the records of a partition, such as the offset; the timestamp if not given."""
+    """The order of the records of a partition, such as the offset; the timestamp if not given."""
     partition: ColumnName | None = None
     """The partition; if not given, the key decides, as in Kafka's producer."""
 
@@ -65,7 +66,7 @@ class FileSource(ManifestModel):
     """Files that hold the records of a topic."""
 
     topic: TopicName
-    """The input topic whose records they are."""
+    """The input topic of these records."""
     format: Literal["parquet", "json", "csv", "orc", "iceberg", "delta"] = "parquet"
     """Their format. `iceberg` and `delta` need their Spark packages in the image."""
     path: Annotated[
@@ -75,7 +76,7 @@ class FileSource(ManifestModel):
     options: Annotated[dict[str, str], Field(max_length=64)] = Field(default_factory=dict)
     """Options of Spark's reader, for example `header: "true"`."""
     columns: Columns
-    """Which columns hold what."""
+    """Which columns hold the parts of a record."""
     until: Timestamp | None = None
     """The instant, for example `2026-01-31T12:00:00Z`, up to which records come from the files; later ones come from Kafka. If
     not given, all come from the files."""
@@ -85,7 +86,7 @@ class Source(ManifestModel):
     """Where history is read."""
 
     files: Annotated[tuple[FileSource, ...], *map_list(64, "topic")] = ()
-    """Topics whose records come from files. All others are read from Kafka, from their beginning to where they end now."""
+    """Topics whose records come from files. All others are read from Kafka, from their beginning to their present end."""
 
 
 _MEMORY_MIB = 1024
@@ -101,7 +102,7 @@ Cores = Annotated[int, Field(ge=1, le=256, json_schema_extra={"format": "int32"}
 
 
 class Driver(ManifestModel):
-    """The pod that plans the job and publishes what it has computed."""
+    """The pod that plans the job and publishes the result."""
 
     service_account_name: ObjectName
     """The service account that may create the executors' pods; the Spark operator's chart creates one for it in namespaces for
@@ -116,7 +117,7 @@ class Executors(ManifestModel):
     """The pods that compute."""
 
     instances: Annotated[int, Field(ge=1, le=10_000, json_schema_extra={"format": "int32"})] = 1
-    """How many there are. As many tasks of the topology run at a time as they have cores together."""
+    """How many there are. Each of their cores runs one task of the topology at a time."""
     cores: Cores = 1
     """How many cores each has."""
     memory: Memory = "2Gi"
@@ -159,7 +160,7 @@ _SETTING_NAMES = Rule(
 
 
 class StreamsBackfillSpec(ManifestModel):
-    """What is computed, from what, and by which Spark pods. Immutable."""
+    """What to compute, from which history, in which Spark pods. Immutable."""
 
     app_ref: AppReference
     """The application. It is stopped while the backfill runs, and continues afterwards."""
@@ -168,13 +169,13 @@ class StreamsBackfillSpec(ManifestModel):
     outputs: Literal["None", "Last", "All"] = "None"
     """What is written to output topics: nothing, the last record of each key, or all records in order."""
     transaction_records: Annotated[int, Field(ge=1, le=2**31 - 1, json_schema_extra={"format": "int32"})] = 10_000_000
-    """How many records one transaction may have. With more, executors write each partition of the changelogs in one of its own,
-    and those of outputs too if these are too many by themselves."""
+    """How many records one transaction may have. If there are more, executors write each changelog partition in its own
+    transaction, and each output partition too if the outputs alone are too many."""
     sink: Annotated[str, *text(_SINK_PATTERN, "must be kafka, or parquet:// and a path", most=2048)] = "kafka"
     """Where results go: `kafka` for changelogs and offsets, with which the application continues, or for example
-    `parquet://s3a://bucket/tables` for the final tables as files, which leaves Kafka and the application as they are."""
+    `parquet://s3a://bucket/tables` for the final tables as files, which does not touch Kafka and the application."""
     dry_run: bool = False
-    """Whether the result is only counted, and written nowhere."""
+    """Whether the result is only counted and not written."""
     allow_missing_history: bool = False
     """Whether to compute although the brokers have deleted the start of an input topic."""
     allow_side_effects: bool = False
@@ -182,7 +183,7 @@ class StreamsBackfillSpec(ManifestModel):
     ignore_wall_clock: bool = False
     """Whether to compute although the program has wall-clock punctuators, which are not called."""
     driver: Driver
-    """The pod that plans the job and publishes what it has computed."""
+    """The pod that plans the job and publishes the result."""
     executors: Executors = Executors()
     """The pods that compute."""
     image: Image | None = None
@@ -231,7 +232,7 @@ class StageProgress(StatusModel):
 
 
 class StoreResult(StatusModel):
-    """What was computed of one state store or output topic."""
+    """The result for one state store or output topic."""
 
     name: Annotated[str, Field(min_length=1, max_length=249)]
     """The store's or the topic's name."""
@@ -247,7 +248,7 @@ class SparkStatus(StatusModel):
     """The SparkApplication of the latest attempt."""
 
     api_version: str | None = None
-    """Which Spark operator's it is."""
+    """The Spark operator that runs it."""
     name: str | None = None
     """Its name."""
     state: str | None = None
@@ -255,16 +256,16 @@ class SparkStatus(StatusModel):
     driver_pod: str | None = None
     """The driver's pod."""
     web_ui: str | None = None
-    """Where Spark's own user interface is."""
+    """The address of Spark's web interface."""
 
 
 class StreamsBackfillStatus(StatusModel):
-    """How far the backfill has come; written only by the operator."""
+    """The progress of the backfill; only the operator writes it."""
 
     observed_generation: ObservedGeneration | None = None
     """The generation of the manifest that this status is about; -1 until the operator has seen the resource."""
     phase: Phase | None = None
-    """How far it has come. `Suspending`: the application stops. `Stopping`: the Spark pods stop. `Refused`: it cannot be done."""
+    """Its progress. `Suspending`: the application stops. `Stopping`: the Spark pods stop. `Refused`: it cannot be done."""
     message: Annotated[str, Field(max_length=32_768)] | None = None
     """The reason and what to do, as a sentence."""
     start_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
@@ -292,11 +293,11 @@ class StreamsBackfillStatus(StatusModel):
     ends: Annotated[tuple[PartitionOffset, ...], *atomic_list(1000)] = ()
     """Where history ends: the offsets at which the application continues; the first thousand."""
     stores: Annotated[tuple[StoreResult, ...], *atomic_list(1000)] = ()
-    """What was computed of each store."""
+    """The result for each store."""
     outputs: Annotated[tuple[StoreResult, ...], *atomic_list(1000)] = ()
-    """What was computed for each output topic."""
+    """The result for each output topic."""
     notes: Annotated[tuple[str, ...], *atomic_list(100)] = ()
-    """What may be surprising."""
+    """Possible surprises."""
     conditions: Conditions = ()
     """The aspects of its progress, with one entry each."""
 
@@ -309,6 +310,6 @@ class StreamsBackfill(Resource):
     kind: Literal["StreamsBackfill"] = "StreamsBackfill"
     """The kind of resource."""
     spec: StreamsBackfillSpec
-    """What is computed, from what, and by which Spark pods."""
+    """What to compute, from which history, in which Spark pods."""
     status: StreamsBackfillStatus | None = None
-    """How far the backfill has come."""
+    """The progress of the backfill."""

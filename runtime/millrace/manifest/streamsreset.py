@@ -1,6 +1,6 @@
 """`StreamsReset`: one reset of one application, described once and done once.
 
-A reset throws state away, so it is a resource of its own and not a field of the application: its start, end and result can be
+A reset throws state away, so it is a separate resource and not a field of the application: its start, end and result can be
 read later, and applying it again does nothing.
 """
 
@@ -77,15 +77,15 @@ class StreamsResetSpec(ManifestModel):
         Field(strict=False, max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"}),
         Rule(lambda items: len(set(items)) == len(items), None, "must not have the same entry twice"),
     ] = ()
-    """Further input topics whose offsets are set, in addition to those of the topology."""
+    """Further input topics whose offsets are set, in addition to the topology's."""
     delete_internal_topics: bool = True
     """Whether changelog and repartition topics are deleted. They are created again when the application starts."""
     delete_volumes: bool = True
     """Whether the replicas' volumes are deleted. If kept, their state does not match deleted topics."""
     dry_run: bool = False
-    """Whether the reset is only described in the status and not done."""
+    """Whether the reset is only described in the status, not done."""
     force: bool = False
-    """Whether members that were killed are removed from the group instead of waiting for their session to time out."""
+    """Whether killed members are removed from the group instead of waiting for their session to time out."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -127,7 +127,7 @@ class PartitionOffset(StatusModel):
 
 
 class ResetResult(StatusModel):
-    """What a reset does or would do."""
+    """The changes that a reset makes, or would make."""
 
     offsets: Annotated[tuple[PartitionOffset, ...], *atomic_list(1000)] = ()
     """The offsets that are set; the first thousand."""
@@ -136,16 +136,16 @@ class ResetResult(StatusModel):
     deleted_volumes: Annotated[tuple[str, ...], *atomic_list(1000)] = ()
     """The claims of the volumes that are deleted."""
     notes: Annotated[tuple[str, ...], *atomic_list(1000)] = ()
-    """What is left unchanged and may be surprising."""
+    """Resources that are left unchanged, where that may be surprising."""
 
 
 class StreamsResetStatus(StatusModel):
-    """How far the reset has come; written only by the operator."""
+    """The progress of the reset; only the operator writes it."""
 
     observed_generation: ObservedGeneration | None = None
     """The generation of the manifest that this status is about; -1 until the operator has seen the resource."""
     phase: Literal["Pending", "Waiting", "Running", "Succeeded", "Failed", "Refused"] | None = None
-    """How far it has come. `Refused`: the application is running or does not exist."""
+    """Its progress. `Refused`: the application is running or does not exist."""
     message: Annotated[str, Field(max_length=32_768)] | None = None
     """The reason and what to do, as a sentence."""
     start_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
@@ -153,9 +153,9 @@ class StreamsResetStatus(StatusModel):
     completion_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
     """When it finished or was given up."""
     plan: ResetResult | None = None
-    """What it will do, determined before anything is changed."""
+    """The planned changes, determined before anything is changed."""
     result: ResetResult | None = None
-    """What it has done."""
+    """The changes that were made."""
     conditions: Conditions = ()
     """The aspects of its progress, with one entry each."""
 
@@ -170,4 +170,4 @@ class StreamsReset(Resource):
     spec: StreamsResetSpec
     """What to throw away."""
     status: StreamsResetStatus | None = None
-    """How far the reset has come."""
+    """The progress of the reset."""

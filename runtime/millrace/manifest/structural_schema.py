@@ -1,9 +1,9 @@
 """Kubernetes' *structural schemas*: the part of OpenAPI that a CRD may use, made from and checked against JSON schema.
 
-Pydantic writes general JSON schema: `$ref`, a null alternative for optional fields, `const`, titles. The API server takes none of
-these. `structural` rewrites a schema without loss of meaning (a null where a field may be left out is dropped by the API server,
-as if it were left out); `violations` is the API server's own list of demands, so that a
-schema it would refuse is found by a test and not by an installation.
+Pydantic writes general JSON schema: `$ref`, a null alternative for optional fields, `const`, titles. The API server accepts
+none of these. `structural` rewrites a schema without loss of meaning (a null where a field may be left out is dropped by the
+API server, as if it were left out); `violations` is the API server's own list of demands, so that a schema it would refuse
+is found by a test and not by an installation.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def structural(node: Schema, definitions: Mapping[str, Schema] | None = None, se
     """Rewrite a JSON schema made by pydantic as a structural schema with the same meaning.
 
     Args:
-        node: What `model_json_schema()` returned, or a part of it; it is not changed.
-        definitions: What its references refer to; its own definitions if not given.
+        node: The result of `model_json_schema()`, or a part of it; it is not changed.
+        definitions: The targets of its references; its own definitions if not given.
         seen: The models that contain this part.
 
     Raises:
@@ -64,7 +64,7 @@ def structural(node: Schema, definitions: Mapping[str, Schema] | None = None, se
 
 
 def _with(schema: Schema, more: Schema) -> Schema:
-    """Return a schema with what is said of it where it is used; rules add up."""
+    """Return a schema merged with the keywords at its place of use; rules add up."""
     rules = [*schema.get(VALIDATIONS, ()), *more.get(VALIDATIONS, ())]
     return schema | more | ({VALIDATIONS: rules} if rules else {})
 
@@ -91,7 +91,7 @@ def _entry(key: str, value: Any, node: Schema, rewrite: Callable[[Schema], Schem
 
 
 def _without_empty(value: object) -> object:
-    """Leave out what says nothing, so that the API server does not write it into every resource."""
+    """Leave out empty keywords, so that the API server does not write them into every resource."""
     if isinstance(value, dict):
         parts = {key: _without_empty(item) for key, item in value.items()}
         return {key: item for key, item in parts.items() if item not in _EMPTY}

@@ -32,7 +32,7 @@ class Upgrade(ManifestModel):
     """How a changed manifest is rolled out to the pods."""
 
     strategy: Literal["Rolling", "Recreate"] = "Rolling"
-    """`Rolling`: one pod after another. `Recreate`: all at once, for changes with which two versions cannot run together."""
+    """`Rolling`: one pod after another. `Recreate`: all at once, for changes that two versions cannot share."""
     topology_policy: Literal["Enforce", "Warn"] = "Enforce"
     """Whether a topology that cannot continue from the existing state is blocked (`Enforce`) or only reported (`Warn`)."""
     gate: Gate = Gate()
@@ -53,7 +53,7 @@ class Cooldown(ManifestModel):
     rebalance: Duration = "3m"
     """After tasks have moved."""
     scale_down: Duration = "10m"
-    """For how long fewer replicas must have been enough."""
+    """How long fewer replicas must have been enough."""
 
 
 class Autoscaling(ManifestModel):
@@ -92,7 +92,7 @@ class Drain(ManifestModel):
 
 
 class Predecessor(ManifestModel):
-    """What has used the application id so far: one of these."""
+    """The previous user of the application id: one of these."""
 
     name: ResourceName | None = None
     """A StreamsApp in the same namespace. Suspend it, or delete it with the policy `Retain`."""
@@ -112,7 +112,7 @@ class Handover(ManifestModel):
     """How the application takes over the consumer group of another one, with its offsets and internal topics."""
 
     from_: Predecessor = Field(alias="from")
-    """What has used the application id so far. The application starts when nobody else is left in the group."""
+    """The previous user of the application id. The application starts when nobody else is left in the group."""
     allow_foreign_members: bool = False
     """Whether it joins the group immediately, alongside the members of the other application, which must have the same topology.
     Tasks move as the other one is scaled down."""

@@ -1,1 +1,1 @@
-"""Plans: what a topology needs of a cluster as plain data, without the engine that runs it and the clients that create it."""
+"""Plans: what a topology needs from a cluster, as plain data, without the engine that runs it or clients that create it."""

@@ -1,9 +1,9 @@
 """What changed between two topology plans, and whether the state of the running application survives it.
 
-State is found by names (changelog and repartition topics) and by task ids (sub-topology number and partition), and is read by
-kind and format. A change to any of these leaves state behind or misreads it, so it needs a reset; so does a change that alters
-the number of partitions by which state is distributed. A plan does not contain partition counts, so any change that *may*
-alter them counts. Pure: nothing is asked of brokers or disks.
+State is found by names (changelog and repartition topics) and by task ids (sub-topology number and partition), and is read
+by kind and format. A change to any of these leaves state behind or misreads it, so it needs a reset. So does another number
+of partitions for state. A plan does not contain partition counts, so any change that *may* alter them counts. Pure: nothing
+is asked of brokers or disks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOTHING_DEPENDS_ON_OUTPUTS = "no state depends on output topics"
 
 
 class PlanVerdict(StrEnum):
-    """Whether an application can continue with the state it has."""
+    """Whether an application can continue with its existing state."""
 
     COMPATIBLE = "Compatible"
     NEEDS_RESET = "NeedsReset"
@@ -42,7 +42,7 @@ class PlanVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """One change: what has changed, how, and what follows from it."""
+    """One change: the resource, how it changed, and the consequence."""
 
     resource: str
     """Kind of the resource: `application`, `sub-topology`, `store`, `global store`, `repartition topic`, …"""
@@ -52,7 +52,7 @@ class PlanChange:
     why: str
     needs_reset: bool
     leaves_behind: bool = False
-    """Whether something is merely left behind, so that nothing is lost if it had been given up before."""
+    """Whether state is merely left behind, so nothing is lost if it was already abandoned."""
 
     def __str__(self) -> str:
         """Return the change as one line."""
@@ -146,12 +146,12 @@ def _store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]
     """Yield the changes to stores that tasks own; global stores are compared separately."""
     before, after = ({store.name: store for item in plan.subtopologies for store in item.stores} for plan in (old, new))
     renamed = renamed_stores(old, new)
-    yield from _taken_over("store", renamed, before, after, "it would go on with what belongs to another operator")
+    yield from _taken_over("store", renamed, before, after, "it would continue with the state of another operator")
     for name in sorted(before.keys() - after.keys()):
         if name in renamed:
             yield _renamed_store(old, before[name], after[renamed[name]])
         else:
-            why = "its changelog topic and its files are left behind, and would be used again, out of date, if it is added again"
+            why = "its changelog topic and files stay, and would be used again, out of date, if it is added again"
             yield PlanChange("store", name, "was removed", why, needs_reset=True, leaves_behind=True)
     for name in sorted(after.keys() - before.keys() - set(renamed.values())):
         why = "it starts with the contents of its changelog, and empty if that topic is new"
@@ -167,14 +167,14 @@ def _taken_over(
     after: Iterable[str],
     why: str,
 ) -> Iterator[PlanChange]:
-    """Yield the names that were generated for one operator and are now those of another."""
+    """Yield the names that were generated for one operator and now belong to another."""
     cause = "Generated names are numbered, and operators were exchanged, or added or removed before these. Restore their order"
     for name, other in sorted(renamed.items()):
         if other in before:
             change = f"is now what {name} was{_made(before[name].origin)}"
             yield PlanChange(kind, other, change, f"{why}. {cause}", needs_reset=True)
         elif name in after and name not in renamed.values():
-            change = f"is now that of another operator, and what it was{_made(before[name].origin)} is now {other}"
+            change = f"now belongs to another operator, and what it was{_made(before[name].origin)} is now {other}"
             yield PlanChange(kind, name, change, f"{why}. {cause}", needs_reset=True)
 
 
@@ -188,9 +188,7 @@ def _made(origin: PlannedOrigin | None) -> str:
 def _renamed_store(plan: TopologyPlan, old: PlannedStore, new: PlannedStore) -> PlanChange:
     change = f"was renamed to {new.name}"
     if old.changelog_is_source and (old.changelog_topic, True) == (new.changelog_topic, new.changelog_is_source):
-        why = (
-            f"{new.name} is restored from the input topic {new.changelog_topic}; files under the old name are left over"
-        )
+        why = f"{new.name} is restored from the input topic {new.changelog_topic}; files under the old name stay"
         return PlanChange("store", old.name, change, why, needs_reset=False)
     where = f"the old changelog, {old.changelog_topic}" if old.changelog_topic else "the instances' files"
     keep = _keep(naming_of_store(old.name, old.kind), "the store")
@@ -205,12 +203,12 @@ def _again(plan: TopologyPlan, number: int) -> str:
 
 
 def _keep(naming: Naming, what: str) -> str:
-    """Return how a store or topic gets its old name back."""
+    """Return how to give a store or topic its old name back."""
     if naming.keeps:
         return f"To keep it, give {what} its old name: {naming.option}"
     return (
-        "No option gives the old name, as it contains the number of an operator: to keep it, leave the operators before it "
-        f"as they were. {naming.option} makes the name independent of them"
+        "No option gives the old name, as it contains an operator's number: to keep it, leave the operators before it "
+        f"unchanged. {naming.option} makes the name independent of them"
     )
 
 
@@ -224,7 +222,7 @@ def _changes_of_store(old: PlannedStore, new: PlannedStore) -> Iterator[PlanChan
         change = f"had the value format {old.value_format} and has {new.value_format}"
         yield PlanChange("store", name, change, why, needs_reset=True)
     if (old.changelog_topic, old.changelog_is_source) != (new.changelog_topic, new.changelog_is_source):
-        why = "its state would be restored from a topic that it has not written, or could not be restored at all"
+        why = "its state would be restored from a topic that it did not write, or could not be restored at all"
         change = f"was backed by {_backing(old)} and is now backed by {_backing(new)}"
         yield PlanChange("store", name, change, why, needs_reset=True)
     if old.persistent != new.persistent:
@@ -248,14 +246,14 @@ def _backing(store: PlannedStore) -> str:
 def _internal_topic_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
     before, after = repartition_topics(old), repartition_topics(new)
     renamed = renamed_topics(old, new)
-    lost = "records in it that are not yet processed would be lost, and its offsets do not apply to another topic"
-    yield from _taken_over("repartition topic", renamed, before, after, "records in it are those of another operator")
+    lost = "its unprocessed records would be lost, and its offsets do not apply to another topic"
+    yield from _taken_over("repartition topic", renamed, before, after, "its records belong to another operator")
     for name in sorted(before.keys() - after.keys()):
         if name not in renamed:
             yield PlanChange("repartition topic", name, "was removed", lost, needs_reset=True, leaves_behind=True)
             continue
         keep = _keep(naming_of_topic(name.removeprefix(f"{old.application_id}-")), "the topic")
-        change, why = f"was renamed to {renamed[name]}", f"{lost}. The old topic is left over. {keep}"
+        change, why = f"was renamed to {renamed[name]}", f"{lost}. The old topic stays. {keep}"
         yield PlanChange("repartition topic", name, change, why, needs_reset=True, leaves_behind=True)
     for name in sorted(after.keys() - before.keys() - set(renamed.values())):
         yield PlanChange("repartition topic", name, "was added", "it is created, empty", needs_reset=False)
@@ -274,7 +272,7 @@ def _internal_topic_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[Pl
         configs = changelogs_before[name].config, changelogs_after[name].config
         hint = ""
         if name in untold and len({config.get("retention.ms") for config in configs}) > 1:
-            hint = ". The older plan does not tell the windows: if they have another size, old ones would be misread"
+            hint = ". The older plan does not contain the windows: if their size has changed, old ones would be misread"
         yield from _config_change("changelog topic", name, *configs, hint)
 
 
@@ -289,7 +287,7 @@ def _config_change(
 ) -> Iterator[PlanChange]:
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     if keys:
-        why = f"a topic that exists keeps its settings until they are altered (kafka-configs --alter){hint}"
+        why = f"an existing topic keeps its settings until you alter them (kafka-configs --alter){hint}"
         change = "is configured differently (" + ", ".join(f"{k}: {old.get(k)} → {new.get(k)}" for k in keys) + ")"
         yield PlanChange(resource, name, change, why, needs_reset=False)
 
@@ -299,7 +297,7 @@ def _global_store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[Plan
     after: dict[str, PlannedGlobalStore] = {store.name: store for store in new.global_stores}
     for name in sorted(before.keys() - after.keys()):
         yield PlanChange(
-            "global store", name, "was removed", "its topic belongs to the user, and stays", needs_reset=False
+            "global store", name, "was removed", "its topic belongs to the user and stays", needs_reset=False
         )
     for name in sorted(after.keys() - before.keys()):
         yield PlanChange("global store", name, "was added", "every instance fills it from its topic", needs_reset=False)
@@ -311,9 +309,7 @@ def _global_store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[Plan
             ("value format", was.value_format, now.value_format),
         ):
             if a != b:
-                why = (
-                    "the instances' files have the records of the old one, and would be taken for those of the new one"
-                )
+                why = f"the instances' files have the old {what}'s records, which would be misread"
                 yield PlanChange("global store", name, f"had the {what} {a} and has {b}", why, needs_reset=True)
         if was.persistent != now.persistent:
             where = "on disk" if now.persistent else "in memory"
@@ -334,10 +330,10 @@ def _inputs_and_outputs(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanCh
     kept = set.intersection(*layouts)
     for item in old.subtopologies:
         gone = sorted(_inputs_of(item, internal) - after)
-        yield from _inputs(item, gone, "is no longer read", "state keeps what came from it", kept, internal)
+        yield from _inputs(item, gone, "is no longer read", "state keeps the results of its records", kept, internal)
     for item in new.subtopologies:
         come = sorted(_inputs_of(item, internal) - before)
-        consequence = "a larger one would not fit the existing topics"
+        consequence = "an input with more partitions would not fit the existing topics"
         yield from _inputs(item, come, "is newly read", consequence, kept, internal)
     by_id_before, by_id_after = ({item.id: item for item in plan.subtopologies} for plan in (old, new))
     for number in sorted(by_id_before.keys() | by_id_after.keys()):
@@ -364,9 +360,9 @@ def _inputs(
     kept: set[str],
     internal: frozenset[str],
 ) -> Iterator[PlanChange]:
-    """Yield changes for inputs that came or went; those that another sub-topology has taken over are reported as moved."""
+    """Yield changes for inputs that came or went; inputs that moved to another sub-topology are reported separately."""
     stateful = not kept.isdisjoint(_laid_out(item, internal))
-    follows = "the largest input decides the number of tasks, and of partitions of changelog and repartition topics; "
+    follows = "the largest input sets the number of tasks, and of partitions of changelog and repartition topics; "
     why = follows + consequence if stateful else "no stored state depends on its number of partitions"
     for kind, name in things:
         yield PlanChange(f"source {kind}", name, f"{change} by sub-topology {item.id}", why, needs_reset=stateful)

@@ -22,7 +22,7 @@ class _PlanModel(BaseModel):
 
 
 def _without_none(content: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return the content without those of these names whose value is None."""
+    """Return the content without these names where their value is None."""
     return {name: value for name, value in content.items() if value is not None or name not in names}
 
 
@@ -40,11 +40,11 @@ class PlannedWindows(_PlanModel):
     """How far the other stream's records may be from this one's in a join."""
     grace_ms: int = 0
     in_order_of_time: bool = False
-    """Whether the DSL keeps them in order of time on disk, since results are emitted when they close."""
+    """Whether the DSL orders them by time on disk, since results are emitted when they close."""
 
 
 class PlannedOrigin(_PlanModel):
-    """What a store or repartition topic with a generated name is made from: its name alone does not say which one it is."""
+    """What identifies a store or repartition topic with a generated name, since its name may go to another operator."""
 
     topics: tuple[str, ...] = ()
     """The user's topics, and patterns of topics, that its records come from."""
@@ -73,7 +73,7 @@ class PlannedStore(_PlanModel):
 
     @model_serializer(mode="wrap")
     def _serialized(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what there is not, so that the plans of most stores read as in earlier versions."""
+        """Leave out missing values, so that the plans of most stores look as in earlier versions."""
         return _without_none(serialize(self), "retentionMs", "retention_ms", "windows", "origin")
 
 
@@ -89,7 +89,7 @@ class PlannedRepartitionTopic(_PlanModel):
 
     @model_serializer(mode="wrap")
     def _serialized(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out an origin that there is not."""
+        """Leave out a missing origin."""
         return _without_none(serialize(self), "origin")
 
 
@@ -129,7 +129,7 @@ class TopologyPlan(_PlanModel):
     version: int = 1
     application_id: str
     hash: str
-    """SHA-256, in hexadecimal, of the canonical JSON of everything that the compatibility of state depends on."""
+    """SHA-256, in hexadecimal, of the canonical JSON of everything that state must be compatible with."""
     subtopologies: tuple[PlannedSubtopology, ...] = ()
     global_stores: tuple[PlannedGlobalStore, ...] = ()
     dead_letter_topic: str | None = None
@@ -137,7 +137,7 @@ class TopologyPlan(_PlanModel):
 
     @model_serializer(mode="wrap")
     def _serialized(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the dead-letter topic if there is none, so that plans without one read as in earlier versions."""
+        """Leave out a missing dead-letter topic, so that plans without one look as in earlier versions."""
         return _without_none(serialize(self), "deadLetterTopic", "dead_letter_topic")
 
     def to_json(self, *, indent: int | None = None) -> str:
@@ -192,6 +192,6 @@ def changelog_topics(plan: TopologyPlan) -> dict[str, PlannedChangelogTopic]:
 
 
 def external_source_topics(plan: TopologyPlan) -> frozenset[str]:
-    """Return the topics that the plan reads by name and the user owns, including those of global stores."""
+    """Return the user's topics that the plan reads by name, including the topics of global stores."""
     named = {topic for item in plan.subtopologies for topic in item.source_topics}
     return frozenset((named | {store.topic for store in plan.global_stores}) - repartition_topics(plan).keys())

@@ -1,8 +1,8 @@
-"""The options of the DSL that name stores and repartition topics, told from the names (formats §11).
+"""Finds, from a name, the DSL option that names a store or repartition topic (formats §11).
 
-Names that nobody gave have a number, which counts the operators before them. An option can give most of them as they are, so
-that they keep their state and lose their dependence on the number. Others contain more than the option's text: naming their
-operator renames them.
+Generated names have a number, which counts the operators before them. Most can be given unchanged by an option, which keeps
+the state and makes the name independent of the number. Others contain more than the option's text: naming their operator
+renames them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Naming(NamedTuple):
     """The option that names a store or topic."""
 
     option: str
-    """As code: `Materialized.as_("counts")`, or with `…` as the name if no text gives the present one."""
+    """As code: `Materialized.as_("counts")`, or with `…` as the name if no text results in the present name."""
     keeps: bool
-    """Whether it gives the present name."""
+    """Whether it results in the present name."""
 
 
 _STORES: Final = (
@@ -75,7 +75,7 @@ def _naming(name: str, table: tuple[tuple[str, str], ...]) -> Naming:
 
 
 def without_numbers(name: str) -> str:
-    """Return a name without the numbers that the DSL has generated; digits in names that were given stay.
+    """Return a name without the numbers that the DSL generates; digits in names given by the user stay.
 
     >>> without_numbers("KSTREAM-JOINTHIS-0000000004-store"), without_numbers("orders-2026112500")
     ('KSTREAM-JOINTHIS-#-store', 'orders-2026112500')
@@ -89,7 +89,7 @@ def is_generated(name: str) -> bool:
 
 
 def stem(name: str) -> str:
-    """Return what two names of the same resource have in common: the ends that options add, or all but generated numbers.
+    """Return the part that two names of the same resource share: the ends that options add, or all but numbers.
 
     >>> stem("orders-this-join-store"), stem("KSTREAM-JOINTHIS-0000000004-store"), stem("counts")
     ('-this-join-store', 'KSTREAM-JOINTHIS-#-store', '')

@@ -1,12 +1,12 @@
-"""Which store or repartition topic of a plan is one of an older plan under another name.
+"""Finds stores and repartition topics that have another name than in an older plan.
 
-A plan knows resources only by their names. One that is gone and one that has come count as the same if they have the same place:
-the same sub-topology, the same kind, and the same position among those. Sub-topologies are matched by what they hold.
+A plan knows resources only by their names. One that is gone and a new one count as the same if they have the same place: the
+same sub-topology, the same kind, and the same position among these. Sub-topologies are matched by what they hold.
 
-Generated names are numbered, so a name that is in both plans may be that of another operator. These are matched by their origins
-first: operators that have been exchanged keep them. Those that are not recognised, because steps before them have changed
-too or a plan is of an earlier version, are matched by position. Of operators with the same origin, the topics that their
-results go to decide; if only these were exchanged and not the operators, it looks the same.
+Generated names are numbered, so a name in both plans may belong to different operators. Generated names are first matched by
+origin, which exchanged operators keep. If that fails, because earlier steps have changed too or a plan is from an earlier
+version, they are matched by position. If operators have the same origin, the topics that their results go to decide;
+exchanging only these topics looks the same as exchanging the operators.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millrace.plan.names import is_generated, stem, without_numbers
 
 
 def contents(item: PlannedSubtopology) -> set[tuple[str, str]]:
-    """Return what a sub-topology is known by: its stores and inputs."""
+    """Return what identifies a sub-topology: its stores and inputs."""
     return {
         *(("store", store.name) for store in item.stores),
         *(("topic", topic) for topic in item.source_topics),
@@ -28,7 +28,7 @@ def contents(item: PlannedSubtopology) -> set[tuple[str, str]]:
 
 
 class _Known(NamedTuple):
-    """What a resource is known by apart from its name."""
+    """What identifies a resource apart from its name."""
 
     place: tuple[Hashable, ...]
     """Its kind, among the resources of its sub-topology."""
@@ -116,7 +116,7 @@ def _pairs(
     come: Mapping[str, tuple[Hashable, ...]],
     key: Callable[[str, tuple[Hashable, ...]], Hashable],
 ) -> dict[str, str]:
-    """Return the names with the same key in order, where as many are gone as have come."""
+    """Pair gone and new names with the same key, in order, where there are as many of both."""
 
     def by_key(names: Mapping[str, tuple[Hashable, ...]]) -> dict[Hashable, list[str]]:
         found: dict[Hashable, list[str]] = {}
@@ -134,7 +134,7 @@ def _pairs(
 
 
 def _partners(old: TopologyPlan, new: TopologyPlan) -> dict[int, int]:
-    """Return the new number of each sub-topology: of one that holds some of the same, or else is fed by the same ones."""
+    """Return the new number of each sub-topology: the one that holds some of the same, or else has the same feeders."""
     home = {thing: item.id for item in new.subtopologies for thing in contents(item)}
     feeding_before, feeding_after = _feeding(old), _feeding(new)
     result: dict[int, int] = {}

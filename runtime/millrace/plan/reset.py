@@ -1,8 +1,8 @@
-"""Planning a reset: what has to be done to run an application from scratch, given what was observed on the cluster.
+"""Plans a reset: the steps to run an application from scratch, given what was observed on the cluster.
 
-Nothing is changed here. Offsets are set before anything is deleted, because the brokers refuse that while the group has
-members: an application that starts between observation and execution loses nothing. Repeating a reset that failed half-way
-completes it.
+Nothing is changed here. Offsets are set before anything is deleted, because brokers refuse to set them while the group has
+members: so an application that starts between observation and execution loses nothing. Repeating a reset that failed
+half-way completes it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Start(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetTarget:
-    """Where an application is to start; `value` is an offset, milliseconds since the epoch, or a number of records."""
+    """Where an application starts; `value` is an offset, milliseconds since the epoch, or a number of records."""
 
     start: Start = Start.EARLIEST
     value: int = 0
@@ -95,7 +95,7 @@ class ResetActions:
     delete_topics: tuple[str, ...]
     set_offsets: Mapping[TopicPartition, int]
     notes: tuple[str, ...] = ()
-    """What is left alone, where that may surprise the user."""
+    """Resources that are left alone, where this may surprise the user."""
 
 
 def looks_internal(topic: str, application_id: str) -> bool:
@@ -108,7 +108,7 @@ def looks_internal(topic: str, application_id: str) -> bool:
 
 
 def internal_topics(application_id: str, observed: ObservedApplication, plan: TopologyPlan | None) -> tuple[str, ...]:
-    """Return the internal topics that exist: those of the plan or, without a plan, those that are named like internal topics.
+    """Return the plan's internal topics that exist or, without a plan, all topics that are named like internal ones.
 
     By name, `shop-eu-counts-changelog` could also belong to an application `shop`; it is left out if there is a group `shop-eu`.
     """
@@ -123,8 +123,8 @@ def input_topics(
 ) -> tuple[str, ...]:
     """Return the existing topics whose offsets are reset.
 
-    These are the topics given by name and those that the plan reads or, without a plan, those for which the group has committed
-    offsets. Topics of global stores have no offsets in the group.
+    These are the topics given by name and the topics that the plan reads or, without a plan, all topics with committed
+    offsets of the group. Topics of global stores have no offsets in the group.
     """
     wanted = set(named)
     if plan is not None:
@@ -157,10 +157,10 @@ def plan_reset(
         application_id: The application whose state is discarded.
         observed: What was observed, with the offsets of all `input_topics`.
         plan: What the application needs, if known.
-        target: Where it is to start; at the earliest records if not given.
-        inputs: Input topics in addition to those of the plan.
+        target: Where it starts; at the earliest records if not given.
+        inputs: Input topics in addition to the plan's.
         force: Whether to remove members that are still in the group.
-        has_ended: Tells of a member whether its process is known to have ended; those are removed in any case.
+        has_ended: Returns whether a member's process is known to have ended; such members are always removed.
 
     Raises:
         ActiveGroupError: The group has other members, and `force` is False.
@@ -171,7 +171,7 @@ def plan_reset(
         more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
         raise ActiveGroupError(
             f"Application {application_id} is still running: its group has {len(shown)} active "
-            f"member{'s' if len(shown) > 1 else ''}, {', '.join(shown[:5])}{more}. Stop it first; members that were killed "
+            f"member{'s' if len(shown) > 1 else ''}, {', '.join(shown[:5])}{more}. Stop it first; killed members "
             "leave after their session.timeout.ms, or at once with --force (force: true in a StreamsReset)"
         )
     topics = input_topics(application_id, observed, plan, inputs)

@@ -1,10 +1,10 @@
-"""What other windows, or another retention, mean for the state of a store.
+"""What different windows, or a different retention, mean for the state of a store.
 
-A window store finds a window by key and start, on disk and in its changelog; the size is written nowhere (formats §1, §3). So
-windows of another size would be taken for the old ones that have the same start. A session has its start and end in its key, and
-a join keeps records under their own time. Retention decides how long segments on disk are: the store compares them when it is
-opened, and restores itself from its changelog if they have another length. The same happens with the order of rows, which is
-another one for windows that are emitted when they close (formats §3).
+A window store finds a window by key and start, on disk and in its changelog; the size is written nowhere (formats §1, §3).
+So windows of another size would be mistaken for old ones with the same start. A session has its start and end in its key,
+and a join keeps records under their own time. Retention decides the length of segments on disk: the store compares it when
+it is opened, and restores itself from its changelog if it has changed. The same happens with the order of rows, which is
+different for windows that are emitted when they close (formats §3).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from millrace.durations import duration_text
 from millrace.plan.model import PlannedStore, PlannedWindows
 
 Consequence = tuple[str, str, bool]
-"""What has changed, what follows, and whether it needs a reset."""
+"""The change, its consequence, and whether it needs a reset."""
 
 _KINDS = {"time": "time windows", "sliding": "sliding windows", "session": "sessions", "join": "windows of a join"}
 _KEEPS = {"window": "windows", "session": "sessions", "versioned": "the history of values"}
 
 _MISREAD = (
-    "on disk and in its changelog windows have their start and not their size, so an old window would go on as the new one "
-    "with the same start, with what it holds so far. To keep the old results, give the store another name"
+    "windows are stored under their start, without their size, so an old window would continue as the new one with the "
+    "same start. To keep the old results, give the store another name"
 )
 _INCOMPLETE = (
-    "windows that start where none did so far lack the records from before the change, and those that start where none does "
-    "any more get no further ones"
+    "windows with a new start lack the records from before the change, and windows whose start no longer occurs get no "
+    "further ones"
 )
 
 
 def changes_of_windows(old: PlannedStore, new: PlannedStore) -> Iterator[Consequence]:
-    """Yield the changes of a store's windows and retention; none if a plan does not tell them, as those of earlier versions."""
+    """Yield the changes of a store's windows and retention; none if a plan lacks them, as in earlier versions."""
     was, now = old.windows, new.windows
     if was is not None and now is not None:
         if _misread(was, now):
@@ -43,7 +43,7 @@ def changes_of_windows(old: PlannedStore, new: PlannedStore) -> Iterator[Consequ
             return  # the retention that follows from the size is not worth a second line
         if was.in_order_of_time != now.in_order_of_time and old.persistent and new.persistent:
             change = "emits results when windows close" if now.in_order_of_time else "emits results with every update"
-            yield _other_files(new, change, "windows on disk have another order then")
+            yield _other_files(new, change, "this changes the order of windows on disk")
         yield from _compatible(was, now)
     if old.retention_ms is not None and new.retention_ms is not None and old.retention_ms != new.retention_ms:
         yield _retention(new, old.retention_ms, new.retention_ms)
@@ -68,19 +68,19 @@ def _compatible(was: PlannedWindows, now: PlannedWindows) -> Iterator[Consequenc
     if was.size_ms != now.size_ms:
         yield (
             f"had an inactivity gap of {duration_text(was.size_ms)} and has one of {duration_text(now.size_ms)}",
-            "sessions that exist keep their bounds until a record extends or merges them",
+            "existing sessions keep their bounds until a record extends or merges them",
             False,
         )
     if (was.before_ms, was.after_ms) != (now.before_ms, now.after_ms):
         yield (
             f"had {_span(was)} and has {_span(now)}",
-            "records are joined by the new windows from now on, with those of the other side that are still kept",
+            "from now on records are joined by the new windows, with the other side's records that are still kept",
             False,
         )
     if was.grace_ms != now.grace_ms:
         yield (
             f"had a grace period of {duration_text(was.grace_ms)} and has one of {duration_text(now.grace_ms)}",
-            "it applies to windows that are open and to those that the store still has",
+            "it applies to open windows and to closed ones that the store still has",
             False,
         )
 
@@ -92,7 +92,7 @@ def _span(windows: PlannedWindows) -> str:
 
 def _retention(store: PlannedStore, was_ms: int, now_ms: int) -> Consequence:
     change = f"kept {_KEEPS.get(store.kind, 'its rows')} for {duration_text(was_ms)} and keeps them for {duration_text(now_ms)}"
-    dropped = "what was dropped so far does not come back" if now_ms > was_ms else "what is older is dropped"
+    dropped = "rows already dropped do not come back" if now_ms > was_ms else "older rows are dropped"
     if not store.persistent:
         return change, dropped, False
     return _other_files(store, change, f"{dropped}, and segments on disk may get another length")
@@ -100,5 +100,5 @@ def _retention(store: PlannedStore, was_ms: int, now_ms: int) -> Consequence:
 
 def _other_files(store: PlannedStore, change: str, why: str) -> Consequence:
     if store.changelog_topic is None:
-        return change, f"{why}; as it is not logged, it would start empty", True
+        return change, f"{why}; the store would start empty, as it has no changelog", True
     return change, f"{why}; then its task's files are restored from the changelogs once", False

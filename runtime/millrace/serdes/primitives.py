@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (lower case in the standard library)
 from types import NoneType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 from uuid import UUID
 
 from millrace.errors import SerializationError
 from millrace.records import NO_HEADERS, Headers
 from millrace.serdes.base import Serde
+
+S = TypeVar("S", bound=Serde[Any])
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
@@ -291,6 +293,38 @@ class VoidSerde(Serde[None]):
         reject_bytes(self, topic, data, "null only")
 
 
+class BuiltIn(NamedTuple):
+    """A serde that needs no arguments: one object, which everybody uses."""
+
+    serde: Serde[Any]
+    names: tuple[str, ...]
+    """In settings, in any case, with or without `_` (`byte_array`)."""
+    type: type | None = None
+    """The Python type whose values it is for, if there is no other serde for them."""
+
+
+BUILT_IN: Final = (
+    BuiltIn(StringSerde(), ("string",), str),
+    BuiltIn(BytesSerde(), ("bytes",)),
+    BuiltIn(ByteArraySerde(), ("bytearray",), bytes),
+    BuiltIn(ByteBufferSerde(), ("bytebuffer",), memoryview),
+    BuiltIn(ShortSerde(), ("short",)),
+    BuiltIn(IntegerSerde(), ("integer", "int")),
+    BuiltIn(LongSerde(), ("long",), int),
+    BuiltIn(FloatSerde(), ("float",)),
+    BuiltIn(DoubleSerde(), ("double",), float),
+    BuiltIn(BooleanSerde(), ("boolean", "bool"), bool),
+    BuiltIn(UUIDSerde(), ("uuid",), UUID),
+    BuiltIn(VoidSerde(), ("void",), NoneType),
+)
+_SHARED: Final[Mapping[type[Serde[Any]], Serde[Any]]] = {type(row.serde): row.serde for row in BUILT_IN}
+
+
+def shared(kind: type[S]) -> S:
+    """Return the object of one of the classes above that everybody uses."""
+    return cast("S", _SHARED[kind])
+
+
 FIXED_FORMATS: Final = {ShortSerde: "h", IntegerSerde: "i", LongSerde: "q", FloatSerde: "f"}
 """The serdes that only pack one number, with its format in the `struct` module: it can be packed together with others."""
 
@@ -316,7 +350,7 @@ _READ_BACK: Final[Mapping[object, type]] = {
 
 
 def c_encoder(serde: Serde[Any]) -> Callable[[Any], bytes] | None:
-    """Return the function in C that a serde calls with nothing but the object, or None if it does more than that.
+    """Return the function in C that a serde calls with only the object, or None if it does more than that.
 
     It saves a call for each record. What it raises is to be raised by the serde, which says what is wrong: call that then.
     """
@@ -324,13 +358,13 @@ def c_encoder(serde: Serde[Any]) -> Callable[[Any], bytes] | None:
 
 
 def c_decoder(serde: Serde[Any]) -> Callable[[bytes], Any] | None:
-    """Return the function in C that a serde calls with nothing but the bytes, or None; see `c_encoder`."""
+    """Return the function in C that a serde calls with only the bytes, or None; see `c_encoder`."""
     return _C_DECODERS.get(getattr(serde.deserialize, "__func__", None))
 
 
 def type_read_back(serde: Serde[Any]) -> type | None:
     """Return the type of objects that a serde can write and reads back as they were; None if that is not known.
 
-    It is `NoneType` if no object is sure to be so: of another type, mutable, rounded, or out of range.
+    It is `NoneType` if no object is certain to qualify: of another type, mutable, rounded, or out of range.
     """
     return _READ_BACK.get(getattr(serde.serialize, "__func__", None))

@@ -52,7 +52,7 @@ _CHANGES: Final = frozenset(
 
 
 class TypedRows(map):  # type: ignore[type-arg]
-    """Rows as users get them: it goes on after one that cannot be read, which a generator does not, and can be closed."""
+    """Rows as users get them. Unlike a generator it continues after a row that cannot be read, and can be closed."""
 
     def __init__(self, _typed: Callable[[Any], Any], rows: Iterator[Any]) -> None:
         self._rows = rows

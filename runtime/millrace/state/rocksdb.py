@@ -172,7 +172,7 @@ class RocksDatabase:
         if died_in_java and context.config.exactly_once and self._restorable(context):
             raise TaskCorruptedError(
                 frozenset({context.task_id}),
-                f"A Java process died with state store {self.directory} open, which may hold what it never committed; the "
+                f"A Java process died with state store {self.directory} open, which may hold uncommitted data; the "
                 "task's state is wiped and restored",
             )
 

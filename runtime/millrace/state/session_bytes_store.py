@@ -115,7 +115,7 @@ class _SegmentedSessions(SegmentedDatabase):
         upper: bytes | None
         if key_from is not None and key_from == key_to:
             lower = prefix + encode_session_key(key_from, 0, earliest_end)
-            # As low as possible: rows of longer keys lie between those of this key and its greatest possible row.
+            # As low as possible: rows of longer keys lie between this key's rows and its greatest possible row.
             upper = prefix + encode_session_key(key_from, latest_start, self.latest_possible())
         else:
             lower = prefix + (key_from or b"") or None

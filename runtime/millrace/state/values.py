@@ -227,7 +227,7 @@ class Values:
         raise NotImplementedError
 
     def _tombstone_headers(self) -> Headers:
-        """Return the headers of changelog records that delete; header-aware stores use those of the record that caused it."""
+        """Return the headers of changelog records that delete; header-aware stores use the causing record's."""
         return self._record.headers if self._format.name == "headers" else NO_HEADERS
 
 

@@ -5,9 +5,9 @@
 | latest value | timestamp(8) ‖ value |
 | older versions | next(8) ‖ min(8) ‖ per version, newest first: timestamp(8) ‖ size(4, -1 tombstone) ‖ values, oldest first |
 
-A version is valid from its timestamp to that of the next newer one in the row, and the newest until `next`. If there is a gap
-between versions, it is filled with a tombstone. A row with `next` = `min` is degenerate: one tombstone of which only the time is
-known.
+A version is valid from its timestamp to that of the next newer one in the row, and the newest until `next`. If there is a
+gap between versions, it is filled with a tombstone. A row with `next` = `min` is degenerate: one tombstone where only the
+time is known.
 
 The rows of a store are in one RocksDB, divided into segments by a prefix of the row's key (KIP-889). Segment -1 holds the
 latest value of each key. Any other version is in the segment of the timestamp where its validity ends, so that a segment can be
@@ -62,7 +62,7 @@ class VersionRow:
 
     @property
     def is_degenerate(self) -> bool:
-        """Tell whether the row is a tombstone of which only the time is known."""
+        """Tell whether the row is a tombstone with nothing known but its time."""
         return self.next_timestamp == self.min_timestamp
 
     def find(self, timestamp: int) -> tuple[int, int, int, bytes | None]:

@@ -234,7 +234,7 @@ def _edge(start: _Placed, end: _Placed) -> str:
     path = f"M{start.centre:.1f} {y1:.1f}C{start.centre:.1f} {middle:.1f} {end.centre:.1f} {middle:.1f} {end.centre:.1f} {y2:.1f}"
     if Shape.STORE in {start.box.shape, end.box.shape}:
         return f'<path class="edge dashed" d="{path}"/>'
-    # A triangle of its own and no marker: markers have ids, which are those of the page if it shows several pictures.
+    # A separate triangle and no marker: markers have ids, which clash if a page shows several pictures.
     back = -8 if middle <= y2 else 8
     head = f"M{end.centre:.1f} {y2:.1f}l-4 {back}h8z"
     return f'<path class="edge" d="{path}"/><path class="head" d="{head}"/>'

@@ -152,7 +152,7 @@ class GeneratedName:
     call: Call
     """The call of the DSL that needs it."""
     origin: PlannedOrigin
-    """What it is made from, to know it by in another version of the program."""
+    """The sources it is made from, which identify it in another version of the program."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from typing import Any
 
 from tests.golden.cases import Case, load
 from tests.golden.replay import build, replay
-from tests.golden.support import DEFAULTS
 from tests.interop.differential.definitions import COMPARED
 from tests.interop.differential.inputs import SUFFIXES, Shape, operations, varied
 from tests.interop.differential.recorder import Recorder
+from tests.topologies.support import DEFAULTS
 
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError

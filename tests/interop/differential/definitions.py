@@ -1,6 +1,6 @@
 """The topologies that are compared: their inputs and configuration, shared by Java and Python, and the Python definitions.
 
-They are the topologies of the golden cases, and more of the same kind (`extra_*`, and `Extra*.java` under the same names).
+They are the topologies of the golden cases, and more like them: `tests/topologies/more_*`, which `Extra*.java` defines too.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from types import ModuleType
 from typing import Any
 
 from tests.golden.cases import CASES
-from tests.golden.support import dsl
-from tests.golden.topologies import TOPOLOGIES
-from tests.interop.differential import extra_joins, extra_processors, extra_streams, extra_tables, extra_windows
+from tests.topologies import more_joins, more_processors, more_streams, more_tables, more_windows
+from tests.topologies.by_name import TOPOLOGIES
+from tests.topologies.support import dsl
 
 OPTIMIZED = {"topology.optimization": "all"}
 EAGER_WINDOWS = {"__emit.interval.ms.kstreams.windowed.aggregation__": "0"}
@@ -139,11 +139,11 @@ def _inputs(name: str) -> tuple[str, ...]:
 
 def _extra() -> dict[str, Compared]:
     definitions: dict[str, Callable[..., Any]] = {}
-    for module in (extra_streams, extra_tables, extra_windows, extra_joins):
+    for module in (more_streams, more_tables, more_windows, more_joins):
         definitions |= {name: dsl(define) for name, define in _defined(module).items()}
-    definitions |= {name: dsl(define) for name, define in extra_joins.STREAM_JOINS.items()}
-    definitions |= _defined(extra_processors)
-    definitions |= {name: extra_processors.one_store(name) for name in extra_processors.ONE_STORE}
+    definitions |= {name: dsl(define) for name, define in more_joins.STREAM_JOINS.items()}
+    definitions |= _defined(more_processors)
+    definitions |= {name: more_processors.one_store(name) for name in more_processors.ONE_STORE}
     found = []
     for name, build in definitions.items():
         outer = name.startswith(("ss_left", "ss_outer", "ss_named", "ss_logged", "ss_key", "ss_three", "ss_window"))
@@ -153,7 +153,7 @@ def _extra() -> dict[str, Compared]:
             found.append(Compared(f"{name}_all", build, _inputs(name), {**settings, **OPTIMIZED}))
         else:
             found.append(Compared(_RENAMED.get(name, name), build, _inputs(name), settings))
-    failing = dsl(extra_streams.failing)
+    failing = dsl(more_streams.failing)
     found += [Compared(name, failing, ONE, settings) for name, settings in _HANDLERS.items()]
     return {compared.name: compared for compared in found}
 

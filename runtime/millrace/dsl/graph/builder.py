@@ -12,10 +12,10 @@ from typing import Any
 
 from millrace.checks import at, placed, users_call
 from millrace.config import StreamsConfig
-from millrace.dsl.graph.names import Names
 from millrace.dsl.graph.nodes import GraphNode, Root
 from millrace.dsl.graph.optimizer import optimize
 from millrace.dsl.graph.sources import merge_duplicate_sources
+from millrace.dsl.names import Names
 from millrace.errors import TopologyError
 from millrace.topology.builder import TopologyBuilder
 

@@ -89,7 +89,7 @@ class GraphNode:
         return max(self._nearest(lambda node: node.window_grace_ms), default=None)
 
     def _nearest(self, value: Callable[[GraphNode], T | None]) -> Iterator[T]:
-        """Yield the value of this node, or if it has none those of the nearest nodes upstream that have one.
+        """Yield the value of this node or, if it has none, of the nearest nodes upstream that have one.
 
         It visits each node once: chains may be long, and branches that meet again and again have many paths.
         """

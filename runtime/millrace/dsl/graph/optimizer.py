@@ -16,10 +16,10 @@ from collections.abc import Callable
 
 from millrace.config import OPTIMIZATIONS, StreamsConfig
 from millrace.dsl.graph.joins import StreamStreamJoin
-from millrace.dsl.graph.names import Names
 from millrace.dsl.graph.nodes import GraphNode
 from millrace.dsl.graph.repartition import REPARTITION_SUFFIX, Repartition
 from millrace.dsl.graph.sources import TableSource
+from millrace.dsl.names import Names
 from millrace.topology.builder import TopologyBuilder
 
 REUSE_SOURCE_TOPICS = "reuse.ktable.source.topics"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from millrace.dsl.graph.names import Names
 from millrace.dsl.graph.nodes import GraphNode
+from millrace.dsl.names import Names
 from millrace.errors import TopologyError
 from millrace.processor.api import StreamPartitioner
 from millrace.processor.node import NodeContext, ProcessFn
@@ -62,7 +62,7 @@ class Repartition(GraphNode):
         """Add the topic, the filter, the sink and the source.
 
         Raises:
-            TopologyError: another repartition topic has the name, as those of a cogroup's streams that have none of their own.
+            TopologyError: another repartition topic has the name, as with unnamed streams of a cogroup.
         """
         if self._filter in topology.nodes:
             raise TopologyError(

@@ -138,7 +138,7 @@ def mapping_values_with_key(mapper: KeyValueMapper) -> NodeFactory:
 
 
 def flat_mapping(mapper: Callable[[Any, Any], Iterable[tuple[object, object]]]) -> NodeFactory:
-    """Replace each record with any number of records, all of which are created before the first is forwarded."""
+    """Replace each record with any number of records; all are created before the first is forwarded."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed

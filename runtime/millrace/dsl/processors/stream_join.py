@@ -284,7 +284,7 @@ class _OuterJoinTask:
         self._headers = NO_HEADERS
 
     def process(self, key: object, value: object, timestamp: int, headers: Headers) -> None:
-        """Join one record; if it advances stream time, forward what has expired."""
+        """Join one record; if it advances stream time, forward expired records."""
         times = self._times
         times.stream_time = max(times.stream_time, timestamp)
         if value is None or (key is None and not self._keeps_unmatched):

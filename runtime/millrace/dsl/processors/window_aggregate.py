@@ -46,7 +46,7 @@ class FinalResults:
         node: whose children get the results.
         store_name: names the entry in the task's metadata.
         due: last and new close time (ms) → the range to look in, or None when no window has closed between them.
-        fetch: returns the results of a range (both bounds inclusive); it goes on after one that cannot be read.
+        fetch: returns the results of a range (both bounds inclusive); it continues after one that cannot be read.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FinalResults:
         self._last_close_time = self._node.metadata.get(self._store_name, NO_CLOSE_TIME)
 
     def emit(self, close_time: int, headers: Headers) -> None:
-        """Emit what has closed, if it is time to check.
+        """Emit closed windows, if it is time to check.
 
         Args:
             close_time: windows that end at this time or earlier are final (ms).

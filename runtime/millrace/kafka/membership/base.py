@@ -1,4 +1,4 @@
-"""What members have in common whatever the group protocol: their connection, their offsets, and how `poll` waits."""
+"""The common part of members of both group protocols: their connection, their offsets, and how `poll` waits."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from millrace.kafka.admin_requests import given_up
 from millrace.kafka.client_settings import ClientSettings, MembershipSettings
 from millrace.kafka.client_supplier import client_supplier
 from millrace.kafka.connection import Connection
+from millrace.kafka.group_metadata import encode_group_metadata
 from millrace.kafka.membership.coordinator import Coordinator
 from millrace.kafka.membership.offsets import CommittedOffsets, GroupOffsets
 from millrace.kafka.membership.state import MemberState, SharedState
-from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
 
 __all__ = ["BaseMember"]
@@ -27,7 +27,7 @@ __all__ = ["BaseMember"]
 log = logging.getLogger("millrace.kafka.membership")
 
 _MESSAGE_S: Final = 1.0
-"""How much longer to wait for the error that says what the coordinator's last answer was."""
+"""How much longer to wait for the error that contains the coordinator's last answer."""
 
 
 class BaseMember(ABC):
@@ -136,7 +136,7 @@ class BaseMember(ABC):
     # Called by the stream thread
 
     def poll(self, timeout_s: float = 0.0) -> list[GroupEvent]:
-        """Take part in the group and return what has changed; call this at least every `max.poll.interval.ms`.
+        """Take part in the group and return its events; call this at least every `max.poll.interval.ms`.
 
         Args:
             timeout_s: How long to wait for an event; with 0 it never waits for the network.
@@ -186,7 +186,7 @@ class BaseMember(ABC):
         """Run a coroutine function, whose last argument is the timeout, and wait for its result.
 
         Raises:
-            StreamsTimeoutError: It took longer, as a request that is not answered takes its own time; or the wait was given up.
+            StreamsTimeoutError: It took longer, as an unanswered request has its own timeout; or the wait was given up.
         """
         deadline = Deadline(timeout_s + _MESSAGE_S)
         self._connection.run_unless(lambda: given_up() or deadline.passed, function, *args, timeout_s)
@@ -225,7 +225,7 @@ class BaseMember(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Start what runs on the IO thread; the connection is open."""
+        """Start the coroutines on the IO thread; the connection is open."""
 
     @abstractmethod
     def _polled(self) -> None:

@@ -64,7 +64,7 @@ class Coordinator:
             request: Any group request.
             timeout_ms: How long the answer may take.
             deadline: How long to look for the coordinator; None = until it is found.
-            wanted: Whether to send it still, once the coordinator is found.
+            wanted: Whether to still send it once the coordinator is found.
 
         Raises:
             kafka.errors.Cancelled: It is no longer wanted.

@@ -24,7 +24,7 @@ from millrace.kafka.membership.state import SharedState
 log = logging.getLogger("millrace.kafka.membership")
 
 _BUSY_S: Final = 0.3
-"""A stream thread that has not polled for so long is busy. Others rejoin themselves, with what they know at that moment."""
+"""A stream thread that has not polled for this long is busy. Other threads rejoin themselves, with current data."""
 
 
 class Heartbeats:
@@ -46,7 +46,7 @@ class Heartbeats:
             coordinator: The group's coordinator.
             settings: The member's settings.
             member: The member's state.
-            rebalance: Rejoins because the group rebalances; told whether the stream thread is busy.
+            rebalance: Rejoins because the group rebalances; called with whether the stream thread is busy.
             leave_stuck: Leaves the group because the stream thread does not poll.
         """
         self._connection = connection

@@ -4,7 +4,7 @@ Rebalancing is cooperative (KIP-429): a member keeps what it owns while the grou
 revoked from their owner, which then rejoins, and only the next generation gives them to another member. The leader's assignor
 must comply with that, as `millrace.assignment` does.
 
-Stream threads use this module only; `joining` has the protocol, `state` what is shared with the IO thread.
+Stream threads only use this module; `joining` has the protocol, `state` the state shared with the IO thread.
 """
 
 from __future__ import annotations
@@ -86,11 +86,6 @@ class GroupMember(BaseMember):
         return self._shared.state is not MemberState.STABLE
 
     @property
-    def assigning(self) -> bool:
-        """Whether this member leads the group, and has not told the others yet what it assigns."""
-        return self._joining.assigning
-
-    @property
     def subscribed_topics(self) -> frozenset[str]:
         """The topics read now, including those that match patterns."""
         return self._watch.topics
@@ -107,8 +102,8 @@ class GroupMember(BaseMember):
         return self._joining.wait_s()
 
     def request_rejoin(self, reason: str) -> None:
-        """Rejoin at the next `poll`, for example for a follow-up or probing rebalance."""
-        self._shared.request_rejoin(reason)
+        """Rejoin at the next `poll`, for example for a follow-up or probing rebalance, or to tell the leader something."""
+        self._joining.request_rejoin(reason)
 
     def reset(self, reason: str, *, keep_member_id: bool) -> None:
         """Forget the generation and rejoin because the thread has dropped its tasks; the owned partitions are `Lost`."""

@@ -223,7 +223,7 @@ class GroupOffsets:
                 f"{what} in group {self._settings.group_id} in time; the last problem was: {problem}"
             )
         now = time.monotonic()
-        if now >= self._log_at_s:  # nothing else is logged while this lasts, maybe for minutes
+        if now >= self._log_at_s:  # this may last for minutes, and nothing else is logged
             self._log_at_s = now + _LOG_EVERY_S
             log.log(level, "%s in group %s yet; retrying: %s", what, self._settings.group_id, problem)
         await self._connection.sleep(self._settings.retry_backoff_ms / 1000)

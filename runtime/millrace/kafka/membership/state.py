@@ -1,8 +1,9 @@
 """The state that a member's two threads share: its membership state, generation and id, and the partitions it owns.
 
 Both threads change it under its lock. The IO thread, which sends requests and heartbeats, may begin to rejoin, enter the
-generation of JoinGroup's answer, `reset` the membership (the broker has removed the member) or `fail`; the stream thread, in
-`poll`, makes the other transitions. Only there does it learn what it owns. Every change sets `changed`, which `poll` waits for.
+generation of JoinGroup's answer, `reset` the membership (the broker has removed the member) or `fail`; the stream thread
+makes the other transitions, in `poll`. Only there does it learn which partitions it owns. Every change sets `changed`, which
+`poll` waits for.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class SharedState:
     def heartbeat_identity(self) -> tuple[int, str] | None:
         """Return generation and member id if heartbeats are due, None when the member is joining or has not joined.
 
-        A member whose attempt to join has failed still is in its generation, until its thread polls and tries again.
+        A member whose attempt to join has failed is still in its generation, until its thread polls and tries again.
         """
         with self.lock:
             joining = self.state is MemberState.JOINING and (self.step is None or not self.step.is_done)
@@ -136,10 +137,10 @@ class SharedState:
         self.changed.set()
 
     def fenced(self) -> None:
-        """Take the answer that another member has this static member's place.
+        """Handle the answer that another member has taken this static member's place.
 
-        A coordinator that fails between giving the member id and the begin of a generation loses it: its successor knows only the
-        id of the former process. So a member whose id is that new joins again without one, as a process that starts does.
+        A coordinator that fails after giving a member id, before a generation begins, loses the id: its successor only knows
+        the former process's. So a member with such a new id joins again without one, like a new process.
         """
         if not self.id_is_stored:
             self.reset("the group's coordinator does not know its new id", keep_member_id=False)

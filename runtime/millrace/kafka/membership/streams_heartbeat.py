@@ -7,15 +7,15 @@ STABLE     the latest   another target: `poll` gives it to the stream thread →
 SYNCING    the latest   next `poll`, when the tasks that were revoked are closed: report what is owned → STABLE
 any                     UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH → UNJOINED with `Lost`
 
-Everything here runs on the member's IO thread, with one request in flight at most. A request has the fields that have changed;
-after a failure it has all, because nobody knows what the coordinator has seen. It also has the tasks after every assignment, even
-if they are the same as before: the stream thread may have skipped an assignment that was soon revoked, for which the coordinator
-waits until it is told that the member does not own it.
+Everything here runs on the member's IO thread, with one request in flight at most. A request has the changed fields; after a
+failure it has all, because nobody knows what the coordinator has seen. It also has the tasks after every assignment, even if
+they are the same as before: the stream thread may have skipped an assignment that was soon revoked, and the coordinator
+waits until the member reports that it does not own it.
 
-The coordinator sends a change of the assignment once, and its answer may be lost, or replaced by an error although the change is
-stored after all; so after such an answer the assignment is read from the group's description. A heartbeat that was not answered
-in time may still arrive, after those that follow it, and then the change is in an answer that nobody reads. So for a session's
-time the assignment is read after every heartbeat, which has all fields: then the last epoch but one is accepted.
+The coordinator sends a changed assignment once, and its answer may be lost, or replaced by an error although the change is
+stored; after such an answer the assignment is read from the group's description. A heartbeat that was not answered in time
+may still arrive, after those that follow it, and then the change is in an answer that nobody reads. So for a session's time
+the assignment is read after every heartbeat, which has all fields: then the last epoch but one is accepted.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ _TICK_S: Final = 0.5
 _SOON_S: Final = 1.0
 """How long to wait if the coordinator is creating topics or about to assign tasks: less than a heartbeat interval."""
 _CREATED_WITHIN_S: Final = 5.0
-"""How long the coordinator usually needs at most to create internal topics."""
+"""How long the coordinator usually takes to create internal topics, at most."""
 _UNKNOWN_SERVER_ERROR: Final = -1
 _REMOVED: Final = {25: "the group has removed this member", 110: "the group has another epoch of this member"}
 _FORBIDDEN: Final = {29: "DESCRIBE on all topics of the topology", 30: "DESCRIBE on that group"}
-"""What a description of the group needs that is refused with one of these error codes."""
+"""For each error code of a refused group description, the missing permission."""
 _PASSING: Final = {MISSING_INTERNAL_TOPICS, ASSIGNMENT_DELAYED}
 """Statuses of a group that is starting or rebalancing."""
 _UNCONFIGURED: Final = {MISSING_SOURCE_TOPICS, INCORRECTLY_PARTITIONED_TOPICS, MISSING_INTERNAL_TOPICS}
@@ -96,14 +96,14 @@ class _TopicPartitions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamsMemberInfo:
-    """What a member tells the coordinator about itself."""
+    """A member's description of itself for the coordinator."""
 
     plan: TopologyPlan
     process_id: UUID
     end_point: HostInfo | None = None
     client_tags: Mapping[str, str] = field(default_factory=dict)
     replication_factor: int = -1
-    """Of internal topics that the coordinator creates; -1 = the broker's default."""
+    """For internal topics that the coordinator creates; -1 = the broker's default."""
 
 
 class StreamsHeartbeats:
@@ -130,7 +130,7 @@ class StreamsHeartbeats:
         self._beating = self._again = False
         self._backoff_ms = settings.retry_backoff_ms
         self._reported: OwnedTasks | None = None
-        """What the coordinator knows that this member owns; None if that is uncertain."""
+        """The tasks that, as the coordinator knows, this member owns; None if that is uncertain."""
         self._endpoint_epoch = -1
         self._joins_without_endpoint = False
         self._ids: tuple[_Ids, _Ids, _Ids] = (frozenset(), frozenset(), frozenset())
@@ -138,12 +138,12 @@ class StreamsHeartbeats:
         self._warn_at_s = math.inf
         """When to warn that internal topics are still missing (monotonic)."""
         self._missed_answer = False
-        """Whether an answer that was lost, or was an error, may have changed the assignment."""
+        """Whether a lost answer, or an error, may have changed the assignment."""
         self._late_until_s = 0.0
-        """Until when a heartbeat that was not answered in time may still arrive (monotonic)."""
+        """Until when a heartbeat without an answer may still arrive (monotonic)."""
         self._last_poll_s = time.monotonic()
         self.shutdown_application = False
-        """Whether to tell the coordinator that the application is to stop everywhere."""
+        """Whether to tell the coordinator that the whole application should stop."""
 
     def polled(self) -> None:
         """Record that the stream thread has polled."""
@@ -251,12 +251,12 @@ class StreamsHeartbeats:
             await self._resolve()
 
     async def _look_for_topics(self) -> None:
-        """Report missing source topics, which coordinators of release 4.3 cannot do if members have endpoints: they fail."""
+        """Report missing source topics, because coordinators of release 4.3 fail to do so if members have endpoints."""
         topics = external_source_topics(self._info.plan) & {topic for each in self._inputs.values() for topic in each}
         try:
             missing = topics - (await self._coordinator.partition_counts(topics)).keys()
         except kafka_errors.KafkaError as error:
-            log.debug("Topics could not be looked for: %s", error)
+            log.debug("Could not look for topics: %s", error)
             return
         if missing:
             with self._member.lock:
@@ -300,7 +300,7 @@ class StreamsHeartbeats:
         self._missed_answer = time.monotonic() < self._late_until_s
         self._ids = (active, standby, warmup)
         if self._ids != self._resolved:
-            self._member.target = None  # until `_resolve` knows it; what was given to the stream thread stays as it is
+            self._member.target = None  # until `_resolve` knows it; the stream thread's target stays unchanged
 
     def _request(self, epoch: int, reporting: OwnedTasks) -> StreamsGroupHeartbeatRequest:
         message, info, member = StreamsGroupHeartbeatRequest, self._info, self._member
@@ -401,7 +401,7 @@ class StreamsHeartbeats:
         return frozenset(TopicPartition(topic, task.partition) for topic in topics if task.partition < counts[topic])
 
     def _missed(self, epoch: int) -> None:
-        """Send a heartbeat with all fields after a back-off, and look at the assignment then: it may have changed."""
+        """Send a heartbeat with all fields after a back-off, then read the assignment, which may have changed."""
         self._missed_answer = epoch != NO_GENERATION
         self._retry()
 
@@ -433,7 +433,7 @@ class StreamsHeartbeats:
 
 
 def _refusal(code: int, message: str, settings: MembershipSettings) -> StreamsError:
-    """Return the error to raise for an error code that heartbeats do not survive."""
+    """Return the error to raise for an error code that ends the membership."""
     group = settings.group_id
     if code in {29, 30, 31}:
         what = {29: "DESCRIBE on all topics of the topology", 30: "READ on that group", 31: "CREATE on internal topics"}

@@ -4,7 +4,7 @@ The group's coordinator changes a member's tasks in steps: those that move are f
 this one has reported that it no longer has them. It may report that only after they are closed, which the stream thread does
 between the `poll` that returned `Revoked` and the next one.
 
-`streams_heartbeat` has the protocol, `streams_state` what is shared with the IO thread.
+`streams_heartbeat` has the protocol, `streams_state` the state shared with the IO thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["StreamsGroupMember"]
 
 _STALE_PAUSE_S: Final = 0.1
 _TOPICS_APPEAR_S: Final = 3.0
-"""How long it may take until the coordinator knows a topic that has just been created."""
+"""How long the coordinator may take to know a topic that has just been created."""
 
 
 class StreamsGroupMember(BaseMember):
@@ -58,7 +58,7 @@ class StreamsGroupMember(BaseMember):
         Args:
             clients: The process's client settings.
             thread: The stream thread's number, from 1.
-            info: What the member tells the coordinator about itself.
+            info: The member's description of itself for the coordinator.
 
         Raises:
             UnsupportedFeatureError: The topology reads topics by a pattern.
@@ -172,7 +172,7 @@ class StreamsGroupMember(BaseMember):
                 self._in_background(self._heartbeats.beat)
                 return []
             if state.state is MemberState.SYNCING and self._given is not None:
-                state.current, state.state = self._given, MemberState.STABLE  # what was revoked is closed by now
+                state.current, state.state = self._given, MemberState.STABLE  # revoked tasks are closed by now
                 self._in_background(self._heartbeats.beat)
             self._raise_problem()
             return self._follow_target()
@@ -193,7 +193,7 @@ class StreamsGroupMember(BaseMember):
             )
 
     def _follow_target(self) -> list[GroupEvent]:
-        """Return the events that lead from what the stream thread has to what it should have."""
+        """Return the events that lead from the stream thread's tasks to its target."""
         state = self._state
         target, shutdown = state.target, SHUTDOWN_APPLICATION in state.statuses
         if target is None:

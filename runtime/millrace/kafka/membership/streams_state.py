@@ -1,7 +1,7 @@
 """The state of a member of a streams group (KIP-1071), shared by its stream thread and its IO thread.
 
-The generation is the member's epoch. The *target* is what the group's coordinator wants this member to own, and `current` is what
-the stream thread has: until it has closed the tasks that were revoked, it has them and those that were added.
+The generation is the member's epoch. The *target* is the tasks that the group's coordinator wants this member to own, and
+`current` the tasks that the stream thread has: until it has closed revoked tasks, it has these and the added ones.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StreamsState(SharedState):
         super().__init__(settings)
         self.member_id = str(uuid.uuid4())
         self.target: OwnedTasks | None = None
-        """None until the coordinator has said what this member should own."""
+        """None until the coordinator has given this member a target."""
         self.current = OwnedTasks()
         self.endpoints = Endpoints()
         self.statuses: Mapping[int, str] = {}
@@ -71,10 +71,10 @@ class StreamsState(SharedState):
         self.topics_missing_since_s: float | None = None
         """When the coordinator first reported MISSING_SOURCE_TOPICS (monotonic); None if it does not."""
         self.heartbeat_interval_s = settings.heartbeat_interval_ms / 1000
-        """What the coordinator has asked for since the member joined."""
+        """The coordinator's requests since the member joined."""
 
     def may_own(self) -> OwnedTasks:
-        """Return what the stream thread has, and what it may take at any moment."""
+        """Return the tasks that the stream thread has, or may take at any moment."""
         return self.current if self.target is None else self.current | self.target
 
     def reset(self, reason: str, *, keep_member_id: bool = True) -> None:

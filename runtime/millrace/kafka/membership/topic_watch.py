@@ -41,7 +41,7 @@ class TopicWatch:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics read now: those subscribed by name and those that match a pattern."""
+        """The topics read now: subscribed by name, or matching a pattern."""
         return self._names | self._matched
 
     async def refresh(self) -> None:

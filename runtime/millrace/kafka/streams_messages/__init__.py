@@ -1,4 +1,4 @@
-"""The requests of the streams group protocol (KIP-1071) and their answers, which kafka-python does not have.
+"""The requests of the streams group protocol (KIP-1071) and their answers, which kafka-python lacks.
 
 The JSON files beside this module list their fields, in the notation of Kafka's own protocol guide; kafka-python turns them into
 classes that encode and decode.

@@ -14,8 +14,7 @@ from confluent_kafka.admin import ConfigEntry, OffsetSpec  # type: ignore[attr-d
 from millrace.kafka.admin_requests import REQUEST_TIMEOUT_S
 from millrace.records import TopicPartition
 from millrace.testing.simulation.broker import UNKNOWN_TOPIC, RefusedError
-from millrace.testing.simulation.consumer import lost
-from millrace.testing.simulation.instance import Host
+from millrace.testing.simulation.host import Host, lost
 
 __all__ = ["SimulatedAdmin"]
 

@@ -1,8 +1,8 @@
 """A model of Kafka's brokers: logs, idempotent and transactional producers, and fetches.
 
-It knows the protocol's rules and none of a client's: each method is one request, refused with Kafka's error code. Every produce
-is acknowledged by all replicas at once, so the high watermark is the end of the log. What a broker does later by itself (writing
-the markers of a transaction, timing one out) is done when the owner of the model says so.
+It knows the protocol's rules and none of a client's: each method is one request, refused with Kafka's error code. Every
+produce is acknowledged by all replicas at once, so the high watermark is the end of the log. What a broker itself does later
+(writing the markers of a transaction, timing one out) is done when the owner of the model says so.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from millrace.errors import StreamsTimeoutError
 from millrace.kafka.streams_messages import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
-from millrace.testing.simulation.instance import CrashedError, Host
+from millrace.testing.simulation.host import CrashedError, Host
 
 __all__ = ["SimulatedConnection"]
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from millrace.records import TopicPartition
@@ -19,16 +19,11 @@ from millrace.testing.simulation.broker import (
     Entry,
     RefusedError,
 )
-from millrace.testing.simulation.instance import Host
+from millrace.testing.simulation.host import Host
 
-__all__ = ["SimulatedConsumer", "SimulatedMessage", "lost"]
+__all__ = ["SimulatedConsumer", "SimulatedMessage"]
 
 _UNKNOWN_OFFSET: Final = -1001
-
-
-def lost(doing: str) -> KafkaException:
-    """Return librdkafka's error for a request that was not answered."""
-    return KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{doing}: no answer", False, True, False))  # noqa: SLF001
 
 
 class SimulatedMessage:

@@ -1,9 +1,9 @@
 """RocksDB in memory: a simulated run opens many databases for a few rows each, and opening a real one takes 15 ms.
 
-What is written with a batch stays if the database is flushed before the process dies: there is no write-ahead log, and a flush
-takes all column families together. RocksDB flushes by itself, too; here that happens now and then. A database is lost with its
-directory. Only what `millrace.state.rocksdb` and `millrace.state.disk_offsets` call is here; these modules themselves are the
-product's.
+What is written with a batch stays if the database is flushed before the process dies: there is no write-ahead log, and a
+flush takes all column families together. RocksDB also flushes on its own; here this happens now and then. A database is lost
+with its directory. Only what `millrace.state.rocksdb` and `millrace.state.disk_offsets` call is here; these modules
+themselves are the product's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Batch:
 
 
 class _Database:
-    """Column families, and how to undo what has not been flushed."""
+    """Column families, and how to undo unflushed changes."""
 
     def __init__(self, families: _Families, rng: Random) -> None:
         self.families = families
@@ -50,7 +50,7 @@ class _Database:
         self._dead = False
 
     def write(self, changes: list[tuple[str, bytes, bytes | None]]) -> None:
-        """Apply changes; those of a dead process get nowhere."""
+        """Apply changes; a dead process's changes get lost."""
         if self._dead:
             return
         for family, key, value in changes:

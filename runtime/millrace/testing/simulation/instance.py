@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from random import Random
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from millrace.config import StreamsConfig
@@ -19,16 +20,16 @@ from millrace.instance.state_directory import PROCESS_FILE, StateDirectory
 from millrace.instance.stream_thread import StreamThread, ThreadLoop
 from millrace.instance.task_manager import TaskManager
 from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.client_supplier import KafkaClientSupplier
 from millrace.records import Headers, TaskId, TopicPartition
-from millrace.testing.simulation.plan import DELAYED, LATE, WAITS, Fault
+from millrace.testing.simulation.disk import Disks
+from millrace.testing.simulation.host import Cluster, CrashedError, Host, Process
+from millrace.testing.simulation.plan import Plan
 from millrace.testing.simulation.scheduler import Event
+from millrace.topology.model import BuiltTopology
 
-if TYPE_CHECKING:
-    from millrace.testing.simulation.world import World
+__all__ = ["Instance", "Surroundings", "Thread"]
 
-__all__ = ["CrashedError", "Host", "Instance", "Processed", "Thread"]
-
-_Answer = TypeVar("_Answer")
 _UNWIND_S: Final = 0.05
 _RESTART_AFTER_DEATH_S: Final = 1.0
 _STANDBY_STEP_S: Final = 0.3
@@ -46,149 +47,34 @@ _LONGEST_WAIT_S: Final = 1.0
 In reality they look more often. But most of these looks would only find that an outage or a transaction takes longer.
 """
 
-Processed = tuple[TaskId, TopicPartition, int]
-"""Task, input partition and offset of a record that was processed."""
 
+class Surroundings(Cluster, Protocol):
+    """As much of the world as an instance needs."""
 
-class CrashedError(BaseException):
-    """The process that makes this call has ended: nothing of it may catch this and go on."""
+    topology: BuiltTopology
+    plan: Plan
+    disks: Disks | None
+    rng: Random
+    current: Any
+    """The stream thread whose code is running."""
+    problem: str | None
+    """What an instance has found wrong while it ran."""
 
+    def supplier(self, host: Host) -> KafkaClientSupplier:
+        """Return what opens the clients of a process."""
 
-class Process:
-    """A process, from its start to its end."""
+    def begin_record(self, partition: TopicPartition, offset: int) -> float:
+        """Note that a record is about to be processed; return how long the application's code takes for it."""
 
-    def __init__(self) -> None:
-        self.alive = True
-        self.frozen_until_s = 0.0
-        """Until when nothing in it runs."""
-
-
-class Host:
-    """One stream thread of a process, from its start to its end, as its clients see it.
-
-    Args:
-        world: where it runs.
-        number: the instance's.
-        wake: called when something has happened that the thread may be waiting for.
-        process: what it is a thread of; one of its own if not given.
-    """
-
-    def __init__(self, world: World, number: int, wake: Callable[[], None], process: Process | None = None) -> None:
-        self.world = world
-        self.number = number
-        self.wake = wake
-        self.process = process or Process()
-        self.ended = False
-        """Whether the thread has ended."""
-        self.updater_waits_s = 0.0
-        """How long its state updater waits before its next step."""
-        self.idle_s = 0.0
-        """How long its thread waits before its next round."""
-        self.updater_idle_s = 0.0
-        """How long its state updater would have waited for records in its last step."""
-        self.has_committed = False
-        """Whether its last transaction was committed, and it has begun no other."""
-        self.processed: list[Processed] = []
-        """What its thread has processed since its last commit."""
-        self.reading: set[TopicPartition] = set()
-        """Partitions that its thread reads."""
-        self.restoring: set[TopicPartition] = set()
-        """Changelog partitions that its state updater reads."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether its process runs, and it does."""
-        return self.process.alive and not self.ended
-
-    @property
-    def frozen_until_s(self) -> float:
-        """Until when nothing in its process runs."""
-        return self.process.frozen_until_s
-
-    def forget(self, task_id: TaskId) -> None:
-        """Forget what a task has processed since its last commit: it is about to start again from there."""
-        self.processed = [one for one in self.processed if one[0] != task_id]
-
-    def require_alive(self) -> None:
-        """Raise CrashedError if the process has ended."""
-        if not self.alive:
-            raise CrashedError
-
-    def call(
-        self,
-        name: str,
-        request: Callable[[], _Answer],
-        lost: Callable[[], Exception] | None = None,
-        late: Callable[[float], None] | None = None,
-        *,
-        may_be_delayed: bool = False,
-    ) -> _Answer:
-        """Make a request to the cluster, with the fault that is planned for it, if any.
-
-        Args:
-            name: the request's, in faults.
-            request: does it.
-            lost: returns what to raise if it or its answer is lost; None = the client would just send it again.
-            late: sends it so that it arrives so many seconds later, and waits as long as the client does before it repeats it.
-            may_be_delayed: whether it may arrive after the client has given it up.
-        """
-        self.require_alive()
-        fault = self.world.fault_at(self.number, name)
-        if fault is None:
-            answer = request()
-            self.require_alive()
-            self._wait_for_answer(name)
-            return answer
-        if fault.kind == "crash before":
-            self.world.crash(fault)
-        elif fault.kind in {"pause before", "freeze before"}:
-            self._pause(fault)
-        self.require_alive()
-        if fault.kind == DELAYED and may_be_delayed:
-            self.world.scheduler.later(fault.seconds, lambda: _ignore(request()))
-        if fault.kind in {"lost request", DELAYED} and lost is not None:
-            raise lost()
-        if fault.kind == LATE and late is not None:
-            late(fault.seconds)
-        answer = request()
-        self.require_alive()
-        self._wait_for_answer(name)
-        if fault.kind == "crash after":
-            self.world.crash(fault)
-        elif fault.kind in {"pause after", "freeze after"}:
-            self._pause(fault)
-        self.require_alive()
-        if fault.kind == "lost answer" and lost is not None:
-            raise lost()
-        return answer
-
-    def _wait_for_answer(self, name: str) -> None:
-        waits_s = self.world.waits_s() if name in WAITS else 0.0
-        if waits_s:
-            self.take_time(waits_s)
-
-    def take_time(self, seconds: float) -> None:
-        """Let the thread be busy for a while, or longer if the process is frozen meanwhile."""
-        scheduler = self.world.scheduler
-        scheduler.wait_for(lambda: not self.alive, seconds)
-        while self.alive and self.frozen_until_s > scheduler.now_s:
-            scheduler.wait_for(lambda: not self.alive, self.frozen_until_s - scheduler.now_s)
-        self.require_alive()
-
-    def _pause(self, fault: Fault) -> None:
-        scheduler = self.world.scheduler
-        if fault.call == "restore":  # the stream thread must find its updater between two steps, not inside one
-            self.updater_waits_s = fault.seconds
-            return
-        if fault.kind.startswith("freeze"):
-            self.process.frozen_until_s = scheduler.now_s + fault.seconds
-        scheduler.wait_for(lambda: not self.alive, fault.seconds)
+    def took_over(self, host: Host, generation: int, partitions: Iterable[TopicPartition]) -> None:
+        """Note that a process is about to restore a task from these changelogs, in order to run it."""
 
 
 class _Trace:
     """The product's hooks for tracing, which tell the simulation what is processed, in which order."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, world: Surroundings, host: Host) -> None:
+        self._world = world
         self._host = host
 
     @contextmanager
@@ -196,7 +82,7 @@ class _Trace:
         del headers
         read = TopicPartition(topic, partition)
         self._host.processed.append((task_id, read, offset))
-        takes_s = self._host.world.begin_record(read, offset)
+        takes_s = self._world.begin_record(read, offset)
         if takes_s:
             self._host.take_time(takes_s)
         yield
@@ -456,7 +342,7 @@ class Instance:
         folder: its disk.
     """
 
-    def __init__(self, world: World, number: int, config: StreamsConfig, folder: Path) -> None:
+    def __init__(self, world: Surroundings, number: int, config: StreamsConfig, folder: Path) -> None:
         self.world = world
         self.number = number
         self._config = config
@@ -464,9 +350,9 @@ class Instance:
         self._process: Process | None = None
         self._directory: StateDirectory | None = None
         self.threads: list[Thread] = []
-        """Its stream threads; those of a process that has ended only until it has let go of what it had open."""
+        """Its stream threads; after the process has ended only until it has released everything it had open."""
         self.deaths: list[BaseException] = []
-        """What has ended its threads."""
+        """The errors that ended its threads."""
 
     @property
     def is_up(self) -> bool:
@@ -534,7 +420,7 @@ class Instance:
             new_membership=MembershipFactory(world.topology, config, settings, directory, admin),
             on_shutdown_requested=lambda: None,
             cache_max_bytes=lambda: config.statestore_cache_max_bytes // config.num_stream_threads,
-            instrumentation=_Trace(host),
+            instrumentation=_Trace(world, host),
         )
 
     def crash(self) -> None:
@@ -589,11 +475,6 @@ class Instance:
                 thread.wake()
             if partition in thread.host.restoring:
                 thread.wake_updater()
-
-
-def _ignore(answer: object) -> None:
-    """Do nothing with an answer: nobody waits for it."""
-    del answer
 
 
 def _longer(wait_s: float, idle: int) -> float:

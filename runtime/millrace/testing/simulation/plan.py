@@ -165,7 +165,7 @@ def make_plan(
         makers: how to make records, by input topic.
         partitions: how many partitions the input topics have.
         max_instances: there are 1 to this many.
-        long: whether there are standbys: input then also arrives after what has crashed is back, and standbys fall behind.
+        long: whether there are standbys: input then also arrives after crashed instances are back, and standbys fall behind.
         streams: whether the members' group has the streams protocol, in which members are not static.
     """
     rng = random.Random(f"plan {seed}")  # noqa: S311

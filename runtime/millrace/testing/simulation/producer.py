@@ -1,6 +1,6 @@
 """The producer of the simulated cluster, with the part of confluent-kafka's interface that Millrace uses.
 
-It keeps what it is given, and sends partitions' records in pieces and in any order of partitions, at the latest in `flush`. It
+It buffers records, and sends partitions' records in pieces and in any order of partitions, at the latest in `flush`. It
 fails with the errors that librdkafka would report.
 """
 
@@ -27,8 +27,8 @@ from millrace.testing.simulation.broker import (
     RefusedError,
     Transaction,
 )
-from millrace.testing.simulation.consumer import SimulatedMessage, lost
-from millrace.testing.simulation.instance import Host
+from millrace.testing.simulation.consumer import SimulatedMessage
+from millrace.testing.simulation.host import Host, lost
 
 __all__ = ["SimulatedProducer"]
 
@@ -75,7 +75,7 @@ class SimulatedProducer:
         self._fatal: KafkaError | None = None
         self._abortable: KafkaError | None = None
         self._sends_later = False
-        """Whether it will send by itself."""
+        """Whether it will send without a flush."""
 
     # Transactions
 
@@ -93,6 +93,7 @@ class SimulatedProducer:
         def try_it() -> bool:
             if self._world.is_coordinator_down:
                 return False
+            self._note_sent("InitProducerId")
             try:
                 _, self._epoch = self._world.broker.init_producer(transactional_id, self._timeout_s)
             except RefusedError as error:

@@ -46,7 +46,7 @@ _log = logging.getLogger("millrace")
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
-    """What has been simulated without finding anything."""
+    """The runs that found nothing."""
 
     seeds: int
     seconds: float
@@ -90,7 +90,7 @@ def simulate(
     while it runs, Millrace sees the virtual time in the whole process.
 
     Args:
-        topology: what to run. Its nodes must depend on nothing but their records and stores: not on the time of day, and not on
+        topology: what to run. Its nodes may only depend on their records and stores: not on the time of day, and not on
             how records of different partitions are interleaved with commits (as wall-clock punctuators do).
         inputs: for each input topic, a function that makes the key and value of a record, serialised, with a given
             `random.Random`.
@@ -165,7 +165,7 @@ class Simulation:
         return make_plan(seed, self._inputs, self._partitions, self._max_instances, long=standbys > 0, streams=streams)
 
     def run_seed(self, seed: int) -> Scheduler:
-        """Run the plan of a seed; return what has happened.
+        """Run the plan of a seed; return the outcome.
 
         Raises:
             SimulationFailure: the run is wrong.

@@ -1,8 +1,8 @@
 """Virtual time: a queue of events, and code of the product that believes it waits.
 
 Everything happens in one thread. What waits for a broker, or sleeps, lets the other events happen until its time has come
-(`pass_time`, `wait_for`). So a wait can be as long as a fault demands, and the rest of the world goes on meanwhile, for example
-to the next generation of the group.
+(`pass_time`, `wait_for`). So a wait can be as long as a fault demands, and meanwhile the rest of the world continues, for
+example to the next generation of the group.
 """
 
 from __future__ import annotations

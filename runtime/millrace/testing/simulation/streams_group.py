@@ -235,7 +235,7 @@ class StreamsGroup(BaseGroup):
     def _check_member(self, request: Any, owned: MemberTasks | None) -> int:
         """Return why a member's heartbeat is refused: an error code, or 0.
 
-        With the epoch before its latest it may go on, if it has only what it is to have: it has missed the answer that told it.
+        The epoch before its latest is accepted if it only has tasks of its target: it has missed the last answer.
         """
         if self._topology is None:
             return GROUP_ID_NOT_FOUND
@@ -412,9 +412,9 @@ def _assign(
 
     Args:
         tasks: all tasks.
-        copies: the tasks of which there are to be standbys, as often as there are to be.
-        members: who there is.
-        before: the target that it takes the place of.
+        copies: the tasks to have standbys, each as often as it needs some.
+        members: the group's members.
+        before: the previous target.
     """
     target = {one.member_id: MemberTasks() for one in members}
     if not target:

@@ -32,7 +32,8 @@ from millrace.testing.simulation.consumer import SimulatedConsumer
 from millrace.testing.simulation.disk import Disks
 from millrace.testing.simulation.group import Group
 from millrace.testing.simulation.group_offsets import BaseGroup
-from millrace.testing.simulation.instance import Host, Instance
+from millrace.testing.simulation.host import Host
+from millrace.testing.simulation.instance import Instance
 from millrace.testing.simulation.plan import BEHIND, SILENT, Fault, Input, Plan
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import Scheduler
@@ -481,7 +482,7 @@ class World:
             outer, self.current = self.current, None
             try:
                 outcome.set_result(call())
-            except BaseException as error:  # raised by whoever waits for the result
+            except BaseException as error:  # raised where the result is awaited
                 outcome.set_exception(error)
             finally:
                 self.current = outer
@@ -497,7 +498,7 @@ def _at_once(name: str, call: Callable[[], _Answer], given_up: Callable[[], bool
     outcome: Future[_Answer] = Future()
     try:
         outcome.set_result(call())
-    except BaseException as error:  # raised by whoever waits for the result
+    except BaseException as error:  # raised where the result is awaited
         outcome.set_exception(error)
     return outcome
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from tests.golden.papi_topologies import (
+from tests.topologies.processors import (
     GlobGet,
     GlobProc,
     HdrProc,
@@ -21,8 +21,8 @@ from tests.golden.papi_topologies import (
     WinProc,
     _one,
 )
-from tests.golden.stream_topologies import Dedup
-from tests.golden.support import L, S, text
+from tests.topologies.streams import Dedup
+from tests.topologies.support import L, S, text
 
 from millrace.processor.api import Processor
 from millrace.records import Record, Window, Windowed

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.simulation.__main__ import application_of, run
-from tests.simulation.topologies import (
+from tests.topologies.simulated import (
     ALO,
     APPLICATIONS,
     CACHES,
@@ -41,6 +41,7 @@ from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.instance.restoration import NO_LIMIT, StandbyUpdate, SuspendReason
 from millrace.instance.state_updater import StateUpdater
 from millrace.instance.task_manager import TaskManager
+from millrace.kafka.group_metadata import encode_group_metadata
 from millrace.kafka.membership import offsets
 from millrace.kafka.membership.joining import Joining
 from millrace.kafka.membership.member import GroupMember
@@ -48,11 +49,10 @@ from millrace.kafka.membership.offsets import GroupOffsets, MigratedCommitError
 from millrace.kafka.membership.streams_heartbeat import StreamsHeartbeats
 from millrace.kafka.membership.streams_member import StreamsGroupMember
 from millrace.kafka.membership.streams_state import StreamsState
-from millrace.kafka.membership.wire import encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.state.layered_store import flush_stores
 from millrace.testing.simulation import Fault, Input, Plan, Problem, Simulation, SimulationFailure, World, simulate
-from millrace.testing.simulation.instance import Host
+from millrace.testing.simulation.host import Host
 from millrace.testing.simulation.plan import (
     AT_A_CALL,
     AT_A_TIME,
@@ -196,7 +196,7 @@ def test_a_campaign_runs_every_application_and_continues_after_failures(monkeypa
 def test_a_seed_determines_everything():
     """Two processes with different hash seeds do the same, event by event; so does a run on real disks without crashes."""
     program = (
-        "from tests.testing.test_simulation import *\n"
+        "from tests.simulation.test_simulation import *\n"
         "from dataclasses import replace\n"
         "plans = [Simulation(counting(), {'in': words}).plan(seed) for seed in range(6)]\n"
         "calm = [replace(plan, faults=[f for f in plan.faults if not f.kind.startswith('crash')]) for plan in plans]\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.golden.support import L, S, dsl, first, kv, longs, pair
+from tests.topologies.support import L, S, dsl, first, kv, longs, pair
 
 from millrace.dsl import Materialized, StreamsBuilder
 from millrace.state import Stores

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tests.golden.papi_topologies import KvCounter
-from tests.golden.stream_topologies import Dedup, cogrouped
-from tests.golden.support import L, S, cat, first, kv, longs, pair, session_out, text, windowed_out
+from tests.topologies.processors import KvCounter
+from tests.topologies.streams import Dedup, cogrouped
+from tests.topologies.support import L, S, cat, first, kv, longs, pair, session_out, text, windowed_out
 
 from millrace.dsl import (
     Branched,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.golden.support import L, S, dsl, pair
+from tests.topologies.support import L, S, dsl, pair
 
 from millrace.dsl import ForeignKeyWithKey, KTable, Materialized, Produced, StreamsBuilder, TableJoined
 from millrace.state.stores import Stores

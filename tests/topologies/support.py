@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from millrace.config import StreamsConfig
-from millrace.dsl import Materialized, Produced, StreamsBuilder
+from millrace.dsl import EmitStrategy, Materialized, Produced, StreamsBuilder
 from millrace.serdes import Serdes, SessionWindowedSerde, TimeWindowedSerde
 from millrace.topology import Topology
 
 S, L = Serdes.string(), Serdes.long()
+CLOSE = EmitStrategy.on_window_close()
 DEFAULTS = {"application.id": "app", "default.key.serde": "string", "default.value.serde": "string"}
 
 
@@ -33,6 +34,11 @@ def text(value: Any) -> str:
 def cat(so_far: Any, value: Any) -> str:
     """Append, keeping the last 16 characters."""
     return (text(so_far) + text(value))[-16:]
+
+
+def append(_key: Any, value: Any, so_far: Any) -> str:
+    """Aggregate by appending."""
+    return cat(so_far, value)
 
 
 def pair(left: Any, right: Any) -> str:

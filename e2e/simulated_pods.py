@@ -1,8 +1,9 @@
 """The operator against a real API server, with simulated pods and brokers: to test and measure only the operator.
 
-`python -m e2e.simulation` runs the operator as a separate process. Its brokers have every topic and a stable group, its pods are
-healthy, and plan Jobs print the plan of a topology without state. For applications listed in `SIMULATED_BUG_IN`, names separated
-by commas, reconciliation raises. With `SIMULATED_BROKERS=real` the manifest's brokers are used, and the topology has a store.
+`python -m e2e.simulated_pods` runs the operator as a separate process. Its brokers have every topic and a stable group, its pods
+are healthy, and plan Jobs print the plan of a topology without state. For applications listed in `SIMULATED_BUG_IN`, names
+separated by commas, reconciliation raises. With `SIMULATED_BROKERS=real` the manifest's brokers are used, and the topology has a
+store.
 
 `Kubelet` acts as the pods' node: it binds them, reports them as running, and releases those that are deleted. Others can share
 the API server, since it serves some namespaces only.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.golden.support import L, S, cat, dsl, first, kv, longs, text, windowed_out
+from tests.topologies.support import L, S, cat, dsl, first, kv, longs, text, windowed_out
 
 from millrace.dsl import Branched, Consumed, Grouped, Materialized, Produced, Repartitioned, StreamsBuilder, TimeWindows
 from millrace.processor.api import FixedKeyProcessor, Processor

@@ -26,9 +26,10 @@ from millrace.assignment.protocol import MemberAssignment, MemberSubscription
 from millrace.config import StreamsConfig
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import Connection
+from millrace.kafka.group_metadata import encode_group_metadata
 from millrace.kafka.membership.coordinator import Coordinator
 from millrace.kafka.membership.streams_topology import describe_topology
-from millrace.kafka.membership.wire import encode_assignment, encode_group_metadata, encode_subscription
+from millrace.kafka.membership.wire import encode_assignment, encode_subscription
 from millrace.kafka.streams_messages import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from millrace.plan.model import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
 from millrace.records import TaskId
@@ -36,7 +37,7 @@ from millrace.testing.simulation.admin import SimulatedAdmin
 from millrace.testing.simulation.broker import Broker
 from millrace.testing.simulation.consumer import SimulatedConsumer
 from millrace.testing.simulation.group import Group
-from millrace.testing.simulation.instance import Host
+from millrace.testing.simulation.host import Host
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import Scheduler
 from millrace.testing.simulation.streams_group import GroupSettings, MemberTasks, StreamsGroup

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from tests.golden.stream_topologies import Dedup
+from tests.topologies.streams import Dedup
 
 from millrace.processor.api import Cancellable, Processor, ProcessorContext, PunctuationType
 from millrace.records import Record, Window, Windowed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tests.golden.support import L, S, cat, first, kv, longs, pair
-from tests.golden.table_topologies import HashTransformer, foreign_key
+from tests.topologies.support import L, S, cat, first, kv, longs, pair
+from tests.topologies.tables import HashTransformer, foreign_key
 
 from millrace.dsl import (
     BufferConfig,

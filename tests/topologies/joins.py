@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.golden.support import dsl, first, kv, longs, pair, text
+from tests.topologies.support import dsl, first, kv, longs, pair, text
 
 from millrace.dsl import Joined, JoinWindows, Materialized, StreamsBuilder, ValueJoinerWithKey
 from millrace.state import Stores

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.golden.support import L, S, cat, dsl, kv, longs, session_out, windowed_out
+from tests.topologies.support import CLOSE, L, S, append, cat, dsl, kv, longs, session_out, windowed_out
 
 from millrace.dsl import (
     BufferConfig,
-    EmitStrategy,
     Grouped,
     Materialized,
     SessionWindows,
@@ -19,11 +18,6 @@ from millrace.dsl import (
 )
 
 TUMBLING = TimeWindows.of_size_and_grace(100, 50)
-CLOSE = EmitStrategy.on_window_close()
-
-
-def _append(_key: Any, value: Any, so_far: Any) -> str:
-    return cat(so_far, value)
 
 
 def _grouped(b: StreamsBuilder) -> Any:
@@ -44,13 +38,13 @@ def win_tumbling_ret(b: StreamsBuilder) -> None:
 def win_hopping(b: StreamsBuilder) -> None:
     """Hopping windows."""
     windows = TimeWindows.of_size_and_grace(100, 60).advance_by(30)
-    windowed_out(_grouped(b).windowed_by(windows).aggregate(str, _append, Materialized.with_(S, S)), 100, S)
+    windowed_out(_grouped(b).windowed_by(windows).aggregate(str, append, Materialized.with_(S, S)), 100, S)
 
 
 def win_sliding(b: StreamsBuilder) -> None:
     """Sliding windows."""
     windows = SlidingWindows.of_time_difference_and_grace(50, 100)
-    windowed_out(_grouped(b).windowed_by(windows).aggregate(str, _append, kv("sl").with_value_serde(S)), 50, S)
+    windowed_out(_grouped(b).windowed_by(windows).aggregate(str, append, kv("sl").with_value_serde(S)), 50, S)
 
 
 def win_session(b: StreamsBuilder) -> None:
@@ -63,7 +57,7 @@ def win_session_agg(b: StreamsBuilder) -> None:
     store = Materialized.as_("sess").with_value_serde(S).with_caching_disabled()
     windows = SessionWindows.of_inactivity_gap_with_no_grace(40)
     session_out(
-        _grouped(b).windowed_by(windows).aggregate(str, _append, lambda _k, one, other: cat(one, other), store), S
+        _grouped(b).windowed_by(windows).aggregate(str, append, lambda _k, one, other: cat(one, other), store), S
     )
 
 
@@ -83,7 +77,7 @@ def emit_hopping(b: StreamsBuilder) -> None:
     """Final results of hopping windows."""
     windows = TimeWindows.of_size_and_grace(100, 20).advance_by(40)
     emitted = _grouped(b).windowed_by(windows).emit_strategy(CLOSE)
-    windowed_out(emitted.aggregate(str, _append, Materialized.with_(S, S)), 100, S)
+    windowed_out(emitted.aggregate(str, append, Materialized.with_(S, S)), 100, S)
 
 
 def emit_session(b: StreamsBuilder) -> None:

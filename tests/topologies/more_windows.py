@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.golden.support import L, S, cat, kv, longs, session_out, windowed_out
+from tests.topologies.support import CLOSE, L, S, append, cat, kv, longs, session_out, windowed_out
 
 from millrace.dsl import (
     BufferConfig,
-    EmitStrategy,
     Grouped,
     Materialized,
     SessionWindows,
@@ -20,17 +19,12 @@ from millrace.dsl import (
 )
 from millrace.state import Stores
 
-CLOSE = EmitStrategy.on_window_close()
 MAX_LONG = 2**63 - 1
 DAY_MS = 24 * 3_600_000
 
 
 def _grouped(b: StreamsBuilder) -> Any:
     return b.stream("in").group_by_key(Grouped.with_(S, S))
-
-
-def _append(_key: Any, value: str, so_far: str) -> str:
-    return cat(so_far, value)
 
 
 def _unless_dog(_key: Any, value: str, so_far: str) -> str | None:
@@ -158,7 +152,7 @@ def win_sliding_inmem_supplier(b: StreamsBuilder) -> None:
 def emit_sliding(b: StreamsBuilder) -> None:
     """Final results of sliding windows."""
     windowed = _grouped(b).windowed_by(SlidingWindows.of_time_difference_and_grace(50, 40)).emit_strategy(CLOSE)
-    windowed_out(windowed.aggregate(str, _append, Materialized.with_(S, S)), 50, S)
+    windowed_out(windowed.aggregate(str, append, Materialized.with_(S, S)), 50, S)
 
 
 def emit_sliding_interval(b: StreamsBuilder) -> None:
@@ -170,7 +164,7 @@ def emit_sliding_interval(b: StreamsBuilder) -> None:
 def emit_session_agg(b: StreamsBuilder) -> None:
     """Final results of sessions."""
     windowed = _grouped(b).windowed_by(SessionWindows.of_inactivity_gap_and_grace(30, 50)).emit_strategy(CLOSE)
-    session_out(windowed.aggregate(str, _append, _merge, kv("esa").with_value_serde(S)), S)
+    session_out(windowed.aggregate(str, append, _merge, kv("esa").with_value_serde(S)), S)
 
 
 def emit_session_interval(b: StreamsBuilder) -> None:
@@ -195,7 +189,7 @@ def emit_then_count(b: StreamsBuilder) -> None:
 def suppress_hopping(b: StreamsBuilder) -> None:
     """Only final results of hopping windows."""
     windows = TimeWindows.of_size_and_grace(100, 30).advance_by(50)
-    table = _grouped(b).windowed_by(windows).aggregate(str, _append, Materialized.with_(S, S))
+    table = _grouped(b).windowed_by(windows).aggregate(str, append, Materialized.with_(S, S))
     windowed_out(table.suppress(Suppressed.until_window_closes(BufferConfig.unbounded())), 100, S)
 
 

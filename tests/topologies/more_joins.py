@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.golden.join_topologies import WINDOWS
-from tests.golden.papi_topologies import GlobGet, GlobProc
-from tests.golden.support import S, cat, first, kv, longs, pair, text
-from tests.interop.differential.extra_tables import versioned
-from tests.interop.differential.extra_windows import DAY_MS
+from tests.topologies.joins import WINDOWS
+from tests.topologies.more_tables import versioned
+from tests.topologies.more_windows import DAY_MS
+from tests.topologies.processors import GlobGet, GlobProc
+from tests.topologies.support import S, cat, first, kv, longs, pair, text
 
 from millrace.dsl import Consumed, Joined, JoinWindows, Materialized, StreamJoined, StreamsBuilder, ValueJoinerWithKey
 from millrace.state import Stores

@@ -6,11 +6,11 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from tests.golden.join_topologies import JOIN_TOPOLOGIES
-from tests.golden.papi_topologies import TOPOLOGIES as PAPI_TOPOLOGIES
-from tests.golden.stream_topologies import STREAM_TOPOLOGIES
-from tests.golden.table_topologies import TABLE_TOPOLOGIES
-from tests.golden.window_topologies import WINDOW_TOPOLOGIES
+from tests.topologies.joins import JOIN_TOPOLOGIES
+from tests.topologies.processors import TOPOLOGIES as PAPI_TOPOLOGIES
+from tests.topologies.streams import STREAM_TOPOLOGIES
+from tests.topologies.tables import TABLE_TOPOLOGIES
+from tests.topologies.windows import WINDOW_TOPOLOGIES
 
 from millrace.topology import Topology
 

@@ -1,4 +1,4 @@
-"""`python -m millrace.backfill`: the command `millrace backfill`, as a Spark driver runs it."""
+"""`python -m millrace.cli.spark_driver`: the command `millrace backfill`, as a Spark driver runs it."""
 
 from __future__ import annotations
 
