@@ -246,9 +246,9 @@ class HoldingBackfill:
 
     name: str
     has_ended: bool = False
-    """Whether it has left half a state, and will do no more about it."""
+    """Whether it has left an inconsistent state, and will do no more about it."""
     then: str | None = None
-    """Another one that has left half a state, which keeps the application stopped after this one."""
+    """Another one that has left an inconsistent state, which keeps the application stopped after this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,6 +211,7 @@ class AppController:
         context = self.context
         objects = context.children.of_app(ref.namespace, ref.name)
         servers = "" if desired.spec is None else ",".join(sorted(desired.spec.kafka.bootstrap_servers))
+        # The brokers are asked in the background, perhaps after this pass: what they are asked about is settled now.
         plans = stored_plans(desired, objects)
         internal = self._internal_topics(ref, desired, plans)
         kafka = self.kafka_states.state(

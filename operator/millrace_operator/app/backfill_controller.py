@@ -85,7 +85,7 @@ class BackfillController(OperationController[DesiredBackfill, ObservedBackfill, 
     observed_type = ObservedBackfill
 
     def _needs_app(self, desired: DesiredBackfill) -> bool:
-        # After the end, only what would start on half a state matters.
+        # After the end, only what would start on an inconsistent state matters.
         status = desired.status
         return not has_ended(status) or (desired.deleting and status is not None and bool(status.holds_app))
 
@@ -203,7 +203,7 @@ class BackfillController(OperationController[DesiredBackfill, ObservedBackfill, 
             why = unread_log(name, desired.namespace, str(error), is_forbidden=error.status == FORBIDDEN)
             return "", why
         has_reported = desired.status is not None and desired.status.phase in {"Computing", "Publishing"}
-        return text, f"The end of the log of pod {name} has no report of the job." if has_reported else ""
+        return text, f"The last lines of the log of pod {name} contain no report of the job." if has_reported else ""
 
     def _is_gone(self, error: ApiError, desired: DesiredBackfill) -> bool:
         """Return whether an object is not there, or its namespace is being deleted and the operator's rights with it."""

@@ -44,7 +44,7 @@ def unfinished_before(resources: Cache, resource: Object, app: str) -> tuple[str
 
 
 def is_repaired(resources: Cache, resource: Object, app: str) -> bool:
-    """Return whether another backfill of an application has succeeded since one ended, so that no half state is left of it.
+    """Return whether a later backfill has succeeded since one ended, and so has repaired the state that it had left.
 
     Args:
         resources: All that are known.

@@ -1,4 +1,4 @@
-"""The status of a backfill: its phase, its message, and what the Spark operator, the job and the brokers say."""
+"""The status of a backfill: its phase, its message, and what the Spark operator, the job and the brokers report."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ CREATED: Final = "SparkApplicationCreated"
 
 
 class BackfillStatus(BackfillContext):
-    """Builds the status in one situation."""
+    """Builds the status of one pass."""
 
     __slots__ = ()
 
     def progress_of(self, state: SparkState | None) -> tuple[Phase, str]:
-        """Return how far the job has come."""
+        """Return how far the job has got, as a phase and a message."""
         progress, name = self.observed.progress, (self.status.spark or SparkStatus()).name
         phase: Phase = "Submitted"
         message = f"SparkApplication {name} waits for the Spark operator."
         if state == "Running":
-            message = f"SparkApplication {name} starts its pods."
-        if self.status.phase == "Publishing":  # how it was published is known, and must not be forgotten
+            message = f"SparkApplication {name} is starting its pods."
+        if self.status.phase == "Publishing":  # without the driver's log, only the phase still says so
             phase = "Publishing"
         has_driver = any(pod.is_driver for pod in self.pods)
         if phase == "Publishing" or (self.driver_was_seen and not has_driver):
@@ -55,10 +55,10 @@ class BackfillStatus(BackfillContext):
         old, now = self.status, timestamp(self.observed.now)
         conditions = (*conditions, *self.conditions_of_publication)
         if self.known(UNREADABLE) is not None and self.observed.progress is not None:
-            conditions = (*conditions, self.condition(UNREADABLE, "False", "Read", "The last report in it was read."))
+            conditions = (*conditions, self.condition(UNREADABLE, "False", "Read", "Its last report was read."))
         answered = self.known(ANSWERED)
         if answered is not None and self.observed.published is not None:
-            said = self.condition(ANSWERED, "True", "Answered", "The brokers say what was published.")
+            said = self.condition(ANSWERED, "True", "Answered", "The brokers have reported what was published.")
             conditions = (*conditions, said)
         replaced = {item.type for item in conditions}
         update: dict[str, object] = {
@@ -75,9 +75,9 @@ class BackfillStatus(BackfillContext):
         """Return the status of the next attempt, which is created now or was."""
         number, created = self.next_attempt, self.unrecorded
         name = application_name(self.desired.name, number)
-        stopped = self.condition("AppStopped", "True", "NoMembers", "Nobody is in the group.")
+        stopped = self.condition("AppStopped", "True", "NoMembers", "The consumer group has no members.")
         if not self.status.holds_app:
-            what = "Nothing is written to Kafka, so the application may run."
+            what = "Nothing is written to Kafka, so the application keeps running."
             stopped = self.condition("AppStopped", "False", "NotNeeded", what)
         status = self.status_of(
             "Submitted",
@@ -103,7 +103,7 @@ class BackfillStatus(BackfillContext):
         fields: dict[str, object] = {}
         application, progress = self.application, self.observed.progress
         if (spark := self.status.spark) is not None:
-            # One that was never started has published nothing: `spark-submit` removes it if the submission fails.
+            # A driver that was never started has published nothing: `spark-submit` removes it if the submission fails.
             drivers = [pod.name for pod in self.pods if pod.is_driver and pod.has_started]
             seen: dict[str, object] = {"driver_pod": drivers[0] if drivers else spark.driver_pod}
             if application is not None:
@@ -119,7 +119,7 @@ class BackfillStatus(BackfillContext):
 
 
 def _conditions_of_next_attempt(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
-    """Return the conditions as they are once another attempt was created: what they say of one attempt is that of an earlier."""
+    """Return the conditions for a new attempt: those about a single attempt are dropped or become those of an earlier one."""
     kept = (item for item in conditions if item.type not in {UNREADABLE, STOPPED})
     return tuple(
         item.model_copy(update={"reason": IN_ONE_BEFORE}) if (item.type, item.reason) == (PUBLISHING, IN_ONE) else item
@@ -129,7 +129,7 @@ def _conditions_of_next_attempt(conditions: Iterable[Condition]) -> tuple[Condit
 
 
 def with_problem(desired: DesiredBackfill, now: float, problem: str) -> StreamsBackfillStatus:
-    """Return the status of a backfill whose pass has failed. While it stops, its message stays: it is the reason for its end."""
+    """Return the status of a backfill whose pass has failed. While it stops, the message stays: it says why it stops."""
     this = BackfillContext(desired, ObservedBackfill(now))
     if this.status.phase != "Stopping":
         return this.status.model_copy(update={"message": problem})

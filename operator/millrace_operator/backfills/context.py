@@ -1,4 +1,4 @@
-"""What a pass over a backfill knows: the resource, what was observed, and what follows from both."""
+"""What a pass over a backfill knows: the resource, what was observed, and what follows from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millrace_operator.reconcile.revisions import revision_of
 PUBLISHING: Final = "PublicationBegun"
 IN_ONE: Final = "InOneTransaction"
 IN_ONE_BEFORE: Final = "EarlierInOneTransaction"
-"""As an earlier attempt has reported; of the latest one, nothing is known by that."""
+"""As an earlier attempt has reported; it says nothing about the latest one."""
 _IN_PARTS: Final = "Publishing"
 _WHOLLY: Final = "Published"
 UNHEARD: Final = "NotHeard"
@@ -30,16 +30,16 @@ _PUBLICATIONS: Final[Mapping[str, tuple[Literal["True", "Unknown"], str]]] = {
     _WHOLLY: ("True", EVERYTHING),
     UNHEARD: ("Unknown", MAYBE_PARTS),
 }
-"""How attempts may have begun to publish: reasons of that condition, with its status and message."""
+"""How attempts have begun to publish, or may have: by reason of the condition, its status and message."""
 STOPPED: Final = "SparkPodsStopped"
 NEVER_RAN: Final = "DriverNotStarted"
-"""Why pods stop of a SparkApplication that is deleted before its driver was started: a reason of that condition."""
+"""A reason of that condition: the SparkApplication was deleted before its driver was started."""
 UNREADABLE: Final = "DriverLogUnreadable"
 ANSWERED: Final = "BrokersAnswered"
 LOG_PATIENCE_S: Final = 300.0
-"""How long the log of a driver that has ended is waited for, if it cannot be read."""
+"""How long to keep trying to read the log of a driver that has ended."""
 _ANSWER_PATIENCE_S: Final = 60.0
-"""How long a backfill of which nothing is left waits for brokers that do not answer, before it says so."""
+"""How long brokers may fail to answer before a backfill with no pods left reports it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class BackfillContext(OperationContext[StreamsBackfillSpec, StreamsBackfillStatu
 
     @property
     def unrecorded(self) -> Object | None:
-        """The SparkApplication of the next attempt: the status that says so could not be written."""
+        """The SparkApplication of the next attempt, if it was created but the status could not be written."""
         name = application_name(self.desired.name, self.next_attempt)
         return next((item for item in self.observed.applications if item["metadata"]["name"] == name), None)
 
     @property
     def pods(self) -> list[SparkPod]:
-        """The latest attempt's."""
+        """The pods of the latest attempt."""
         return [pod for pod in self.observed.pods if pod.attempt == self.status.attempt]
 
     @property
@@ -90,25 +90,25 @@ class BackfillContext(OperationContext[StreamsBackfillSpec, StreamsBackfillStatu
 
     @property
     def has_started(self) -> bool:
-        """Whether the latest attempt's job is seen to have started, which its Spark operator may not have noticed yet."""
+        """Whether the latest attempt's job has visibly started; its Spark operator may not have noticed yet."""
         # Executors are created by the driver.
         return self.observed.progress is not None or any(pod.has_started or not pod.is_driver for pod in self.pods)
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether an attempt has; its last report counts, whatever becomes of its driver after that."""
+        """Whether an attempt has succeeded; its last report counts, whatever happens to its driver after that."""
         reported = self.observed.progress is not None and self.observed.progress.state == "Succeeded"
         handed_over = self.observed.published == "Everything"
         return reported or handed_over or (self.application is not None and state_of(self.application) == "Succeeded")
 
     @property
     def driver_was_seen(self) -> bool:
-        """Whether the latest attempt's driver has been there."""
+        """Whether the latest attempt's driver has been seen."""
         return self.status.spark is not None and self.status.spark.driver_pod is not None
 
     @property
     def driver_ended_s(self) -> float:
-        """How long ago the latest attempt's driver ended, or since when it has been gone; 0 if it may still run."""
+        """How long ago the latest attempt's driver ended or disappeared; 0 if it may still run."""
         driver = next((pod for pod in self.pods if pod.is_driver), None)
         if driver is not None:
             return 0.0 if driver.lives else self.waited_s(driver.ended_at or self.status.phase_time)
@@ -118,7 +118,7 @@ class BackfillContext(OperationContext[StreamsBackfillSpec, StreamsBackfillStatu
 
     @property
     def log_is_late(self) -> bool:
-        """Whether the driver's log cannot be read now, but may be later: nobody can tell yet what the job has done."""
+        """Whether the driver's log cannot be read now but may be later, so that it is too early to tell what the job has done."""
         if not self.observed.log_problem:
             return False
         state = "Failed" if self.application is None else state_of(self.application)
@@ -130,7 +130,7 @@ class BackfillContext(OperationContext[StreamsBackfillSpec, StreamsBackfillStatu
 
     @property
     def log_is_gone(self) -> bool:
-        """Whether the driver's log will never be read."""
+        """Whether the driver's log can never be read any more."""
         return not self.observed.log_is_there or (bool(self.observed.log_problem) and not self.log_is_late)
 
     @property
@@ -140,22 +140,22 @@ class BackfillContext(OperationContext[StreamsBackfillSpec, StreamsBackfillStatu
 
     @property
     def went_unheard(self) -> bool:
-        """Whether the latest attempt may have begun to publish without being heard: it may have run, and its log is gone."""
+        """Whether the latest attempt may have begun to publish unnoticed: it may have run, and its log is gone."""
         return self.status.phase in {"Submitted", "Computing"} and not self.never_ran and self.log_is_gone
 
     @property
     def went_unanswered(self) -> bool:
-        """Whether a job was stopped that may have run, nothing reports what it has done, and neither do the brokers."""
+        """Whether a job was stopped that may have run, while neither its log nor the brokers say what it has done."""
         # A log without any report may have lost them all, and an evicted driver's is empty.
         is_unknown = self.observed.progress is None and self.observed.problem is not None
         return self.status.phase == "Stopping" and not self.never_ran and is_unknown
 
     @property
     def never_ran(self) -> bool:
-        """Whether the latest attempt's driver was not started: not yet, or not before the backfill deleted its SparkApplication.
+        """Whether the latest attempt's driver was never started: not yet, or not until the backfill deleted its SparkApplication.
 
-        One that has ended or vanished otherwise may have run while the operator was away. A node that is lost may have started a
-        driver without saying so: brokers that answer know better.
+        If the SparkApplication ended or disappeared in another way, the driver may have run while the operator was away. A node
+        that was lost may have started a driver without reporting it, so an answer of the brokers takes precedence.
         """
         if self.driver_was_seen or self.has_started:
             return False
@@ -168,7 +168,8 @@ class BackfillContext(OperationContext[StreamsBackfillSpec, StreamsBackfillStatu
     def publication(self) -> str | None:
         """How attempts have begun to publish, as the reason of a condition; None if none has.
 
-        That the brokers know of nothing tells about what nobody has heard. What was reported stays: brokers forget offsets.
+        If the brokers know of nothing, an attempt that went unnoticed has published nothing. What was reported stays all the
+        same, because brokers forget offsets.
         """
         if self.desired.spec is None or not self.spec.changes_kafka:
             return None
@@ -192,22 +193,22 @@ class BackfillContext(OperationContext[StreamsBackfillSpec, StreamsBackfillStatu
 
     @property
     def publishes_in_one(self) -> bool:
-        """Whether attempts have published in one transaction each, of which there is all or nothing."""
+        """Whether attempts have published in one transaction each, so that either everything is visible or nothing."""
         return self.publication in {IN_ONE, IN_ONE_BEFORE}
 
     @property
     def publishes_in_parts(self) -> bool:
-        """Whether parts may be published, so that the state is whole only once an attempt has published everything."""
+        """Whether parts may be visible, so that the state is consistent only once an attempt has published everything."""
         return self.publication in {_IN_PARTS, _WHOLLY}
 
     @property
     def is_to_be_finished(self) -> bool:
-        """Whether the latest attempt is finished whatever becomes of its backfill: it publishes, or parts are published."""
+        """Whether the latest attempt is completed whatever happens to its backfill: it publishes, or parts are visible."""
         return self.publication == IN_ONE or self.publishes_in_parts
 
     @property
     def is_unheard(self) -> bool:
-        """Whether nobody knows what an attempt has published, if anything."""
+        """Whether it is not known what an attempt has published, if anything."""
         return self.publication == UNHEARD
 
     @property
@@ -217,10 +218,10 @@ class BackfillContext(OperationContext[StreamsBackfillSpec, StreamsBackfillStatu
 
     @property
     def is_taken_along(self) -> bool:
-        """Whether a job that publishes in parts ends as its backfill was deleted: with all that the backfill owns, or by itself.
+        """Whether a job that publishes in parts ends because its backfill was deleted, and with it all that it owns.
 
-        Then there is one more attempt than the limit, because nothing says that it would fail. In a namespace that is being
-        deleted, the API server refuses it.
+        Then there is one more attempt than the limit, because the last one did not fail. In a namespace that is being deleted,
+        the API server refuses it.
         """
         ends = self.application is None or "deletionTimestamp" in self.application["metadata"]
         return self.desired.deleting and self.publishes_in_parts and ends
@@ -232,7 +233,7 @@ class BackfillContext(OperationContext[StreamsBackfillSpec, StreamsBackfillStatu
 
     @property
     def asks_brokers(self) -> bool:
-        """Whether the brokers are to be asked what was published: no log says so, and nothing is left that may still write."""
+        """Whether to ask the brokers what was published: no log says it, and nothing is left that could still write."""
         if self.status.phase != "Stopping" or self.status.outcome == "Succeeded" or not self.status.attempt:
             return False
         if self.desired.spec is None:
@@ -244,7 +245,7 @@ class BackfillContext(OperationContext[StreamsBackfillSpec, StreamsBackfillStatu
 
     @property
     def waits_for_brokers(self) -> bool:
-        """Whether they were asked in vain, and may still answer in a moment."""
+        """Whether the brokers have not answered, but still may in a moment."""
         asked = self.status.phase == "Stopping" and self.observed.problem is not None
         known = self.known(STOPPED)
         since = known.last_transition_time if known is not None and known.status == "True" else None
@@ -253,19 +254,19 @@ class BackfillContext(OperationContext[StreamsBackfillSpec, StreamsBackfillStatu
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether only the brokers know what is left, and they do not answer: nothing begins and nothing ends until they do."""
+        """Whether only the brokers know what was published, and do not answer: until they do, nothing begins or ends."""
         return self.observed.problem is not None and self.publishes and not self.publishes_in_one
 
     @property
     def may_end_unanswered(self) -> bool:
-        """Whether it may end all the same: its application does not start then, or its user has let it go."""
+        """Whether it may end without an answer: its application would not start, or its user has let it go."""
         # A deletion of the application waits for a backfill that has not ended.
         is_harmless = self.app.deleting or (self.desired.deleting and not self.app_starts)
         return is_harmless or self.is_let_go
 
     @property
     def is_let_go(self) -> bool:
-        """Whether its user has deleted it after it had said that the brokers do not answer."""
+        """Whether its user has deleted it after it had reported that the brokers do not answer."""
         known, deleted = self.known(ANSWERED), self.desired.deletion_time
         if known is None or known.status == "True" or known.last_transition_time is None or deleted is None:
             return False
@@ -279,13 +280,13 @@ class BackfillContext(OperationContext[StreamsBackfillSpec, StreamsBackfillStatu
 
     @property
     def nothing_is_left(self) -> Condition:
-        """The condition that no Spark pod is left."""
+        """The condition that says that no Spark pod is left."""
         reason = NEVER_RAN if self.never_ran else "Stopped"
-        return self.condition(STOPPED, "True", reason, "No Spark pod is left that may still write.")
+        return self.condition(STOPPED, "True", reason, "No Spark pod is left that could still write.")
 
     @property
     def conditions_of_publication(self) -> tuple[Condition, ...]:
-        """The condition that says how attempts have begun to publish; it is taken back if none has."""
+        """The condition that says how attempts have begun to publish; it becomes false if it turns out that none has."""
         if self.desired.spec is None:  # what is known stays
             return ()
         if (reason := self.publication) is not None:
@@ -296,15 +297,15 @@ class BackfillContext(OperationContext[StreamsBackfillSpec, StreamsBackfillStatu
 
     @property
     def has_news_of_publication(self) -> bool:
-        """Whether it became known in this pass how attempts have begun to publish."""
+        """Whether this pass has learnt how attempts have begun to publish."""
         known = self.known(PUBLISHING)
         return self.publishes and (known is None or known.reason != self.publication)
 
     @property
     def is_kept(self) -> bool:
-        """Whether the backfill stays although it was deleted: its application would start on the half state that it has left.
+        """Whether the backfill stays although it was deleted, because its application would start on an inconsistent state.
 
-        It would not if it is suspended or gone, or if another backfill has repaired its state.
+        The application does not start if it is suspended or gone, and the state may have been repaired by another backfill.
         """
         return self.desired.deleting and bool(self.status.holds_app) and self.app_starts and not self.observed.repaired
 

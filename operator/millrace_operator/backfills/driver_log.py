@@ -1,4 +1,4 @@
-"""What a job says of itself: lines of JSON in the log of its driver, of which the last one counts."""
+"""What a job reports in the log of its driver: lines of JSON, of which the last one counts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Progress(StatusModel):
     """One report of a job."""
 
     state: Literal["Computing", "Publishing", "Succeeded", "Refused", "Failed"]
-    """`Publishing` is said before the first write that would be seen without the rest."""
+    """`Publishing` is reported before the first write that could become visible without the others."""
     message: str = ""
     """The reason, for the user."""
     plan_hash: str | None = None
@@ -37,15 +37,15 @@ class Progress(StatusModel):
     ends: tuple[PartitionOffset, ...] = ()
     """Where history ends."""
     stores: tuple[StoreResult, ...] = ()
-    """What was computed of each store."""
+    """What was computed for each store."""
     outputs: tuple[StoreResult, ...] = ()
     """What was computed for each output topic."""
     notes: tuple[str, ...] = ()
-    """What may be surprising."""
+    """Remarks about what may surprise the user."""
     has_published: bool = False
-    """Whether this or an earlier report says that it publishes."""
+    """Whether this report or an earlier one says that it publishes."""
     in_one_transaction: bool = False
-    """Whether it publishes in one transaction, so that there is all or nothing in the end."""
+    """Whether it publishes in one transaction, so that either everything becomes visible or nothing."""
 
     @property
     def stages_done(self) -> str | None:

@@ -37,33 +37,33 @@ class ObservedBackfill(ObservedOperation):
     """Everything that a pass over a backfill has observed."""
 
     working_since: float = 0.0
-    """When this operator began to work, seconds since the epoch: patience with anything begins no earlier."""
+    """When this operator began to work, in seconds since the epoch: waiting times begin no earlier."""
     members: tuple[ActiveMember, ...] | None = None
-    """The members of its consumer group; None if the brokers were not asked or do not answer."""
+    """The members of the application's group; None if the brokers were not asked or did not answer."""
     published: Published | None = None
-    """What its attempts have published; None if the brokers were not asked or do not answer."""
+    """What its attempts have published; None if the brokers were not asked or did not answer."""
     served: str | None = None
     """The API version of the SparkApplications that the cluster serves; None if it serves none."""
     unlisted: str | None = None
     """Why the SparkApplications or the pods of a backfill that has not begun cannot be listed; None if they can."""
     first_spec: StreamsAppSpec | None = None
-    """The application's spec of the first attempt, if it has another one now; None as well if that is not known any more."""
+    """The application's spec when the first attempt began, if it has changed since then and is still known."""
     refusal: str | None = None
     """Why the API server has just refused an object of the next attempt."""
     refusal_is_final: bool = False
-    """Whether it would refuse it another time too."""
+    """Whether trying again would not help."""
     applications: tuple[Object, ...] = ()
     """The SparkApplications of all attempts."""
     pods: tuple[SparkPod, ...] = ()
     progress: Progress | None = None
     """The last report of the latest attempt's job."""
     log_is_there: bool = True
-    """Whether the driver of that job has a pod, whose log it is."""
+    """Whether the driver of that job still has a pod, and so a log."""
     log_problem: str = ""
     """Why the log could not be read although it is there; empty if it was read."""
     last_words: str = ""
     """The end of its driver's log, once it has failed."""
     repaired: bool = False
-    """Whether another backfill has succeeded since this one has ended, so that no half state is left of it."""
+    """Whether another backfill has succeeded since this one ended, and so has repaired the state that this one left."""
     awaited: bool = False
-    """Whether another backfill has left half a state, was deleted, and is kept until it has seen that this one has succeeded."""
+    """Whether another backfill, which was deleted, is kept until it sees that this one has succeeded and repaired the state."""

@@ -6,23 +6,15 @@ A pure function, called again until the backfill has finished:
                                  ▲                                         │
                                  └───────────── next attempt ──────────────┘
 
-While `status.holdsApp` is true the application has no pods: that field in the API is the lock, which outlives the operator.
-The application's own passes read it; `status.backfill` there says that they have. Nothing is computed before its group is empty,
-and it is released only when no Spark pod is left that could still write.
+`status.holdsApp` is the lock: while it is true, the application has no pods. It is a field in the API, so it outlives the
+operator. The application's own passes read it, and `status.backfill` there says that they have.
 
-A job publishes to Kafka only after everything is computed. Until then a backfill that is deleted or fails leaves nothing behind.
-From its report `Publishing` on it is finished, by further attempts if need be and even if it is deleted, because changelogs and
-offsets belong together. If all attempts fail in that phase, the application stays stopped, as it would restore half a state, and
-a backfill that was deleted before stays too. If everything was to be published in one transaction, there is all or nothing: then
-an attempt that has failed is not done again for a backfill that is pointless by then, and the application continues.
+A job publishes to Kafka only after it has computed everything. Until then, a backfill that is deleted or fails leaves nothing
+behind. Once its job has reported `Publishing`, a backfill is completed even if it is deleted, by further attempts if necessary,
+because changelogs and offsets belong together.
 
-What the job reports is read from its driver's log, which the API server gets from the driver's node. If it cannot be read, that
-says nothing; only a log that is gone, with its pod or for minutes after its driver has ended, may have said `Publishing`. In this
-case the brokers are asked what was published: before the application is let go or the job is done again, and once nothing is left
-that may still write. They are asked too about a job that has said that it publishes, as nobody may have heard of its end. While
-they do not answer, nothing begins and nothing ends, unless everything was to be published in one transaction.
-
-Each attempt is a SparkApplication with a name of its own. One that has disappeared is never created again under its name.
+What the job reports is read from its driver's log, which the API server gets from the driver's node. A log that cannot be read
+says nothing, but one that is gone may have said `Publishing`: then the brokers are asked what was published.
 """
 
 from __future__ import annotations
@@ -75,10 +67,10 @@ from millrace_operator.reconcile.timestamps import timestamp
 
 _BEGUN: Final = frozenset({"Suspending", "Submitted", "Computing", "Publishing", "Stopping"})
 PATIENCE_S: Final = 600.0
-"""How long a backfill waits for what is in its way, for the application to stop, for the API server to let a SparkApplication
-in, and for a Spark operator to begin, or to notice that a driver has ended."""
+"""How long a backfill waits for an obstacle to go away, for the application to stop, for the API server to accept a
+SparkApplication, and for a Spark operator to start it or to notice that its driver has ended."""
 _ORPHANS_PATIENCE_S: Final = 60.0
-"""How long executors may outlive their driver, and a driver its success, before they are deleted with the SparkApplication."""
+"""How long executors may outlive their driver, or a driver its success, before the SparkApplication is deleted with them."""
 _LATER_S: Final = 5.0
 _MUCH_LATER_S: Final = 30.0
 _SOON_S: Final = 1.0
@@ -112,9 +104,9 @@ class DeleteBackfill:
 
 @dataclass(frozen=True, slots=True)
 class DeleteAttemptsGroup:
-    """Delete the consumer group by which attempts knew that one of them had handed over; there will be no other.
+    """Delete the consumer group that told attempts whether an earlier one had published everything; there will be no others.
 
-    If it cannot be deleted it is left alone: its offsets expire.
+    If it cannot be deleted, it is left alone: its offsets expire.
     """
 
     uid: str
@@ -129,7 +121,7 @@ class BackfillDecision(OperationDecision[BackfillAction, StreamsBackfillStatus])
 
 
 def has_begun(status: StreamsBackfillStatus | None) -> bool:
-    """Return whether a backfill with this status may have changed something and is not over."""
+    """Return whether a backfill with this status may have changed something and has not ended."""
     if status is None or has_ended(status):
         return False
     is_unreadable = status.phase is None and bool(status.holds_app or status.attempt)  # only a newer operator knows it
@@ -179,13 +171,14 @@ def _names(objects: Sequence[Object]) -> list[str]:
 
 
 class _Pass(BackfillStatus):
-    """Decides what to do in one situation."""
+    """Decides what to do in one pass."""
 
     __slots__ = ()
 
     def after_the_end(self) -> BackfillDecision:
-        """Return what to do about a backfill that has ended: let it go, now or when its time to live is over."""
-        if self.observed.awaited:  # nothing else says that the other one's state is whole again
+        """Return what to do about a backfill that has ended: remove its finalizer; delete it when its time to live is over."""
+        # Only this backfill shows that the state which the other one has left is repaired.
+        if self.observed.awaited:
             return BackfillDecision(again_after=_LATER_S)
         if FINALIZER in self.desired.finalizers:
             if self.is_kept:
@@ -195,7 +188,7 @@ class _Pass(BackfillStatus):
             return BackfillDecision([*group, SetFinalizer(present=False)], again_after=_SOON_S)
         ended = self.status.completion_time
         ttl = None if self.desired.spec is None else self.desired.spec.ttl_seconds_after_finished
-        # A backfill that keeps the application stopped says why, and its deletion lets it run.
+        # One that keeps the application stopped must not be deleted automatically: that would start the application.
         if self.desired.deleting or ttl is None or ended is None or self.status.holds_app:
             return BackfillDecision()
         left = ttl - self.seconds_since(ended)
@@ -204,7 +197,7 @@ class _Pass(BackfillStatus):
         )
 
     def leave_alone(self) -> BackfillDecision:
-        """Return what to do about a backfill that has begun and cannot be read: its job is neither stopped nor judged."""
+        """Return what to do about a backfill that has begun and cannot be read: its job is neither stopped nor evaluated."""
         what = unreadable_backfill(self.desired)
         if not self.desired.deleting or self.running or self.living:
             if self.desired.deleting:
@@ -218,7 +211,7 @@ class _Pass(BackfillStatus):
         return self._end("Failed", what)
 
     def hindrance(self) -> BackfillDecision | None:
-        """Return what to do about a backfill that cannot begin, now or ever; None if it can."""
+        """Return what to do about a backfill that cannot begin yet, or ever; None if it can."""
         if self.desired.spec is None:
             return self._end("Refused", "\n".join(self.desired.problems) or "The spec cannot be read.")
         name = self.spec.app_ref.name
@@ -227,7 +220,7 @@ class _Pass(BackfillStatus):
         if self.app.deleting:
             return self._end("Refused", f"StreamsApp {name} is being deleted.")
         if self.observed.before:
-            return self._wait_for_others(f"{self.observed.before[0]} of the same application is not finished.")
+            return self._wait_for_others(f"{self.observed.before[0]} of the same application has not finished yet.")
         if (obstacle := obstacle_of(self.app, self.observed.claimants, is_planned=self.plan is not None)) is not None:
             return self._wait(obstacle)
         if (waiting := self._wait_for_spark()) is not None or not self.spec.changes_kafka:
@@ -241,14 +234,14 @@ class _Pass(BackfillStatus):
         return None
 
     def _wait_for_spark(self) -> BackfillDecision | None:
-        """Return what to do while no Spark job could be started, or be followed; None if one can."""
+        """Return what to do while no Spark job could be started or followed; None if one could."""
         if self.observed.served is None:
             what = no_spark_operator(self.desired.namespace)
             return self._wait(what, self.condition("SparkOperatorAvailable", "False", "NotInstalled", what))
         return None if self.observed.unlisted is None else self._wait(self.observed.unlisted)
 
     def begin(self) -> BackfillDecision:
-        """Return the first step, which takes the lock: from then on the application's passes stop its pods."""
+        """Return the first step, which takes the lock: from then on, the application's own passes stop its pods."""
         assert self.plan is not None
         assert self.app.spec is not None
         holds = self.spec.changes_kafka
@@ -275,10 +268,10 @@ class _Pass(BackfillStatus):
         """Return what to do while the application stops, and start the first attempt when it has."""
         if (pointless := self._why_pointless) is not None:
             return self._stopping("Cancelled", pointless)
-        if self.observed.before:  # both began before the operator could see the other begin
-            what = f"{self.observed.before[0]} of the same application has begun too, and goes first."
+        if self.observed.before:  # both began before a pass could see that the other had
+            what = f"{self.observed.before[0]} of the same application has begun as well, and goes first."
             return self._wait_before_stopping(what, _LATER_S)
-        if self.app.spec is None:  # its own passes do not stop it either
+        if self.app.spec is None:  # the application's own passes do not stop it either
             return self._wait_before_stopping(unreadable_app(self.app.name), _MUCH_LATER_S)
         if (
             self.status.holds_app
@@ -294,7 +287,7 @@ class _Pass(BackfillStatus):
         return self._submit()
 
     def _wait_before_stopping(self, message: str, again_after_s: float) -> BackfillDecision:
-        """Return what to do while the application cannot stop yet: patience with that begins afterwards."""
+        """Return what to do while the application cannot stop yet; the time in which it has to stop begins afterwards."""
         status = self.status_of("Suspending", message)
         status = status.model_copy(update={"phase_time": timestamp(self.observed.now)})
         return BackfillDecision((), status, (), again_after_s)
@@ -305,18 +298,21 @@ class _Pass(BackfillStatus):
         state = None if application is None else state_of(application)
         if self.has_succeeded:
             return self._stopping("Succeeded", summary(self.spec, progress))
+        # A job that publishes, or may have begun to, is completed whatever becomes of its backfill.
         is_left_alone = self.is_to_be_finished or self._may_publish_unheard
         if not is_left_alone and (pointless := self._why_pointless) is not None:
             return self._stopping("Cancelled", pointless)
         if self.log_is_late:
             return self._wait_for_the_log(self.status.phase or "Submitted")
         number, name = self.status.attempt or 1, (self.status.spark or SparkStatus()).name
+        # It is never created again under its name: somebody wanted it to end.
         if application is None:
             by = "with the backfill" if self.desired.deleting else "by somebody"
             return self._stopping("Cancelled", f"SparkApplication {name} was deleted {by}.")
-        if state == "Failed" or self.driver_ended_s >= PATIENCE_S:  # its Spark operator may be away
+        # The Spark operator may be away, so it is not relied on to report that the driver has ended.
+        if state == "Failed" or self.driver_ended_s >= PATIENCE_S:
             why = (progress.message if progress else "") or self.observed.last_words or error_of(application)
-            why = why or "its driver says nothing"
+            why = why or "its driver reported nothing"
             if progress is not None and progress.state == "Refused":
                 return self._stopping("Refused", why)
             return self._stopping("Retry" if self.may_retry else "Failed", f"Attempt {number} failed: {why}")
@@ -326,21 +322,25 @@ class _Pass(BackfillStatus):
         return BackfillDecision((), self.status_of(*self.progress_of(state)), (), _LATER_S)
 
     def stop(self) -> BackfillDecision:
-        """Return what to do until no Spark pod is left, and then."""
+        """Return what to do until no Spark pod is left, and after that."""
         outcome, message = self.status.outcome or "Failed", self.status.message or ""
         if outcome != "Succeeded" and self.has_succeeded:
-            return self._stopping("Succeeded", summary(self.spec, self.observed.progress))  # it was faster
+            # It succeeded before it could be stopped.
+            return self._stopping("Succeeded", summary(self.spec, self.observed.progress))
         if outcome == "Succeeded" and self.observed.progress is not None:
-            message = summary(self.spec, self.observed.progress)  # its log could perhaps not be read when it succeeded
-        if self._goes_on_if_it_publishes and self._may_publish_unheard:  # decided again when its log can be read
+            # Its log may have been unreadable when it succeeded.
+            message = summary(self.spec, self.observed.progress)
+        # Whether to stop a job that may be publishing is decided again when its log can be read.
+        if self._goes_on_if_it_publishes and self._may_publish_unheard:
             return self._wait_for_the_log("Computing")
-        if self._goes_on_if_it_publishes and self.reports_publishing:  # since that was decided, so it is finished
+        # It has begun to publish since it was decided to stop it, so it is completed.
+        if self._goes_on_if_it_publishes and self.reports_publishing:
             published = self.status_of(*self.progress_of("Running")).model_copy(update={"outcome": None})
             return BackfillDecision((), published, (), _SOON_S)
         if self.running or self.living:
             what = still_there(_names(self.running), self.living)
             known = self.known(STOPPED)
-            # Once they are deleted, only the status says whether the driver had been started.
+            # The status records whether the driver was started before anything is deleted: afterwards nothing else shows it.
             is_told = (known is not None and known.reason == NEVER_RAN) == self.never_ran
             condition = self.condition(STOPPED, "False", NEVER_RAN if self.never_ran else "Stopping", what)
             actions = self._deletions([] if outcome == "Succeeded" else self.running) if is_told else ()
@@ -351,7 +351,7 @@ class _Pass(BackfillStatus):
 
     def _stopped(self, outcome: str, message: str) -> BackfillDecision:
         """Return what to do once no Spark pod is left: end as decided, or try again."""
-        if outcome == "Cancelled" and self.publishes_in_parts:  # it had begun, so it is finished
+        if outcome == "Cancelled" and self.publishes_in_parts:  # parts are visible already, so it is completed
             outcome = "Retry" if self.may_retry else "Failed"
         if outcome == "Retry" and not self.publishes_in_parts and (pointless := self._why_pointless) is not None:
             outcome, message = "Cancelled", pointless
@@ -362,7 +362,8 @@ class _Pass(BackfillStatus):
         if self.publishes and outcome != "Succeeded" and not begins:
             return self._failed_while_publishing(message)
         match outcome:
-            case "Retry" if self.has_news_of_publication:  # the next attempt does not say what earlier ones have done
+            # What this attempt has published goes into the status first: the next attempt will not report it.
+            case "Retry" if self.has_news_of_publication:
                 return BackfillDecision((), self.status_of("Stopping", message, self.nothing_is_left), (), _SOON_S)
             case "Retry":
                 return self._submit()
@@ -373,16 +374,17 @@ class _Pass(BackfillStatus):
         return self._end("Failed", message)
 
     def _failed_while_publishing(self, message: str) -> BackfillDecision:
-        """Return the end of a backfill that has failed for good, perhaps in the middle of its publication."""
+        """Return the end of a backfill that has failed for good, perhaps while it published."""
         if self.publishes_in_one:
             return self._end("Failed", f"{message}\n{WHOLE_OR_NOTHING}")
         if self.is_unheard and self.is_let_go and self.app_starts:
             return self._end("Failed", f"{message}\n{LET_GO}")
+        # The application stays stopped: it would restore an inconsistent state.
         what = MAYBE_HALF_PUBLISHED if self.is_unheard else HALF_PUBLISHED
         return self._end("Failed", f"{message}\n{what}", holds=bool(self.status.holds_app))
 
     def _wait_for_an_answer(self, message: str) -> BackfillDecision:
-        """Return what to do until the brokers say what was published; a user who has read this may let it go."""
+        """Return what to do until the brokers say what was published; a user who has read the message may delete the backfill."""
         problem = self.observed.problem or ""
         what = unanswered(problem, is_heard=not self.is_unheard, deleted=self.desired.deleting)
         known = self.known(ANSWERED)
@@ -393,7 +395,7 @@ class _Pass(BackfillStatus):
         return BackfillDecision((), status, events, _MUCH_LATER_S)
 
     def _deletions(self, running: Sequence[Object]) -> tuple[DeleteSparkApplication, ...]:
-        """Return the deletion of these SparkApplications, or of all if pods outlive them; others stay for their logs."""
+        """Return deletions of these SparkApplications, or of all if pods outlive them; the others are kept for their logs."""
         leaving = self.observed.applications if self.in_phase_s >= _ORPHANS_PATIENCE_S else running
         return tuple(
             DeleteSparkApplication(item["apiVersion"], item["metadata"]["name"], item["metadata"]["uid"])
@@ -403,7 +405,7 @@ class _Pass(BackfillStatus):
 
     @property
     def _why_pointless(self) -> str | None:
-        """Why nobody needs the backfill now: it was deleted, or its application is gone or another one; None if somebody does."""
+        """Why the backfill is no longer needed: it was deleted, or its application is gone or has changed; None if it is."""
         if self.desired.deleting:
             return "The backfill was deleted."
         name = self.spec.app_ref.name
@@ -415,7 +417,7 @@ class _Pass(BackfillStatus):
 
     @property
     def _spec_of_attempts(self) -> StreamsAppSpec | None:
-        """The spec of the application that all attempts run, even after it was changed; the changed one if the first is lost."""
+        """The spec that all attempts run, even after the application's spec has changed; the changed one if the first is lost."""
         return self.observed.first_spec or self.app.spec
 
     @property
@@ -449,15 +451,15 @@ class _Pass(BackfillStatus):
         return replace(submitted, actions=actions, events=(*submitted.events, *self._loss_of_first_spec()))
 
     def _wait_for_spec(self) -> BackfillDecision:
-        # The message stays: it says why the last attempt has failed.
+        # The message stays: it says why the last attempt failed.
         waiting = self.condition(CREATED, "Unknown", "AppUnreadable", unreadable_app(self.app.name))
         status = self.status_of("Stopping", self.status.message or "", self.nothing_is_left, waiting)
         return BackfillDecision((), status, (), _MUCH_LATER_S)
 
     def _loss_of_first_spec(self) -> tuple[Event, ...]:
-        """Return what to say about an attempt that cannot run the same program as the first: its ConfigMap is gone.
+        """Return an Event if an attempt cannot run the same program as the first, because the ConfigMap with its spec is gone.
 
-        Whatever earlier attempts have published, it replaces; and the job refuses a topology that is not the first one's.
+        That is safe: it replaces whatever earlier attempts have published, and the job refuses any topology but the first one's.
         """
         spec = self.app.spec
         if self.observed.first_spec is not None or spec is None or revision_of(spec) == self.status.revision:
@@ -466,7 +468,7 @@ class _Pass(BackfillStatus):
         return (Event("FirstSpecLost", what, "Warning"),)
 
     def _refused(self, why: str) -> BackfillDecision:
-        """Return what to do about an attempt that cannot be created: wait for a while, if that may help."""
+        """Return what to do about an attempt that cannot be created: retry for a while, unless that cannot help."""
         condition = self.condition(CREATED, "False", "Refused", why)
         if self.observed.refusal_is_final or self.waited_s(condition.last_transition_time) >= PATIENCE_S:
             return self._stopping("Refused", create_another_after(why))
@@ -480,7 +482,7 @@ class _Pass(BackfillStatus):
         name = application_name(self.desired.name, number)
         which = f"Attempt {number} of {self.spec.attempts}"
         if number > self.spec.attempts:
-            which = f"Attempt {number}, one more than the limit, because the job before was ended by the deletion"
+            which = f"Attempt {number}, one more than the limit, because the deletion ended the job before it"
         event = Event("SparkApplicationCreated", f"{which}: SparkApplication {name}.")
         return BackfillDecision((), status, (event,), _SOON_S)
 
@@ -496,7 +498,7 @@ class _Pass(BackfillStatus):
 
     @property
     def _goes_on_if_it_publishes(self) -> bool:
-        """Whether a job that is being stopped is finished if it publishes: it was cancelled, or has started after all."""
+        """Whether a job that is being stopped is completed if it publishes: it was cancelled, or has started after all."""
         if self.application is None or "deletionTimestamp" in self.application["metadata"]:
             return False
         runs = self.application in self.running and any(pod.is_driver and pod.lives for pod in self.pods)
@@ -519,10 +521,12 @@ class _Pass(BackfillStatus):
         return BackfillDecision((), self.status_of("Waiting", message, *conditions, *turn), (), _LATER_S)
 
     def _turn(self) -> tuple[Condition, ...]:
-        """Return since when no other operation goes first; nothing if none ever did."""
+        """Return the condition that says since when no other operation is ahead; nothing if none ever was."""
         if self.known(_TURN) is None:
             return ()
-        return (self.condition(_TURN, "True", "Finished", "No other backfill or reset of the application goes first."),)
+        return (
+            self.condition(_TURN, "True", "Finished", "No other backfill or reset of the application is ahead of it."),
+        )
 
     def _end(
         self, phase: Literal["Succeeded", "Failed", "Refused"], message: str, *, holds: bool = False

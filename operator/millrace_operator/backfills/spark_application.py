@@ -332,7 +332,7 @@ def state_of(application: Object) -> SparkState:
     >>> state_of({"apiVersion": "sparkoperator.k8s.io/v1beta2", "status": {"applicationState": {"state": "COMPLETED"}}})
     'Succeeded'
     """
-    states = [_plain(state) for state in _states(application)]
+    states = [state.replace("_", "").lower() for state in _states(application)]
     if not states:
         return "New"
     if any(state in {"completed", "succeeded"} for state in states):
@@ -379,10 +379,6 @@ def _states(application: Object) -> list[str]:
     states = [str(item["currentStateSummary"]) for _, item in numbered]
     current = (status.get("currentState") or {}).get("currentStateSummary")
     return [*states, str(current)] if current and states[-1:] != [current] else states
-
-
-def _plain(state: str) -> str:
-    return state.replace("_", "").lower()
 
 
 def error_of(application: Object) -> str:

@@ -232,7 +232,8 @@ def holding_backfill(resources: Cache, ref: ResourceRef, *, ended: bool = True) 
     Args:
         resources: All that are known.
         ref: The application.
-        ended: Whether those count that have ended and left half a state. They write nothing: a deletion does not wait for them.
+        ended: Whether to count those that have ended and left an inconsistent state. They no longer write, so a deletion does not
+            wait for them.
     """
     found = [
         (

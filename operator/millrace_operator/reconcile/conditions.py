@@ -132,10 +132,10 @@ def set_ready(context: ReconcileContext, wanted: int, *, suspended: bool) -> Non
         if backfill.then is not None:
             why = (
                 f"for StreamsBackfill {backfill.name}. Afterwards it stays stopped because StreamsBackfill {backfill.then} has "
-                "left half a state: see its message."
+                "left an inconsistent state: see its message."
             )
         if backfill.has_ended:
-            why = f"because StreamsBackfill {backfill.name} has left half a state: see its message."
+            why = f"because StreamsBackfill {backfill.name} has left an inconsistent state: see its message."
         context.set_condition("False", ConditionReason.BACKFILLING, f"The application {what} {why}")
     elif suspended:
         # Ready, because it is as its spec says: tools that wait for a resource would otherwise wait forever.

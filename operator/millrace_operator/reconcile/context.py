@@ -1,4 +1,4 @@
-"""What one call of `reconcile` works on: what was observed, and what its steps conclude.
+"""What one call of `reconcile` works on: what was observed, and what its steps set and add.
 
 Steps are functions of a context, called in the order that `reconciler` and `target` show. A step sets conditions and adds actions
 in the order in which they are carried out; whatever else it concludes it returns. It may read the conditions that steps before it
@@ -66,7 +66,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class ReconcileContext:
-    """What was observed of one application, and what this pass has concluded so far."""
+    """What was observed of one application, and the conditions, actions and events of this pass so far."""
 
     desired: DesiredApp
     observed: ObservedApp

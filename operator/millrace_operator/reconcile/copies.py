@@ -99,7 +99,12 @@ def _without_copy(context: ReconcileContext, pod: Pod, staying: Collection[Pod])
         else {item.id for item in plan.subtopologies if any(store.changelog_topic for store in item.stores)}
     )
     names = {item.name for item in staying if item.uid != pod.uid and not item.terminating}
-    copied = {task.id for name, task in _copies(context) if name in names and _is_caught_up(context, task)}
+    limit = context.spec.standby.acceptable_recovery_lag
+    copied = {
+        task.id
+        for name, task in _copies(context)
+        if name in names and task.remaining is not None and task.remaining <= limit
+    }
     for task in instance.tasks:
         is_logged = logged is None or int(task.id.partition("_")[0]) in logged
         if task.stores and task.role == "active" and is_logged and task.id not in copied:
@@ -117,10 +122,6 @@ def _standbys(context: ReconcileContext, revision: str | None) -> int:
     wanted, config_map = context.spec.standby.replicas, context.view.revision_config_map(revision)
     spec = None if config_map is None or not wanted else spec_of(config_map)
     return wanted if spec is None else as_of_revision(spec, context.spec).standby.replicas
-
-
-def _is_caught_up(context: ReconcileContext, task: TaskStatus) -> bool:
-    return task.remaining is not None and task.remaining <= context.spec.standby.acceptable_recovery_lag
 
 
 def _is_behind(context: ReconcileContext) -> bool:

@@ -110,6 +110,7 @@ def _run(context: ReconcileContext) -> Outcome:
     if FINALIZER not in context.desired.finalizers:
         context.actions.append(SetFinalizer(present=True))
     may_begin = consumer_group.check_application_id(context)
+    # Whatever the first has found: each of the two sets conditions of its own.
     may_begin = group_protocol.configure_group(context) and may_begin
     _apply_auxiliary_objects(context)
     target = choose(context, may_begin=may_begin)

@@ -1,15 +1,9 @@
 """`reconcile_reset`: from a reset and what was observed to what to do about it.
 
-A pure function, called again until the reset has finished. First the plan is written into the status, then everything is done in
-one pass, and the rest in another if that pass is interrupted: offsets, which the brokers refuse to set while anybody is in the
-group; then topics, then volumes, then the operator's record of them. Each step is idempotent. Completion is recorded in the
-status, and a reset that has finished never does anything again.
-
-A finalizer keeps a reset that has begun: one that is deleted half done is finished, because offsets and state belong together.
-If that is not possible within a minute it ends as failed, which an Event reports.
-
-A reset must not linger: one that found the application running would otherwise start when somebody suspends it weeks later. So it
-waits for `state: suspended` only for a few minutes, and then is refused for good.
+A pure function, called again until the reset has finished. The plan is written into the status first. Then everything is done in
+one pass, or in several if a pass is interrupted: first the offsets, which the brokers refuse to set while the group has members;
+then topics, volumes, and the operator's record of them. Each step is idempotent. The status records that all is done, and a reset
+that has finished never does anything again.
 """
 
 from __future__ import annotations
@@ -53,7 +47,7 @@ PATIENCE_S: Final = 600.0
 """How long a reset waits for the application to be suspended."""
 LAST_PATIENCE_S: Final = 60.0
 """How long the operator tries to finish a reset that is deleted after it has begun."""
-_NOT_ALL: Final = "Not all could be done yet"
+_NOT_ALL: Final = "Not everything could be done yet"
 _LATER_S: Final = 5.0
 _SOON_S: Final = 1.0
 _EXECUTED: Final = "Executed"
@@ -119,7 +113,7 @@ def reconcile_reset(desired: DesiredReset, observed: ObservedReset) -> ResetDeci
     goes_on = this.begun and decision.status is not None and decision.status.phase == "Running"
     if not goes_on or FINALIZER in desired.finalizers or desired.deleting:
         return decision
-    # `kubectl replace` has dropped it.
+    # It keeps a reset that has begun, as offsets and state belong together; `kubectl replace` has dropped it.
     return replace(decision, actions=(SetFinalizer(present=True), *decision.actions))
 
 
@@ -156,7 +150,7 @@ class _Pass(OperationContext[StreamsResetSpec, StreamsResetStatus, ObservedReset
         return merged_plan(self.app.spec.application_id, self.view.plans())
 
     def hindrance(self) -> ResetDecision | None:
-        """Return what to do about a reset that cannot continue, now or ever; None if it can."""
+        """Return what to do about a reset that cannot continue yet, or ever; None if it can."""
         spec, app = self.desired.spec, self.observed.app
         if spec is None:
             return self._end("Failed", "\n".join(self.desired.problems) or "The spec cannot be read.")
@@ -193,7 +187,7 @@ class _Pass(OperationContext[StreamsResetSpec, StreamsResetStatus, ObservedReset
         return self._execute(spec, actions, self.status.plan, self.observed.brokers)
 
     def finish(self) -> ResetDecision:
-        """Return what to do after everything has been executed: volumes may take a while to disappear."""
+        """Return what to do after everything has been executed; volumes may take a while to disappear."""
         planned = self.status.plan or ResetResult()
         if self.observed.app is not None:
             going = [claim.name for claim in self.view.claims.values() if claim.terminating]
@@ -213,11 +207,9 @@ class _Pass(OperationContext[StreamsResetSpec, StreamsResetStatus, ObservedReset
         if app.spec.state != "suspended":
             return self._not_suspended(app.name)
         if app.annotations.get(PAUSE_ANNOTATION, "").lower() == "true":
-            return self._wait(
-                f"The annotation {PAUSE_ANNOTATION} of StreamsApp {app.name} keeps it as it is: remove it."
-            )
+            return self._wait(f"StreamsApp {app.name} is paused by the annotation {PAUSE_ANNOTATION}: remove it.")
         if self.observed.before:
-            return self._wait(f"{self.observed.before[0]} of the same application is not finished.")
+            return self._wait(f"{self.observed.before[0]} of the same application has not finished yet.")
         if self.observed.claimants:
             return self._wait(
                 f"StreamsApp {listed(self.observed.claimants)} has the same applicationId, so the reset would affect it as well."
@@ -226,24 +218,25 @@ class _Pass(OperationContext[StreamsResetSpec, StreamsResetStatus, ObservedReset
         if pods:
             return self._wait(f"Pods of StreamsApp {app.name} are stopping: {listed(pods)}.")
         if self.view.may_get_pods:
-            return self._wait(f"StreamsApp {app.name} may still get pods: its StatefulSet is not at rest yet.")
+            return self._wait(f"StreamsApp {app.name} may still get pods: its StatefulSet has not settled yet.")
         return None
 
     def _not_suspended(self, name: str) -> ResetDecision:
         if self.begun:
             return self._end(
                 "Failed",
-                f"StreamsApp {name} was started while the reset was under way, so not all of it is done. Set its spec.state: "
+                f"StreamsApp {name} was started while the reset was under way, so the reset is incomplete. Set its spec.state: "
                 "suspended, then create another StreamsReset.",
             )
+        # A reset must not lie in wait: otherwise it would start when somebody suspends the application weeks later.
         if self.observed.now < self._began + PATIENCE_S:
             return self._wait(
-                f"StreamsApp {name} runs: set its spec.state: suspended. The reset is refused if that is not done within "
+                f"StreamsApp {name} is running: set its spec.state: suspended. The reset is refused if that is not done within "
                 f"{PATIENCE_S / 60:.0f} minutes."
             )
         return self._end(
             "Refused",
-            f"StreamsApp {name} runs. Set its spec.state: suspended, then create another StreamsReset.",
+            f"StreamsApp {name} is running. Set its spec.state: suspended, then create another StreamsReset.",
         )
 
     @property
@@ -263,7 +256,8 @@ class _Pass(OperationContext[StreamsResetSpec, StreamsResetStatus, ObservedReset
     def _execute(
         self, spec: StreamsResetSpec, actions: ResetActions, planned: ResetResult, brokers: reset.ObservedApplication
     ) -> ResetDecision:
-        if self.overdue and (self.status.message or "").startswith(_NOT_ALL):  # it was tried and refused
+        # A deleted reset gets one more try after its time is over, as the operator may have been away.
+        if self.overdue and (self.status.message or "").startswith(_NOT_ALL):
             return self._give_up(self.status.message or "")
         app, todo = self.app, list[ResetAction]()
         committed = brokers.committed or {}
@@ -271,6 +265,7 @@ class _Pass(OperationContext[StreamsResetSpec, StreamsResetStatus, ObservedReset
         if offsets or actions.remove_members:
             todo.append(SetOffsets(actions.remove_members, offsets))
         if spec.delete_internal_topics:
+            # Before the topics go: a pass over the application would report them as lost.
             todo += _accepted_losses(app)
             if actions.delete_topics:
                 todo.append(DeleteTopics(actions.delete_topics))
@@ -289,15 +284,15 @@ class _Pass(OperationContext[StreamsResetSpec, StreamsResetStatus, ObservedReset
     def _describe(self, planned: ResetResult) -> ResetDecision:
         assert self.app.spec is not None
         runs = self.app.spec.state != "suspended"
-        first = " It runs: before a reset, set its spec.state: suspended." if runs else ""
-        message = f"Dry run, nothing was changed. A reset would do: {_summary(planned)}.{first}"
+        first = " The application is running: before a reset, set its spec.state: suspended." if runs else ""
+        message = f"Dry run, nothing was changed. A reset would do this: {_summary(planned)}.{first}"
         return self._end("Succeeded", message, plan=planned)
 
     def _give_up(self, message: str) -> ResetDecision:
         return self._end(
             "Failed",
             f"The reset was deleted while it was under way, and could not be finished: {message} Offsets, topics and volumes may "
-            "not fit each other: leave the application suspended until another StreamsReset has succeeded.",
+            "be inconsistent: leave the application suspended until another StreamsReset has succeeded.",
         )
 
     def _wait(self, message: str) -> ResetDecision:
@@ -331,7 +326,7 @@ def with_problem(status: StreamsResetStatus, problem: str) -> StreamsResetStatus
 
 
 def _accepted_losses(app: DesiredApp) -> Sequence[ResetAction]:
-    """Return the action that accepts the loss of topics before they are deleted, so that no later pass reports it."""
+    """Return the action that accepts the loss of the topics."""
     known = {item.topic_id for item in app.status.internal_topics if item.topic_id} if app.status else set()
     accepted = {part.strip() for part in app.annotations.get(ACCEPT_LOSS_ANNOTATION, "").split(",")}
     return (
@@ -340,7 +335,7 @@ def _accepted_losses(app: DesiredApp) -> Sequence[ResetAction]:
 
 
 def _remembered(app: DesiredApp) -> dict[str, None]:
-    """Return the fields of the application's status that would make it miss what a reset deletes."""
+    """Return the fields of the application's status that refer to what a reset deletes."""
     if app.status is None:
         return {}
     ids = [item for item in app.status.internal_topics if item.topic_id]

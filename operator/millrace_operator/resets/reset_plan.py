@@ -71,12 +71,12 @@ def plan_actions(
     )
     if spec.target().start is Start.SHIFT and len(actions.set_offsets) > SHOWN:
         raise ConfigError(
-            f"toOffset: {spec.to_offset} is about {len(actions.set_offsets)} partitions; more than {SHOWN} cannot be shifted, as "
-            "their offsets could not be kept while it is done. Use timestamp:TIME"
+            f"toOffset: {spec.to_offset} would shift {len(actions.set_offsets)} partitions; at most {SHOWN} can be shifted, as "
+            "the status has to keep their offsets meanwhile. Use timestamp:TIME"
         )
     staying = foreign if spec.force else brokers.members
     if staying:  # a dry run reports what would be waited for
-        note = f"Members that a reset waits for until they have left the group: {consumer_group.listed(staying)}"
+        note = f"Members that have to leave the group before the reset: {consumer_group.listed(staying)}"
         leaving = tuple(item for item in actions.remove_members if item not in staying)
         actions = replace(actions, remove_members=leaving, notes=(*actions.notes, note))
     return actions

@@ -174,7 +174,7 @@ def test_pass_knows_where_the_operator_runs(world):
 
 
 def test_deletion_does_not_wait_for_a_backfill_that_has_ended(world):
-    """One that left half a state keeps the application stopped until somebody deletes it, but it writes nothing any more."""
+    """One that left an inconsistent state keeps the application stopped until somebody deletes it, but it no longer writes."""
     path, spec = BACKFILLS.path("shop", "history"), {"appRef": {"name": "orders"}}
 
     def seen(**status):
@@ -289,8 +289,7 @@ def test_topics_outlive_their_plans_while_the_application_is_deleted(world):
     world.cluster.children.remove(CONFIG_MAPS, item)
     served = world.server.objects[PATH]
     going = {**served, "metadata": {**served["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "generation": 2}}
-    world.server.objects[PATH] = going
-    world.cluster.resources.put(APPS, going)
+    world.cluster.resources.put(APPS, world.server.put(PATH, going))
     world.run(Decision())
     assert world.kafka.internal_topics == {"old-changelog", "orders-v1-c-changelog", "orders-v1-c-repartition"}
 
@@ -329,13 +328,13 @@ def test_without_the_lease_nothing_is_done_on_kafka_either(world):
 def test_action_on_kafka_that_outlasts_the_lease_ends(world, monkeypatch):
     """It keeps asking the brokers, but stops once another operator may have started. The next action may ask."""
 
-    def delete(desired, action):
+    def delete(app, credentials, action):
         pause(Deadline(3600), "delete t", "the brokers still have it")
         world.kafka.done.append(action)
 
-    def outlast(desired, action):
+    def outlast(app, credentials, action):
         world.requests.may_write_seconds = 0.0
-        delete(desired, action)
+        delete(app, credentials, action)
 
     monkeypatch.setattr(world.kafka, "act", outlast)
     with pytest.raises(TransientError, match="delete t"):

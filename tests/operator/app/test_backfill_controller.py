@@ -38,6 +38,8 @@ from millrace_operator.reconcile.timestamps import timestamp
 REF, APP = ResourceRef("StreamsBackfill", "default", "history"), ResourceRef("StreamsApp", "default", "app")
 SPARK = SPARK_APPLICATIONS[0]
 SPEC = {"appRef": {"name": "app"}, "driver": {"serviceAccountName": "spark"}}
+PUBLISHING = '{"backfill": {"state": "Publishing"}}\n'
+COMPUTING = '{"backfill": {"state": "Computing"}}\n'
 
 
 class Kafka:
@@ -136,16 +138,24 @@ class World(PassWorld):
         self.app_status(currentRevision=self.revision, backfill="history")
         self.run()
         assert self.status["phase"] == "Submitted"
-        return self.server.objects[SPARK.path("default", "history-1")]
+        self.application = self.server.objects[SPARK.path("default", "history-1")]
 
-    def spark_state(self, application, state):
+    def follow(self, log=COMPUTING, state="running", spark="RUNNING"):
+        """Make passes until one sees that the first attempt's driver has this log and state; return its pod."""
+        self.submit()
+        pod = self.driver(log, state)
+        self.spark_state(spark)
+        self.run()
+        return pod
+
+    def spark_state(self, state):
         """Let the SparkApplication be in this state."""
-        status = {"applicationState": {"state": state}}
-        self.serve(SPARK, "history-1", application["spec"], metadata=application["metadata"], status=status)
+        spec, metadata = self.application["spec"], self.application["metadata"]
+        self.serve(SPARK, "history-1", spec, metadata=metadata, status={"applicationState": {"state": state}})
 
-    def driver(self, application, log, state="running", injected=()):
+    def driver(self, log, state="running", injected=()):
         """Let a driver run with this log, or be in another state, beside the states of injected containers."""
-        labels = {**application["metadata"]["labels"], "app.kubernetes.io/component": "backfill-driver"}
+        labels = {**self.application["metadata"]["labels"], "app.kubernetes.io/component": "backfill-driver"}
         ended = {"finishedAt": self.ended_at} if state == "terminated" else {}
         containers = [*injected, {"name": "spark-kubernetes-driver", "state": {state: ended}}]
         status = {"phase": "Running", "containerStatuses": containers}
@@ -158,6 +168,13 @@ def world(server, requests):
     """A world with one backfill."""
     with closing(World(server, requests)) as world:
         yield world
+
+
+@pytest.fixture
+def computing(world):
+    """A world in which the first attempt computes."""
+    world.follow()
+    return world
 
 
 def test_backfill_takes_the_lock_and_then_creates_the_spark_application(world):
@@ -174,17 +191,11 @@ def test_backfill_takes_the_lock_and_then_creates_the_spark_application(world):
 
 def test_progress_is_read_from_the_drivers_log(world):
     """The last report counts, whatever else the program prints."""
-    application = world.submit()
-    world.serve(
-        SPARK,
-        "history-1",
-        application["spec"],
-        metadata=application["metadata"],
-        status={"applicationState": {"state": "RUNNING"}},
-    )
+    world.submit()
+    world.spark_state("RUNNING")
     report = {"state": "Computing", "stages": [{"name": "0", "tasks": 2, "done": 2, "recordsPerSecond": 10.7}]}
     log = '{"backfill": {"state": "Computing"}}\nhello\n' + json.dumps({"backfill": report}) + "\nbye\n"
-    world.driver(application, log)
+    world.driver(log)
     world.run()
     assert (world.status["phase"], world.status["progress"]) == ("Computing", "1/1")
     assert world.status["stages"][0]["recordsPerSecond"] == 11
@@ -196,12 +207,12 @@ def test_progress_is_read_from_the_drivers_log(world):
 def test_containers_that_are_injected_into_the_driver_do_not_matter(world):
     """Kubernetes tells the log of one container only, and a proxy that runs has published nothing."""
     proxy = {"name": "proxy", "state": {"running": {}}}
-    application = world.submit()
-    world.driver(application, "", "waiting", injected=[proxy])
+    world.submit()
+    world.driver("", "waiting", injected=[proxy])
     world.run()
     assert "driverPod" not in world.status["spark"]
-    world.driver(application, '{"backfill": {"state": "Computing"}}\n', injected=[proxy])
-    world.spark_state(application, "RUNNING")
+    world.driver(COMPUTING, injected=[proxy])
+    world.spark_state("RUNNING")
     world.run()
     assert world.status["phase"] == "Computing"
     assert world.status["spark"]["driverPod"] == "history-1-driver"
@@ -210,71 +221,60 @@ def test_containers_that_are_injected_into_the_driver_do_not_matter(world):
 @pytest.mark.parametrize("after", [100, 1000])
 def test_report_before_much_else_is_found(world, after):
     """An error and Java's own words about it follow the last report; without that, every attempt would be made."""
-    application = world.submit()
     report = {"backfill": {"state": "Refused", "message": "Record 5 of in cannot be read"}}
-    world.driver(application, json.dumps(report) + "\n" + "\tat org.apache.spark\n" * after, "terminated")
-    world.spark_state(application, "FAILED")
-    world.run()
+    world.follow(json.dumps(report) + "\n" + "\tat org.apache.spark\n" * after, "terminated", spark="FAILED")
     assert (world.status["outcome"], world.status["message"]) == ("Refused", "Record 5 of in cannot be read")
 
 
 def test_last_report_of_a_long_log_is_read_and_not_an_older_one(world):
     """Kubernetes leaves out the end of what is longer than asked for."""
-    application = world.submit()
+    world.submit()
     computing = json.dumps({"backfill": {"state": "Computing", "notes": ["x" * 8_000]}})
     refused = json.dumps({"backfill": {"state": "Refused", "message": "Record 5 of in cannot be read"}})
     lines = [*[computing] * 2_000, refused, *["\tat org.apache.spark"] * 100]
-    world.driver(application, "\n".join(lines) + "\n", "terminated")
-    world.spark_state(application, "FAILED")
+    world.driver("\n".join(lines) + "\n", "terminated")
+    world.spark_state("FAILED")
     world.run()
     assert (world.status["outcome"], world.status["message"]) == ("Refused", "Record 5 of in cannot be read")
 
 
-def test_log_that_has_lost_its_reports_says_nothing(world):
+def test_log_that_has_lost_its_reports_says_nothing(computing):
     """It was rotated: the job may have begun to publish, so it is not cancelled, and its end is judged as without a log."""
-    application = world.submit()
-    world.driver(application, '{"backfill": {"state": "Computing"}}\n')
-    world.spark_state(application, "RUNNING")
-    world.run()
-    world.driver(application, "hello\n")
-    world.delete()
-    world.run()
-    assert world.status["phase"] == "Computing"
-    assert world.status["message"] == "The end of the log of pod history-1-driver has no report of the job."
-    world.driver(application, "hello\n", "terminated")
-    world.spark_state(application, "FAILED")
-    world.condition_since("DriverLogUnreadable", "2026-01-01T00:00:00Z")
-    world.run()
-    assert world.status["phase"] == "Computing"
-    world.ended_at = "2026-01-01T00:00:00Z"
-    world.driver(application, "hello\n", "terminated")
-    world.run()
-    conditions = {item["type"]: item["status"] for item in world.status["conditions"]}
-    assert (world.status["phase"], conditions["PublicationBegun"]) == ("Stopping", "Unknown")
-    world.run()
-    conditions = {item["type"]: item["status"] for item in world.status["conditions"]}
+    computing.driver("hello\n")
+    computing.delete()
+    computing.run()
+    assert computing.status["phase"] == "Computing"
+    assert (
+        computing.status["message"] == "The last lines of the log of pod history-1-driver contain no report of the job."
+    )
+    computing.driver("hello\n", "terminated")
+    computing.spark_state("FAILED")
+    computing.condition_since("DriverLogUnreadable", "2026-01-01T00:00:00Z")
+    computing.run()
+    assert computing.status["phase"] == "Computing"
+    computing.ended_at = "2026-01-01T00:00:00Z"
+    computing.driver("hello\n", "terminated")
+    computing.run()
+    conditions = {item["type"]: item["status"] for item in computing.status["conditions"]}
+    assert (computing.status["phase"], conditions["PublicationBegun"]) == ("Stopping", "Unknown")
+    computing.run()
+    conditions = {item["type"]: item["status"] for item in computing.status["conditions"]}
     assert conditions["DriverLogUnreadable"] == "True"
 
 
 def test_long_error_is_cut_to_what_a_status_may_hold(world):
     """The API server would refuse the status in every pass, and the application would stay stopped."""
-    application = world.submit()
     report = {"backfill": {"state": "Refused", "message": f"Record 5 of in cannot be read: {'x' * 40_000}"}}
-    world.driver(application, json.dumps(report) + "\n", "terminated")
-    world.spark_state(application, "FAILED")
-    world.run()
+    world.follow(json.dumps(report) + "\n", "terminated", spark="FAILED")
     assert world.status["message"].startswith("Record 5 of in cannot be read: xxx")
     StreamsBackfillStatus.model_validate(world.status)
 
 
 def test_stage_of_many_sub_topologies_has_a_name_that_a_status_may_hold(world):
     """Otherwise none of the job's reports could be read, and a deletion would cancel it while it publishes."""
-    application = world.submit()
     stages = [{"name": f"sub-topologies {', '.join(map(str, range(200)))}", "tasks": 200, "done": 200}]
     report = {"backfill": {"state": "Publishing", "hasPublished": True, "stages": stages}}
-    world.driver(application, json.dumps(report) + "\n")
-    world.spark_state(application, "RUNNING")
-    world.run()
+    world.follow(json.dumps(report) + "\n")
     assert (world.status["phase"], world.status["progress"]) == ("Publishing", "1/1")
     assert world.status["stages"][0]["name"].startswith("sub-topologies 0, 1, 2, ")
     StreamsBackfillStatus.model_validate(world.status)
@@ -282,15 +282,9 @@ def test_stage_of_many_sub_topologies_has_a_name_that_a_status_may_hold(world):
 
 def test_failed_drivers_last_words_are_the_reason(world):
     """A program that cannot be imported reports nothing; its traceback says why."""
-    application = world.submit()
-    world.serve(
-        SPARK,
-        "history-1",
-        application["spec"],
-        metadata=application["metadata"],
-        status={"applicationState": {"state": "FAILED"}},
-    )
-    world.driver(application, "Traceback\nModuleNotFoundError: No module named 'pyspark'\n")
+    world.submit()
+    world.spark_state("FAILED")
+    world.driver("Traceback\nModuleNotFoundError: No module named 'pyspark'\n")
     world.run()
     assert "No module named 'pyspark'" in world.status["message"]
 
@@ -299,11 +293,11 @@ def test_failed_drivers_last_words_are_the_reason(world):
 def test_group_of_attempts_goes_when_the_backfill_has_ended(world, failure):
     """Brokers that do not answer keep neither the application nor the backfill: what is left there expires."""
     world.kafka.failure = failure
-    application = world.submit()
-    world.driver(application, '{"backfill": {"state": "Succeeded"}}\n', "terminated")
+    world.submit()
+    world.driver('{"backfill": {"state": "Succeeded"}}\n', "terminated")
     pod = PODS.path("default", "history-1-driver")
     world.server.put(pod, {**world.server.objects[pod], "status": {"phase": "Succeeded"}})
-    world.spark_state(application, "COMPLETED")
+    world.spark_state("COMPLETED")
     for _ in range(3):
         assert world.kafka.acted == []
         world.run()
@@ -315,15 +309,12 @@ def test_group_of_attempts_goes_when_the_backfill_has_ended(world, failure):
 
 def test_attempt_after_a_change_of_the_application_has_the_image_of_the_first(world):
     """The first attempt's ConfigMap says what that was: what it has published in part is finished by the same program."""
-    application = world.submit()
-    world.driver(application, '{"backfill": {"state": "Publishing"}}\n')
-    world.spark_state(application, "RUNNING")
-    world.run()
+    world.follow(PUBLISHING)
     world.spec["image"] = "registry.example/app:2"
     world.app_status(currentRevision=world.revision, backfill="history")
-    pod = world.driver(application, '{"backfill": {"state": "Publishing"}}\n', "terminated")
+    pod = world.driver(PUBLISHING, "terminated")
     world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
-    world.spark_state(application, "FAILED")
+    world.spark_state("FAILED")
     world.run()
     world.run()
     assert world.server.objects[SPARK.path("default", "history-2")]["spec"]["image"] == "registry.example/app:1"
@@ -360,10 +351,7 @@ def test_what_an_earlier_backfill_of_the_name_has_left_is_waited_for(world, kind
 def test_namespace_that_is_deleted_ends_a_backfill_that_publishes(world):
     """Nothing can be created in it any more, and the finalizer must not keep it."""
     world.allow_one_attempt()
-    application = world.submit()
-    world.driver(application, '{"backfill": {"state": "Publishing"}}\n')
-    world.spark_state(application, "RUNNING")
-    world.run()
+    world.follow(PUBLISHING)
     world.delete()
     config_map, attempt = CONFIG_MAPS.path("default", "history.backfill"), SPARK.path("default", "history-2")
     for path in (config_map, SPARK.path("default", "history-1"), PODS.path("default", "history-1-driver")):
@@ -378,18 +366,15 @@ def test_namespace_that_is_deleted_ends_a_backfill_that_publishes(world):
 
 
 def left_half(world):
-    """Make passes until the backfill was deleted, has left half a state, and is kept for that."""
+    """Make passes until the backfill was deleted, has left an inconsistent state, and is kept for that."""
     world.spec["state"] = "running"
     world.allow_one_attempt()
-    application = world.submit()
-    log = '{"backfill": {"state": "Publishing"}}\n'
-    world.driver(application, log)
-    world.spark_state(application, "RUNNING")
-    world.run()
+    log = PUBLISHING
+    world.follow(log)
     world.delete()
-    pod = world.driver(application, log, "terminated")
+    pod = world.driver(log, "terminated")
     world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
-    world.spark_state(application, "FAILED")
+    world.spark_state("FAILED")
     for _ in range(4):
         world.run()
     assert (world.status["phase"], world.status["holdsApp"]) == ("Failed", True)
@@ -468,12 +453,12 @@ def check_answer(world, answer, phase, held):
 def test_brokers_are_asked_what_a_driver_without_a_log_has_published(world, seen, answer, phase, held):
     """It has gone with its pod, and may have published before. While brokers do not answer, nothing begins and nothing ends."""
     world.allow_one_attempt()
-    application = world.submit()
+    world.submit()
     if seen:
-        pod = world.driver(application, "")
+        pod = world.driver("")
         world.run()
         del world.server.objects[PODS.path("default", pod["metadata"]["name"])]
-    world.spark_state(application, "FAILED")
+    world.spark_state("FAILED")
     check_answer(world, answer, phase, held)
     uid = world.server.objects[BACKFILLS.path("default", "history")]["metadata"]["uid"]
     assert set(world.kafka.asked) == {("app", uid)}
@@ -482,10 +467,7 @@ def test_brokers_are_asked_what_a_driver_without_a_log_has_published(world, seen
 
 def cancelled(world):
     """Make passes until a job that computes is being stopped, and return its driver's pod."""
-    application = world.submit()
-    pod = world.driver(application, '{"backfill": {"state": "Computing"}}\n')
-    world.spark_state(application, "RUNNING")
-    world.run()
+    pod = world.follow()
     world.delete()
     world.run()
     assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
@@ -511,10 +493,7 @@ def test_job_that_begins_to_publish_while_it_is_cancelled_is_finished(world):
 
 def test_brokers_that_the_attempts_had_are_asked(world):
     """The application has others now, which know nothing of the backfill."""
-    application = world.submit()
-    pod = world.driver(application, '{"backfill": {"state": "Computing"}}\n')
-    world.spark_state(application, "RUNNING")
-    world.run()
+    pod = world.follow()
     before = world.spec["kafka"]["bootstrapServers"]
     world.spec["kafka"] = {**world.spec["kafka"], "bootstrapServers": ["others:9092"]}
     world.app_status(currentRevision=world.revision, backfill="history")
@@ -531,10 +510,7 @@ def test_brokers_that_the_attempts_had_are_asked(world):
 
 def test_job_that_was_deleted_with_its_backfill_while_no_operator_ran_is_not_done_again(world):
     """The garbage collector has deleted all that it owned. Its driver was seen before that, so it may have published."""
-    application = world.submit()
-    pod = world.driver(application, '{"backfill": {"state": "Computing"}}\n')
-    world.spark_state(application, "RUNNING")
-    world.run()
+    pod = world.follow()
     world.delete()
     gone = (SPARK.path("default", "history-1"), CONFIG_MAPS.path("default", "history.backfill"))
     for path in (*gone, PODS.path("default", pod["metadata"]["name"])):
@@ -551,14 +527,11 @@ def test_job_that_was_deleted_with_its_backfill_while_no_operator_ran_is_not_don
 def test_deleted_backfill_whose_spec_cannot_be_read_keeps_its_application_stopped(world, phase):
     """It has begun with a later operator. Its job has failed while it published, and nobody knows what."""
     world.spec["state"] = "running"
-    application = world.submit()
-    log = '{"backfill": {"state": "Publishing"}}\n'
-    pod = world.driver(application, log)
-    world.spark_state(application, "RUNNING")
-    world.run()
+    log = PUBLISHING
+    pod = world.follow(log)
     world.delete()
     world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
-    world.spark_state(application, "FAILED")
+    world.spark_state("FAILED")
     if phase == "Stopping":
         world.run()
     assert world.status["phase"] == phase
@@ -574,10 +547,7 @@ def test_deleted_backfill_whose_spec_cannot_be_read_keeps_its_application_stoppe
 
 def test_phase_of_a_later_operator_stays_in_the_status(world):
     """So that one goes on with the backfill when it is back. Until then the application stays stopped."""
-    application = world.submit()
-    world.driver(application, '{"backfill": {"state": "Publishing"}}\n')
-    world.spark_state(application, "RUNNING")
-    world.run()
+    world.follow(PUBLISHING)
     path = BACKFILLS.path("default", "history")
     backfill = world.server.objects[path]
     later = {**backfill["status"], "phase": "Verifying"}
@@ -590,10 +560,10 @@ def test_phase_of_a_later_operator_stays_in_the_status(world):
 
 def test_brokers_are_not_asked_what_the_log_of_a_driver_says(world):
     """It was read to its end, so nobody has to guess."""
-    application = world.submit()
-    pod = world.driver(application, '{"backfill": {"state": "Failed", "message": "it is full"}}\n', "terminated")
+    world.submit()
+    pod = world.driver('{"backfill": {"state": "Failed", "message": "it is full"}}\n', "terminated")
     world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
-    world.spark_state(application, "FAILED")
+    world.spark_state("FAILED")
     for _ in range(3):
         world.run()
     assert (world.status["phase"], world.status["attempt"], world.kafka.asked) == ("Submitted", 2, [])
@@ -607,28 +577,25 @@ EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "The node was low 
 def test_brokers_are_asked_what_a_driver_whose_log_has_no_report_has_published(world, evicted, answer, phase, held):
     """No operator has run while it did, and all its reports were lost when the log was rotated, or the driver evicted."""
     world.allow_one_attempt()
-    application = world.submit()
-    pod = world.driver(application, "hello\n", "terminated")
+    world.submit()
+    pod = world.driver("hello\n", "terminated")
     status = EVICTED if evicted else {**pod["status"], "phase": "Failed"}
     world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": status})
-    world.spark_state(application, "FAILED")
+    world.spark_state("FAILED")
     check_answer(world, answer, phase, held)
 
 
 @pytest.mark.parametrize("evicted", [False, True])
 def test_cancelled_job_without_a_report_may_have_published_if_brokers_do_not_answer(world, evicted):
-    """They are asked until they do, so that there is no half state."""
+    """They are asked until they do, so that there is no inconsistent state."""
     world.spec["state"] = "running"
-    application = world.submit()
-    pod = world.driver(application, "hello\n")
-    world.spark_state(application, "RUNNING")
-    world.run()
+    pod = world.follow("hello\n")
     world.delete()
     world.run()
     assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
     status = EVICTED if evicted else {**pod["status"], "phase": "Failed"}
     world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": status})
-    world.spark_state(application, "FAILED")
+    world.spark_state("FAILED")
     world.kafka.answer = None
     check_answer(world, None, "Stopping", True)
     world.kafka.answer = "Nothing"
@@ -639,15 +606,12 @@ def test_cancelled_job_without_a_report_may_have_published_if_brokers_do_not_ans
 def test_driver_that_ends_while_the_spark_operator_is_away_has_failed(world):
     """The SparkApplication says for ever that it runs, and the application would stay stopped for as long."""
     world.allow_one_attempt()
-    application = world.submit()
-    world.driver(application, '{"backfill": {"state": "Computing"}}\n')
-    world.spark_state(application, "RUNNING")
-    world.run()
+    world.follow()
     path, log = PODS.path("default", "history-1-driver"), '{"backfill": {"state": "Failed", "message": "it is full"}}\n'
 
     def ended(at):
         world.ended_at = at
-        pod = world.driver(application, log, "terminated")
+        pod = world.driver(log, "terminated")
         world.server.put(path, {**pod, "status": {**pod["status"], "phase": "Failed"}})
         world.run()
         return world.status["phase"]
@@ -667,10 +631,7 @@ LOST = [{}, {"containerStatuses": [{"name": "spark-kubernetes-driver", "state": 
 @pytest.mark.parametrize("states", LOST)
 def test_driver_that_was_evicted_or_lost_with_its_node_has_failed(world, states):
     """Nobody has seen its container end: its conditions tell when that was."""
-    application = world.submit()
-    pod = world.driver(application, '{"backfill": {"state": "Computing"}}\n')
-    world.spark_state(application, "RUNNING")
-    world.run()
+    pod = world.follow()
 
     def ended(at):
         changes = ["2026-01-01T00:00:00Z", None, at]
@@ -684,39 +645,32 @@ def test_driver_that_was_evicted_or_lost_with_its_node_has_failed(world, states)
     assert ended("2026-01-01T00:00:01Z") == "Stopping"
 
 
-def test_spark_application_that_does_not_go_says_who_has_to_end_it(world):
+def test_spark_application_that_does_not_go_says_who_has_to_end_it(computing):
     """Apache's Spark operator has a finalizer on it: if it is away, the application stays stopped."""
-    application = world.submit()
-    world.driver(application, '{"backfill": {"state": "Computing"}}\n')
-    world.spark_state(application, "RUNNING")
-    world.run()
-    world.delete()
-    world.run()
-    del world.server.objects[PODS.path("default", "history-1-driver")]
-    application["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    world.spark_state(application, "RUNNING")
-    world.run()
-    stopped = next(item for item in world.status["conditions"] if item["type"] == "SparkPodsStopped")
-    assert stopped["message"] == "SparkApplication history-1 has not ended: check that its Spark operator runs."
+    computing.delete()
+    computing.run()
+    del computing.server.objects[PODS.path("default", "history-1-driver")]
+    computing.application["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    computing.spark_state("RUNNING")
+    computing.run()
+    stopped = next(item for item in computing.status["conditions"] if item["type"] == "SparkPodsStopped")
+    assert stopped["message"] == "SparkApplication history-1 has not ended: check that its Spark operator is running."
 
 
 def test_log_that_cannot_be_read_once_says_nothing(world):
     """The kubelet may be away for a moment: the job has not published for that, and can still be cancelled."""
-    application = world.submit()
-    log = '{"backfill": {"state": "Computing"}}\n'
-    world.driver(application, log)
-    world.spark_state(application, "RUNNING")
-    world.run()
-    world.driver(application, 502)
+    log = COMPUTING
+    world.follow(log)
+    world.driver(502)
     world.run()
     conditions = {item["type"]: item for item in world.status["conditions"]}
     assert "PublicationBegun" not in conditions
     assert world.status["phase"] == "Computing"
     assert conditions["DriverLogUnreadable"]["status"] == "True"
     assert "The log of pod history-1-driver cannot be read: " in conditions["DriverLogUnreadable"]["message"]
-    assert world.status["message"].endswith("If the node of a pod is gone for good, delete the pod by force.")
+    assert world.status["message"].endswith("If a pod's node is gone for good, force-delete the pod.")
     assert world.run() == 30.0, "each pass would occupy a worker until the kubelet's time is up"
-    world.driver(application, log)
+    world.driver(log)
     world.delete()
     world.run()
     assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
@@ -724,10 +678,7 @@ def test_log_that_cannot_be_read_once_says_nothing(world):
 
 def test_log_that_the_operator_may_not_read_names_the_missing_right(world):
     """Nobody should delete the pod for that: its job goes on."""
-    application = world.submit()
-    world.driver(application, 403)
-    world.spark_state(application, "RUNNING")
-    world.run()
+    world.follow(403)
     assert world.status["message"].startswith("The log of pod history-1-driver cannot be read: ")
     assert world.status["message"].endswith(". Let the operator's role get pods/log in namespace default.")
 
@@ -753,11 +704,11 @@ def test_webhook_that_does_not_answer_is_waited_for_a_while(world):
 
 def test_reason_for_the_end_survives_a_request_that_fails_while_it_stops(world):
     """What keeps it from stopping is in a condition meanwhile."""
-    application = world.submit()
+    world.submit()
     report = {"backfill": {"state": "Refused", "message": "column x is missing"}}
-    pod = world.driver(application, json.dumps(report) + "\n", "terminated")
+    pod = world.driver(json.dumps(report) + "\n", "terminated")
     world.server.put(PODS.path("default", "history-1-driver"), {**pod, "status": {**pod["status"], "phase": "Failed"}})
-    world.spark_state(application, "FAILED")
+    world.spark_state("FAILED")
     world.run()
     assert (world.status["phase"], world.status["message"]) == ("Stopping", "column x is missing")
     world.server.failures.append((503, "ServiceUnavailable"))
@@ -771,22 +722,18 @@ def test_reason_for_the_end_survives_a_request_that_fails_while_it_stops(world):
     assert stopped[0]["status"] == "True"
 
 
-def test_missing_rights_do_not_mean_that_no_spark_pod_is_left(world):
+def test_missing_rights_do_not_mean_that_no_spark_pod_is_left(computing):
     """Roles may be changed for a moment. Only in a namespace that is being deleted they do not come back."""
-    application = world.submit()
-    world.driver(application, '{"backfill": {"state": "Computing"}}\n')
-    world.spark_state(application, "RUNNING")
-    world.run()
-    world.delete()
-    world.run()
-    assert (world.status["phase"], world.status["outcome"]) == ("Stopping", "Cancelled")
-    world.server.forbidden |= {SPARK.path("default"), PODS.path("default")}
+    computing.delete()
+    computing.run()
+    assert (computing.status["phase"], computing.status["outcome"]) == ("Stopping", "Cancelled")
+    computing.server.forbidden |= {SPARK.path("default"), PODS.path("default")}
     with pytest.raises(FailedError):
-        world.run()
-    assert (world.status["phase"], world.status["holdsApp"]) == ("Stopping", True)
-    world.serve(NAMESPACES, "default", {}, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
-    world.run()
-    assert (world.status["phase"], world.status.get("holdsApp")) == ("Failed", None)
+        computing.run()
+    assert (computing.status["phase"], computing.status["holdsApp"]) == ("Stopping", True)
+    computing.serve(NAMESPACES, "default", {}, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    computing.run()
+    assert (computing.status["phase"], computing.status.get("holdsApp")) == ("Failed", None)
 
 
 @pytest.mark.parametrize(("kind", "resource"), [(SPARK, "sparkapplications.sparkoperator.k8s.io"), (PODS, "pods")])
@@ -823,8 +770,8 @@ def test_credentials_that_cannot_be_read_do_not_keep_the_application_stopped(wor
 
 def test_pod_that_does_not_start_is_named(world):
     """Why a driver is pending is in its pod, not in the SparkApplication."""
-    application = world.submit()
-    labels = {**application["metadata"]["labels"], "app.kubernetes.io/component": "backfill-driver"}
+    world.submit()
+    labels = {**world.application["metadata"]["labels"], "app.kubernetes.io/component": "backfill-driver"}
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes fit"}
     status = {"phase": "Pending", "conditions": [condition]}
     world.serve(PODS, "history-1-driver", {}, metadata={"labels": labels}, status=status)
@@ -852,22 +799,18 @@ def test_nothing_is_created_for_a_backfill_that_was_deleted_meanwhile(world):
     assert SPARK.path("default", "history-1") not in world.server.objects
 
 
-def test_status_is_not_written_to_another_backfill_of_the_name(world):
+def test_status_is_not_written_to_another_backfill_of_the_name(computing):
     """Somebody removed the finalizer and created it again while the job of the former one was being stopped."""
-    application = world.submit()
-    world.driver(application, '{"backfill": {"state": "Computing"}}\n')
-    world.spark_state(application, "RUNNING")
-    world.run()
-    world.delete()
-    world.run()
+    computing.delete()
+    computing.run()
 
     def create_again():
-        del world.server.objects[BACKFILLS.path("default", "history")]
-        world.watch(BACKFILLS, world.serve(BACKFILLS, "history", SPEC))
+        del computing.server.objects[BACKFILLS.path("default", "history")]
+        computing.watch(BACKFILLS, computing.serve(BACKFILLS, "history", SPEC))
 
-    world.server.meanwhile[SPARK.path("default", "history-1")] = create_again
-    assert world.run() == STALE_SECONDS
-    assert world.status == {}
+    computing.server.meanwhile[SPARK.path("default", "history-1")] = create_again
+    assert computing.run() == STALE_SECONDS
+    assert computing.status == {}
 
 
 def test_operations_take_turns(world):
@@ -944,7 +887,9 @@ def test_of_two_that_began_at_the_same_time_the_newer_goes_first(world):
         metadata = {"creationTimestamp": created, "uid": name}
         world.watch(BACKFILLS, world.serve(BACKFILLS, name, SPEC, metadata=metadata, status=status))
     world.run()
-    assert world.status["message"] == "StreamsBackfill a-twin of the same application has begun too, and goes first."
+    assert (
+        world.status["message"] == "StreamsBackfill a-twin of the same application has begun as well, and goes first."
+    )
     assert SPARK.path("default", "history-1") not in world.server.objects
     assert holding_backfill(world.cluster.resources, APP) == HoldingBackfill("a-twin")
     twin = world.cluster.resources.get(BACKFILLS, "default", "a-twin")

@@ -199,7 +199,7 @@ def test_status_is_not_written_to_another_reset_of_the_name(world):
     """Somebody removed the finalizer and created it again while the former one was under way."""
     world.run()
 
-    def create_again(desired, action):
+    def create_again(app, credentials, action):
         del world.server.objects[RESETS.path("default", "again")]
         world.watch(RESETS, world.serve(RESETS, "again", {"appRef": {"name": "app"}}))
 

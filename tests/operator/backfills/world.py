@@ -111,7 +111,7 @@ class World(FakeOperator):
 
     @property
     def is_kept(self):
-        """Whether it has ended and was deleted, and stays until its user has done something about the half state it has left."""
+        """Whether it has ended and was deleted, and stays until its user has repaired the inconsistent state that it has left."""
         return self.deleted and self.held and has_ended(self.status) and self.state == "running"
 
     def app(self):
@@ -359,3 +359,62 @@ class World(FakeOperator):
             self.executors_end()
             self.now += 5
         raise AssertionError(f"no end: {self.status}")
+
+
+def running(**fields):
+    """Return a world in which the first attempt is computing."""
+    world = World(**fields)
+    advance(world, "Submitted")
+    world.spark("start")
+    world.spark("compute")
+    world.pass_over()
+    return world
+
+
+def advance(world, phase, passes=20):
+    """Run passes of both controllers until a phase is reached."""
+    for _ in range(passes):
+        if world.status is not None and world.status.phase == phase:
+            return
+        world.app_pass()
+        world.executors_end()
+        world.pass_over()
+    raise AssertionError(f"{world.status.phase}: {world.status.message}")
+
+
+def condition(world, kind):
+    """Return the value of a condition; None if the status does not have it."""
+    return next((item.status for item in world.status.conditions if item.type == kind), None)
+
+
+def run_minutes(world, number):
+    """Run passes a minute apart, as long as there is a backfill."""
+    for _ in range(number):
+        if not world.gone:
+            world.pass_over()
+        world.now += 60
+
+
+def die_unheard(world):
+    """Let the driver die, and its log go with its pod."""
+    world.spark("die")
+    world.spark_pods.clear()
+    world.progress = None
+
+
+def message_of(world, kind):
+    """Return the message of a condition."""
+    return next(item.message for item in world.status.conditions if item.type == kind)
+
+
+def phases(world):
+    """Return the phase and whether the application is kept stopped."""
+    return world.status.phase, world.held
+
+
+def app_unread(world):
+    """Run a pass whose operator cannot read the spec of the application."""
+    world.app_unreadable = True
+    decision = world.pass_over()
+    world.app_unreadable = False
+    return decision

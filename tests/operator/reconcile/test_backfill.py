@@ -41,19 +41,19 @@ def test_backfill_that_has_left_half_a_state_is_named():
     world.run()
     ready = next(item for item in world.status.conditions if item.type == "Ready")
     assert ready.message == (
-        "The application is stopped because StreamsBackfill history has left half a state: see its message."
+        "The application is stopped because StreamsBackfill history has left an inconsistent state: see its message."
     )
 
 
 def test_backfill_that_keeps_the_application_stopped_afterwards_is_named():
-    """It has left half a state, and stays until its user deletes it, even if the one that runs succeeds."""
+    """It has left an inconsistent state, and stays until its user deletes it, even if the one that runs succeeds."""
     world = running()
     world.backfill, world.backfill_then = "again", "history"
     world.run()
     ready = next(item for item in world.status.conditions if item.type == "Ready")
     assert ready.message == (
         "The application is stopped for StreamsBackfill again. Afterwards it stays stopped because StreamsBackfill history has "
-        "left half a state: see its message."
+        "left an inconsistent state: see its message."
     )
 
 

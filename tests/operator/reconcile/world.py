@@ -216,9 +216,9 @@ class World(FakeOperator):
     backfill: str | None = None
     """The backfill that keeps the application stopped."""
     backfill_has_ended: bool = False
-    """Whether it has left half a state."""
+    """Whether it has left an inconsistent state."""
     backfill_then: str | None = None
-    """Another one that has left half a state."""
+    """Another one that has left an inconsistent state."""
     pod_monitors: bool = True
     """Whether the cluster has the PodMonitor CRD."""
     used_percent: float | None = 10.0

@@ -234,7 +234,7 @@ def test_dry_run_lists_the_members_to_wait_for(force):
     this = world(members=(KILLED, FOREIGN), force=force, dry_run=True)
     this.run(passes=1)
     waits, removes = (
-        "Members that a reset waits for until they have left the group",
+        "Members that have to leave the group before the reset",
         "Members that are removed from the group",
     )
     told = [f"{removes}: {KILLED}", f"{waits}: {FOREIGN}"] if force else [f"{waits}: {KILLED}, {FOREIGN}"]
@@ -346,7 +346,7 @@ def test_failed_action_is_reported():
     status = with_problem(this.reset_status, "The principal may not delete topics")
     assert (status.phase, status.message) == (
         "Running",
-        "Not all could be done yet: The principal may not delete topics",
+        "Not everything could be done yet: The principal may not delete topics",
     )
 
 
