@@ -68,8 +68,8 @@ def _section(name: str, command: Any) -> str:
 
 
 def _argument(parameter: Any) -> str:
-    name = (parameter.metavar or parameter.name.upper()) + ("…" if parameter.nargs == -1 else "")
-    return name if parameter.required else f"[{name.strip('[]')}]"
+    name = (parameter.metavar or parameter.name).upper().strip("[]….") + ("…" if parameter.nargs == -1 else "")
+    return name if parameter.required else f"[{name}]"
 
 
 def _names(option: Any) -> str:
