@@ -24,7 +24,7 @@ Every command has `--help`. This page is generated from that help by `python -m 
 ```sh
 millrace describe -f streamsapp.yaml   # look at it
 millrace plan -f streamsapp.yaml       # what it needs
-millrace dev up -f streamsapp.yaml     # run it here, with a Kafka of its own
+millrace dev up -f streamsapp.yaml     # run it here, with its own Kafka
 millrace explain wordcount             # what it does in Kubernetes, and what is wrong
 ```
 
