@@ -14,8 +14,8 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks.peers_cases import NO_CACHE, Case, Peer
-from benchmarks.peers_runs import Figures, run
+from benchmarks.peers.cases import NO_CACHE, Case, Peer
+from benchmarks.peers.runs import Figures, run
 from benchmarks.plot import draw_bars
 from benchmarks.programs import Names, write_input
 from benchmarks.report import Report, add_options, announce, progress

@@ -22,8 +22,8 @@ from pathlib import Path
 from benchmarks.environments import environment
 from benchmarks.flame_graph import Stacks, draw
 from benchmarks.instances import Instance
-from benchmarks.peers_cases import CASES, PEERS, RESTORATION, Case
-from benchmarks.peers_runs import run, write_restoration
+from benchmarks.peers.cases import CASES, PEERS, RESTORATION, Case
+from benchmarks.peers.runs import run, write_restoration
 from benchmarks.programs import Names, write_input
 from benchmarks.report import PAGE, announce
 from benchmarks.restoration import restore

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from millrace_operator.__main__ import main
-from millrace_operator.app import app_controller, backfill_controller, operations, reset_controller
-from millrace_operator.app.kafka_service import KafkaService
+from millrace_operator.app import app_controller, operation_controller
 from millrace_operator.cluster.executor import Executor
+from millrace_operator.kafka.clusters import KafkaClusters
 
 _actions = itertools.count(1)
 
@@ -34,11 +34,9 @@ if __name__ == "__main__":
     for owner, name in (
         (Executor, "do"),
         (Executor, "patch_app"),
-        (KafkaService, "act"),
+        (KafkaClusters, "act"),
         (app_controller, "write_status"),
-        (backfill_controller, "write_status"),
-        (reset_controller, "write_status"),
-        (operations, "write_status"),
+        (operation_controller, "write_status"),
     ):
         setattr(owner, name, _counted(getattr(owner, name), int(os.environ["SIMULATED_CRASH_AFTER"])))
     sys.exit(main())

@@ -24,12 +24,13 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
+from millrace.instance_status import InputLag, StreamsStatus, TaskCounts
 from millrace.plan.model import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
 from millrace_operator.app.operator import Operator, api_client
 from millrace_operator.app.settings import configure_logs, settings_from
 from millrace_operator.children import naming
 from millrace_operator.children.naming import DRAIN_ANNOTATION
-from millrace_operator.cluster.instance_status import InstanceStatusClient
+from millrace_operator.cluster.instance_status_client import InstanceStatusClient
 from millrace_operator.cluster.observe import PlanJobOutputs
 from millrace_operator.model import (
     ConsumerGroup,
@@ -39,7 +40,6 @@ from millrace_operator.model import (
     KafkaState,
     Key,
     ObservedApp,
-    ReportedStatus,
     Topic,
 )
 from millrace_operator.reconcile.reconciler import reconcile
@@ -82,32 +82,36 @@ def manifest(name: str, **spec: Any) -> dict[str, Any]:
 class SimulatedKafka:
     """Brokers with all topics, and a group of all pods that were not told to leave."""
 
-    def observe(self, desired, objects):
+    def __init__(self, children):
+        self._children = children
+
+    def observe(self, app, credentials, *plans, internal_topics=()):
         """Return a stable group of the existing pods."""
-        group = _group(desired, objects)
+        metadata = app.metadata
+        group = _group(metadata.name, metadata.uid, self._children.of_app(metadata.namespace, metadata.name))
         return KafkaState(topics={INPUT: Topic("1", _PARTITIONS, 1)}, brokers=1, group=group, lag=0)
 
-    def observe_for_reset(self, desired, question):
+    def observe_for_reset(self, app, credentials, plan, target, inputs=()):
         """Resets are not simulated."""
         raise NotImplementedError
 
-    def act(self, desired, action):
+    def act(self, app, credentials, action):
         """Pretend to carry out the action."""
 
-    def forget(self, ref):
+    def forget(self, uid):
         """Nothing is kept."""
 
     def close(self):
         """Nothing is open."""
 
 
-def _group(desired: DesiredApp, objects: Mapping[Key, Any]) -> ConsumerGroup | None:
+def _group(app: str, uid: str, objects: Mapping[Key, Any]) -> ConsumerGroup | None:
     pods = [
         key.name
         for key, obj in objects.items()
-        if key.kind == "Pod" and key.name.removeprefix(f"{desired.name}-").isdigit() and not _is_drained(obj)
+        if key.kind == "Pod" and key.name.removeprefix(f"{app}-").isdigit() and not _is_drained(obj)
     ]
-    ids = {pod: f"{naming.member(pod, desired.uid)}-StreamThread-1-consumer" for pod in pods}
+    ids = {pod: f"{naming.member(pod, uid)}-StreamThread-1-consumer" for pod in pods}
     members = tuple(ConsumerGroupMember(pod, pod, client_id=ids[pod]) for pod in sorted(pods))
     return ConsumerGroup("Stable", members=members) if members else None
 
@@ -118,9 +122,11 @@ class SimulatedInstances(InstanceStatusClient):
     def ask(self, pods):
         """Return, for each running pod, that it runs all its tasks, or that it has left."""
         return {
-            pod["metadata"]["name"]: ReportedStatus("DRAINED")
+            pod["metadata"]["name"]: StreamsStatus(state="DRAINED")
             if _is_drained(pod)
-            else ReportedStatus("RUNNING", ready=True, active=1, lag=0, topology_hash="0" * 64)
+            else StreamsStatus(
+                state="RUNNING", task_counts=TaskCounts(active=1), lag=InputLag(0), topology_hash="0" * 64
+            )
             for pod in pods
             if pod["metadata"]["labels"].get("app.kubernetes.io/component") == "runtime"
             and pod.get("status", {}).get("phase") == "Running"
@@ -319,7 +325,7 @@ def main() -> int:
         context.outputs = OutputsWithAStore(context.requests)
     else:
         context.outputs = SimulatedOutputs(context.requests)
-        context.kafka = SimulatedKafka()
+        context.kafka = SimulatedKafka(context.children)
     return operator.run()
 
 

@@ -21,7 +21,7 @@ from millrace.manifest.status import UNSEEN_GENERATION
 from millrace_operator.app.refusals import stalled_status
 from millrace_operator.children.naming import PAUSE_ANNOTATION, TEMPLATE_ANNOTATION
 from millrace_operator.model import ConsumerGroupMember
-from millrace_operator.reconcile.reasons import REASONS, ConditionReason
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.reconciler import reconcile
 
 HEALTH = Path(__file__).parents[1] / "charts/argocd/resource_customizations/streams.millrace.dev/StreamsApp/health.lua"
@@ -38,7 +38,7 @@ def running(**spec: Any) -> World:
 def until(world: World, state: str) -> World:
     """Continue until an application does this."""
     for _ in range(200):
-        world.run_pass()
+        world.pass_over()
         if world.status is not None and world.status.lifecycle_state == state:
             return world
         world.settle()
@@ -103,7 +103,7 @@ def newer() -> World:
 def first_seen() -> World:
     """Return an application that has been reconciled once."""
     world = World()
-    world.run_pass()
+    world.pass_over()
     return world
 
 
@@ -118,7 +118,7 @@ def suspending() -> World:
     """Return an application whose pods are ending."""
     world = running()
     world.change(state="suspended")
-    world.run_pass()
+    world.pass_over()
     return world
 
 
@@ -210,7 +210,7 @@ def deleting() -> World:
     """Return an application that is being deleted."""
     world = running()
     world.delete()
-    world.run_pass()
+    world.pass_over()
     return world
 
 
@@ -318,5 +318,5 @@ def test_tools_understand_every_state(make: Callable[[], World], flux: str, argo
 
 def test_every_reason_to_stall_has_a_case() -> None:
     """Every reason to stall that a pass itself can reach has a test case."""
-    known = {reason for reason, item in REASONS.items() if item.condition == "Stalled"} - {ConditionReason.NOT_STALLED}
+    known = {reason for reason in ConditionReason if reason.condition == "Stalled"} - {ConditionReason.NOT_STALLED}
     assert known <= {ConditionReason(name.partition(":")[0].partition(",")[0]) for name in STATES if name[0].isupper()}

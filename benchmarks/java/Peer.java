@@ -25,7 +25,7 @@ import org.apache.kafka.streams.kstream.WindowedSerdes;
  * The programs of the benchmark of peers, as they are in {@code programs.py}.
  *
  * <p>Arguments are settings (name=value); {@code program}, {@code input}, {@code output}, {@code table} and {@code name} are its own.
- * What it reads and writes is described in {@code peers_process.py}.
+ * What it reads and writes is described in {@code peers/process.py}.
  */
 public final class Peer {
     private static final long WINDOW_MS = 10_000;

@@ -13,10 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
-from millrace.manifest import StreamsAppSpec
-from millrace.manifest.status import StreamsAppStatus
+from millrace.instance_status import StreamsStatus
+from millrace.manifest import (
+    StreamsApp,
+    StreamsAppSpec,
+    StreamsAppStatus,
+    StreamsBackfill,
+    StreamsBackfillSpec,
+    StreamsBackfillStatus,
+    StreamsReset,
+    StreamsResetSpec,
+    StreamsResetStatus,
+)
 from millrace.plan.reset import ActiveMember
 from millrace.records import TopicPartition
 
@@ -24,6 +34,8 @@ Object = Mapping[str, Any]
 """A Kubernetes object, existing or still to be created."""
 Json = dict[str, Any]
 """An object, or a part of one, that is being built."""
+SpecT = TypeVar("SpecT")
+StatusT = TypeVar("StatusT")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,32 +62,60 @@ def labels_of(item: Object) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class DesiredApp:
-    """One `StreamsApp` as it stands in the API."""
+class DesiredResource(Generic[SpecT, StatusT]):
+    """One resource as it stands in the API."""
+
+    resource: ClassVar[type[StreamsApp | StreamsReset | StreamsBackfill]]
+    """Validates the manifest."""
+    status_model: ClassVar[type[Any]]
 
     namespace: str
     name: str
     uid: str
     generation: int
-    spec: StreamsAppSpec | None
+    spec: SpecT | None
     """None if the spec is invalid; `problems` says why."""
-    created: str = ""
-    """The creation time, as the API server writes it."""
-    manifest: Object = field(default_factory=dict)
-    """The spec as the user wrote it (camelCase, without defaults): what pods are given."""
     problems: tuple[str, ...] = ()
-    status: StreamsAppStatus | None = None
+    status: StatusT | None = None
     """The status that was last written."""
-    annotations: Mapping[str, str] = field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
     deletion_time: float | None = None
     """When its deletion was requested, in seconds since the epoch; None unless `deleting`."""
+    created: str = ""
+    """The creation time, as the API server writes it."""
+    manifest: Object = field(default_factory=dict)
+    """The spec as the user wrote it (camelCase, without defaults): what pods are given."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ref(self) -> ResourceRef:
         """The resource's kind, namespace and name."""
-        return ResourceRef("StreamsApp", self.namespace, self.name)
+        return ResourceRef(self.resource.__name__, self.namespace, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredApp(DesiredResource[StreamsAppSpec, StreamsAppStatus]):
+    """One `StreamsApp`."""
+
+    resource = StreamsApp
+    status_model = StreamsAppStatus
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredReset(DesiredResource[StreamsResetSpec, StreamsResetStatus]):
+    """One `StreamsReset`."""
+
+    resource = StreamsReset
+    status_model = StreamsResetStatus
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredBackfill(DesiredResource[StreamsBackfillSpec, StreamsBackfillStatus]):
+    """One `StreamsBackfill`."""
+
+    resource = StreamsBackfill
+    status_model = StreamsBackfillStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,47 +192,6 @@ class KafkaState:
         return () if self.group is None else self.group.members
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedTask:
-    """A task of an instance that has stores."""
-
-    id: str
-    """Sub-topology and partition, for example `0_3`."""
-    active: bool
-    """Whether it processes records; otherwise it is a copy, a standby or warm-up."""
-    remaining: int | None
-    """Changelog records left to restore or, of a copy, that it is behind; None if not known yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedStatus:
-    """What an instance reports at its pod's `/status`; see docs/operations.md."""
-
-    state: str
-    """KafkaStreams' state: RUNNING, REBALANCING, …, or DRAINED once it was told to leave and has handed over its tasks."""
-    error: str | None = None
-    topology_hash: str | None = None
-    ready: bool = False
-    active: int = 0
-    standby: int = 0
-    warmup: int = 0
-    restoring: int = 0
-    remaining_records: int | None = 0
-    """Changelog records left to restore; None if not known yet."""
-    eta_seconds: float | None = None
-    lag: int | None = None
-    records_per_second: float | None = None
-    busy_ratio: float | None = None
-    """The fraction of time that the stream threads process rather than wait, from 0 to 1."""
-    storage_used_percent: float | None = None
-    credentials_stale: bool = False
-    refused_tasks: tuple[str, ...] = ()
-    """Tasks that it was assigned and does not take, because the group's leader has another topology."""
-    rebalances: int = 0
-    tasks: tuple[ReportedTask, ...] = ()
-    """Its tasks that have stores."""
-
-
 RenewalPermit = Literal["Never", "Waits", "Now"]
 """Whether the operator may replace an application's pods because its own template has changed: never, not yet, or now."""
 
@@ -261,7 +260,7 @@ class ObservedApp:
     objects: Mapping[Key, Object] = field(default_factory=dict)
     """The app's children: all objects with its label in its namespace."""
     kafka: KafkaState = KafkaState(error="not asked yet", reason="Unknown")
-    instances: Mapping[str, ReportedStatus] = field(default_factory=dict)
+    instances: Mapping[str, StreamsStatus] = field(default_factory=dict)
     """By pod name, without pods that did not answer."""
     outputs: Mapping[str, str] = field(default_factory=dict)
     """By Job name: what the finished plan Job printed (its plan as JSON), or why it failed."""

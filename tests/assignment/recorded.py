@@ -20,11 +20,11 @@ from millrace.assignment import (
 )
 from millrace.assignment.assignors import high_availability_assignor
 from millrace.assignment.group import GroupMembers, client_states, group_members
-from millrace.assignment.java_order import signed
 from millrace.assignment.payloads import SubscriptionInfo
 from millrace.assignment.protocol import MemberSubscription
 from millrace.assignment.sticky import fallback_prior_assignor, sticky_assignor
 from millrace.assignment.threads import assign_to_threads
+from millrace.java_collections import signed
 from millrace.records import TaskId, TopicPartition
 
 STATELESS, LOGGED, FROM_SOURCE, UNLOGGED = range(4)

@@ -1,6 +1,7 @@
 """From the members' subscriptions to their assignments: threads, hosts, cooperative rebalancing, versions and errors."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -382,7 +383,15 @@ def test_a_custom_assignor_decides_without_lags_too():
     assert seen == [UNKNOWN_OFFSET_SUM] * PARTITIONS
 
 
-def working_group(cluster, clock_ms):
+@pytest.fixture
+def now(monkeypatch):
+    """Set the clock by which deadlines are measured: a list with the milliseconds that it shows."""
+    now = [0]
+    monkeypatch.setattr("millrace.deadline.time", SimpleNamespace(monotonic=lambda: now[0] / 1000))
+    return now
+
+
+def working_group(cluster, clock_ms=lambda: 0):
     """Return a leader and two members, with standbys, that have settled."""
     leader = GroupLeader(
         PLAN, UUID(int=1), cluster, AssignmentConfig(num_standby_replicas=1), patience_ms=20_000, clock_ms=clock_ms
@@ -463,10 +472,10 @@ def test_state_that_nobody_uses_stays_so_while_the_brokers_do_not_answer():
     assert standbys == {"member-1": {used}, "member-2": set(), "member-3": set()}
 
 
-def test_brokers_that_never_answer_end_the_group_after_a_while():
+def test_brokers_that_never_answer_end_the_group_after_a_while(now):
     """The time runs from the first failure, and starts again once tasks could be assigned."""
-    cluster, now = FakeCluster(), [0]
-    leader, members = working_group(cluster, lambda: now[0])
+    cluster = FakeCluster()
+    leader, members = working_group(cluster)
     subscriptions = {member.name: member.subscription() for member in members}
     for start in (0, 100_000):
         cluster.silence = StreamsTimeoutError("no answer")
@@ -515,10 +524,27 @@ def test_kept_tasks_are_those_of_the_topics_whatever_patterns_match():
     assert active == (TaskId(1, 0), TaskId(1, 0), TaskId(0, 0))
 
 
-def test_a_time_without_answers_is_not_counted_from_an_earlier_one():
+@pytest.mark.parametrize("set_by_ms", [-3_600_000, 100_000])
+def test_a_clock_that_is_set_changes_nothing_about_how_long_brokers_may_be_silent(now, set_by_ms):
+    """The time is measured by a clock that nobody sets, ahead or back."""
+    cluster, wall_ms = FakeCluster(), [1_000_000_000]
+    leader, members = working_group(cluster, lambda: wall_ms[0])
+    subscriptions = {member.name: member.subscription() for member in members}
+    cluster.silence = StreamsTimeoutError("no answer")
+    leader(subscriptions)
+    wall_ms[0] += set_by_ms
+    now[0] = 19_999
+    leader(subscriptions)
+    assert leader.error is None
+    now[0] = 20_000
+    leader(subscriptions)
+    assert "no answer" in str(leader.error)
+
+
+def test_a_time_without_answers_is_not_counted_from_an_earlier_one(now):
     """Another member may have led meanwhile, so a leader does not know that the earlier trouble is over."""
-    cluster, now = FakeCluster(), [0]
-    leader, members = working_group(cluster, lambda: now[0])
+    cluster = FakeCluster()
+    leader, members = working_group(cluster)
     subscriptions = {member.name: member.subscription() for member in members}
     cluster.silence = StreamsTimeoutError("no answer")
     leader(subscriptions)

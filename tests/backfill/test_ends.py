@@ -44,7 +44,7 @@ from millrace.kafka.clients import open_admin
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import delete_records, latest_offsets
 from millrace.records import NO_HEADERS, OFFSET, OffsetAndMetadata, TopicPartition
-from millrace_operator.backfills.progress import parse_progress
+from millrace_operator.backfills.driver_log import parse_progress
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

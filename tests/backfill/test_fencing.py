@@ -13,8 +13,7 @@ from tests.backfill.broker_app import App
 from tests.backfill.programs import CountPerKey
 from tests.backfill.test_ends import DEADLINE_S, KEYS, command, go_on, spec, wait_for_publishing
 from tests.backfill.test_stale_tasks import mark_with_another_topic
-from tests.operator.app.test_kafka_service import Requests, desired
-from tests.operator.kafka.support import patient_clusters
+from tests.operator.kafka.support import patient_clusters, streams_app
 from tests.waiting import wait_until
 
 from millrace.backfill.collector import Outputs
@@ -38,7 +37,7 @@ from millrace.kafka.clients import open_admin
 from millrace.kafka.offsets import latest_offsets
 from millrace.kafka.resetter import Resetter
 from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
-from millrace_operator.app.kafka_service import KafkaService
+from millrace_operator.kafka.client_config import Credentials
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -336,11 +335,11 @@ def test_a_driver_that_dies_after_its_last_transaction(spark, app, tmp_path):
 
 def test_brokers_tell_the_operator_what_attempts_have_published(spark, kafka, app, monkeypatch):
     """Whose half result there is, and who has handed over: of a driver that is gone nobody else can tell."""
-    service = KafkaService(Requests(), patient_clusters(monkeypatch))
+    clusters, served = patient_clusters(monkeypatch), streams_app(kafka.bootstrap_servers, app.id)
     plans = [app.topology().build(app.clients.config).plan()]
 
     def published(*backfills):
-        return [service.published(desired(kafka.bootstrap_servers, app.id), backfill, plans) for backfill in backfills]
+        return [clusters.published(served, Credentials(), backfill, plans) for backfill in backfills]
 
     def die(*_, **__):
         raise KeyboardInterrupt
@@ -351,7 +350,7 @@ def test_brokers_tell_the_operator_what_attempts_have_published(spark, kafka, ap
     assert published("b-1", "b-2") == ["Parts", "Nothing"]
     run_backfill(spark, spec(app, attempt_of="b-2"))
     assert published("b-1", "b-2") == ["Nothing", "Everything"]
-    service.close()
+    clusters.close()
 
 
 def test_a_transaction_that_brokers_do_not_allow(app):

@@ -3,12 +3,9 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import pyarrow as pa
 import pyspark
 import pytest
 from confluent_kafka import Producer
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from tests.backfill.broker_app import FIRST_TIMESTAMP, App
 from tests.backfill.programs import CountPerKey, JoinedByValue, ReadWithUnavailableSerde, TableOfTopic
@@ -19,7 +16,6 @@ from millrace.backfill.collector import Outputs
 from millrace.backfill.failures import spark_failures
 from millrace.backfill.file_history import FileHistory, source_of_table
 from millrace.backfill.kafka_history import Extent, KafkaHistory
-from millrace.backfill.murmur2 import partitions_of_keys
 from millrace.backfill.run import BackfillSpec, run_backfill
 from millrace.backfill.sources import FileSource, read_sources
 from millrace.config import StreamsConfig
@@ -33,14 +29,6 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 START_MS = int(START.timestamp() * 1000)
 PROGRAM = CountPerKey("lines", "out", SETTINGS)
 COLUMNS = {"timestamp": "at", "key": "word", "value": "text"}
-
-
-@given(st.lists(st.binary(max_size=40)), st.integers(1, 50), st.integers(0, 3))
-def test_many_keys_get_the_partitions_that_each_gets_alone(keys, partitions, start):
-    """The hash over a whole column is that of Kafka's producers, key by key, whatever part of the column is taken."""
-    column = pa.array(keys, pa.binary()).slice(start)
-    expected = [partition_for_key(key, partitions) for key in keys[start:]]
-    assert partitions_of_keys(column, partitions).tolist() == expected
 
 
 def history(*sources, program=PROGRAM):

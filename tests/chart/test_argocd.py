@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from millrace.manifest import StreamsApp, StreamsBackfill, StreamsReset
-from millrace_operator.reconcile.reasons import REASONS
+from millrace_operator.reconcile.condition_reason import ConditionReason
 
 CHECKS = Path(__file__).parents[2] / "charts/argocd/resource_customizations/streams.millrace.dev"
 MODELS = {"StreamsApp": StreamsApp, "StreamsReset": StreamsReset, "StreamsBackfill": StreamsBackfill}
@@ -39,7 +39,7 @@ def test_test_data_are_real(kind: str, path: str, expected: dict[str, str]) -> N
     resource = yaml.safe_load((CHECKS / kind / path).read_text())
     MODELS[kind].model_validate(resource)
     for condition in resource.get("status", {}).get("conditions", []):
-        assert REASONS[condition["reason"]].condition == condition["type"]
+        assert ConditionReason(condition["reason"]).condition == condition["type"]
 
 
 def test_all_test_data_are_used() -> None:

@@ -8,7 +8,7 @@ from typing import Final, get_args
 from tests.docs.inventory import ROOT
 
 from millrace.manifest.status import ConditionType
-from millrace_operator.reconcile.reasons import REASONS
+from millrace_operator.reconcile.condition_reason import ConditionReason
 
 PAGE: Final = ROOT / "docs" / "conditions.md"
 
@@ -50,9 +50,9 @@ def render() -> str:
     parts = [_HEAD]
     for condition in get_args(ConditionType):
         rows = [
-            f"| `{reason}` | {explanation.meaning} | {explanation.remedy} |"
-            for reason, explanation in REASONS.items()
-            if explanation.condition == condition
+            f"| `{reason}` | {reason.meaning} | {reason.remedy} |"
+            for reason in ConditionReason
+            if reason.condition == condition
         ]
         table = "\n".join(["| reason | meaning | what to do |", "|---|---|---|", *rows])
         parts.append(f"## {condition}\n\n{ABOUT[condition]}\n\n{table}\n")

@@ -10,7 +10,7 @@ from tests.docs import conditions
 from tests.docs.inventory import ROOT
 
 from millrace.manifest.status import ConditionType
-from millrace_operator.reconcile.reasons import REASONS, ConditionReason
+from millrace_operator.reconcile.condition_reason import ConditionReason
 
 
 def test_page_is_up_to_date() -> None:
@@ -22,17 +22,16 @@ def test_every_condition_is_there_with_its_reasons() -> None:
     """Every condition has a section and at least two reasons: one for when it is true and one for when it is false."""
     assert [*conditions.ABOUT] == list(get_args(ConditionType))
     for condition in get_args(ConditionType):
-        assert sum(explanation.condition == condition for explanation in REASONS.values()) >= 2
+        assert sum(reason.condition == condition for reason in ConditionReason) >= 2
 
 
 def test_every_reason_is_explained() -> None:
     """Every reason the operator can give has a line with a meaning; the remedy is a sentence, or empty if all is well."""
-    assert {*REASONS} == {*ConditionReason}
     page = conditions.PAGE.read_text()
-    for reason, explanation in REASONS.items():
-        assert f"| `{reason}` | {explanation.meaning} |" in page
-        assert explanation.meaning.endswith(".")
-        assert not explanation.remedy or explanation.remedy.endswith((".", "`"))
+    for reason in ConditionReason:
+        assert f"| `{reason}` | {reason.meaning} |" in page
+        assert reason.meaning.endswith(".")
+        assert not reason.remedy or reason.remedy.endswith((".", "`"))
 
 
 def _reasons_of_failures() -> Iterator[str]:
@@ -53,4 +52,4 @@ def test_reasons_of_failures_are_explained() -> None:
     """The reasons that a failed pass gives in `Stalled` are in the table too, under that condition."""
     found = {*_reasons_of_failures()}
     assert found >= {"OperatorError", "RefusedByApiServer", "RefusedByKafka", "ActionFailed"}
-    assert {reason: REASONS[reason].condition for reason in found} == dict.fromkeys(found, "Stalled")
+    assert {reason: ConditionReason(reason).condition for reason in found} == dict.fromkeys(found, "Stalled")

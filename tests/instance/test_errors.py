@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -43,8 +44,8 @@ from tests.instance.support import (
 from tests.kafka.support import create_acl
 from tests.waiting import PATIENCE_S, wait_until
 
-from millrace.assignment import AssignedTasks
-from millrace.assignment.protocol import Assigned
+from millrace.assignment import AssignedTasks, AssignmentConfig, GroupLeader, MemberProtocol
+from millrace.assignment.protocol import Assigned, MemberSubscription
 from millrace.config import StreamsConfig
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.errors import (
@@ -68,7 +69,7 @@ from millrace.instance.membership import ClassicMembership, may_create_topics
 from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
 from millrace.instance.restoration import RestoreListener
-from millrace.instance.status import write_status
+from millrace.instance_status import write_status
 from millrace.kafka.admin import appears_on_demand
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.client_supplier import KafkaClientSupplier
@@ -729,6 +730,28 @@ def test_client_that_has_asked_all_to_stop_can_be_closed_before_they_know(kafka,
         finally:
             FailOrWait.gate.set()
             here.close(PATIENCE_S)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_leader_learns_together_with_the_others_that_tasks_cannot_be_assigned(leads):
+    """Its error ends no thread if another member leads by then; otherwise it says more than the code that all are given."""
+
+    def provision():
+        raise MissingSourceTopicError("Topic in is missing")
+
+    plan = TopologyPlan(application_id="app", hash="", subtopologies=(PlannedSubtopology(id=0, source_topics=("in",)),))
+    leader = GroupLeader(plan, UUID(int=1), SimpleNamespace(provision=provision), AssignmentConfig())
+    protocol = MemberProtocol(UUID(int=1))
+    membership = ClassicMembership(
+        *(SimpleNamespace(instance_id=None, poll=list, is_leader=leads), protocol, leader, LoopProgress()),
+        SimpleNamespace(changed=False),
+        timeout_s=60,
+        rebalance_s=300,
+    )
+    told = leader({"me": MemberSubscription(("in",), protocol.user_data({}), frozenset(), -1)})["me"]
+    assert membership.poll() == []
+    with pytest.raises(MissingSourceTopicError, match="Topic in is missing" if leads else "its log names them"):
+        membership.accept(Assigned((), frozenset(), told.user_data, 2))
 
 
 def test_follow_up_rebalance_does_not_wait_for_a_clock_that_was_set_back(monkeypatch):

@@ -129,7 +129,7 @@ def test_thread_that_is_fenced_after_an_abort_rejoins(counting, monkeypatch):
 
         def fail(offsets, metadata):
             monkeypatch.setattr(producer, "commit", commit)
-            producer.replace_at_abort()
+            producer.must_be_replaced = True
             raise TransactionAbortedError("The transaction has failed")
 
         monkeypatch.setattr(producer, "commit", fail)

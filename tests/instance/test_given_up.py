@@ -110,7 +110,7 @@ def test_a_client_that_was_given_up_is_freed_when_its_call_fails(kafka, topic_fa
         producer.client.produce(topic, b"lost")
         with pytest.raises(TransactionAbortedError if answer == "late" else TaskMigratedError):
             producer.commit({TopicPartition(topic, 0): OffsetAndMetadata(1)}, b"")
-        producer.replace_at_abort()
+        producer.must_be_replaced = True
         producer.abort()
         assert answer == "in time" or given_up() is not None, "it is still in its call"
         release.set()

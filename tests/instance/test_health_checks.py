@@ -16,7 +16,7 @@ from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, ListenerError
 from millrace.instance import KafkaStreams
 from millrace.instance.health import ProbeServer, check_live, check_ready, check_started
-from millrace.instance.status import StreamsStatus, TaskStatus, ThreadStatus
+from millrace.instance_status import StreamsStatus, TaskStatus, ThreadStatus
 
 LIMIT_MS = 300_000
 THREAD = ThreadStatus("app-1", "RUNNING", leader=True, records=1, commits=1, joined=True, progress_age_ms=20)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import re
 import secrets
 
 import pytest
 from tests.brokers import new_topic
-from tests.committed import committed_offset
-from tests.instance.support import read_all, settings
+from tests.committed import committed, committed_offset
+from tests.instance.support import produce, read_all, running, settings
 from tests.proxy import LateRequests
+from tests.waiting import wait_until
 
+from millrace import StreamsBuilder
 from millrace.config import StreamsConfig
 from millrace.instance.producer import StreamsProducer
 from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_producer
 from millrace.kafka.group_metadata import encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
 
@@ -21,19 +26,25 @@ pytestmark = pytest.mark.broker
 END_TRANSACTION = 26
 ADD_OFFSETS = 25
 COMMIT_OFFSETS = 28
+COMMIT_OUTSIDE = 8
 """API keys of requests."""
+
+
+def proxy_of(kafka):
+    """Return a proxy of the only broker."""
+    return LateRequests(int(kafka.bootstrap_servers.rpartition(":")[2]))
 
 
 class Transactions:
     """A thread's producer behind a proxy, which copies one partition."""
 
-    def __init__(self, kafka, state_dir, *, watched=False):
+    def __init__(self, kafka, state_dir, **options):
         self.kafka, self.topic, self.app = kafka, new_topic(kafka), f"app-{secrets.token_hex(4)}"
-        self.proxy = LateRequests(int(kafka.bootstrap_servers.rpartition(":")[2]))
+        self.proxy = proxy_of(kafka)
         given = settings(self.proxy.address, self.app, state_dir, processing_guarantee="exactly_once_v2")
         config = StreamsConfig.of(given)
         self.producer = StreamsProducer(
-            lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms, watched=watched
+            lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms, **options
         )
         self.producer.start()
         self.source = TopicPartition(self.topic, 0)
@@ -150,16 +161,34 @@ def test_watched_producer_is_replaced_only_if_a_request_was_repeated(begun, kind
     assert transactions.producer.client is not client
 
 
-def test_producer_is_replaced_once_because_it_was_slow(transactions):
-    """Whether a request was repeated is not known then; the next producer is watched, so that slow brokers cost no others."""
+def commit_slowly(transactions):
+    """Commit three transactions; return the producer's client for each."""
     transactions.proxy.slow_s = 0.3
     clients = []
     for number in range(2, 5):
         transactions.send("another")
         transactions.commit(number)
         clients.append(transactions.producer.client)
+    return clients
+
+
+def test_producer_is_replaced_once_because_it_was_slow(transactions, caplog):
+    """Whether a request was repeated is not known then; the next producer is watched, so that slow brokers cost no others."""
+    clients = commit_slowly(transactions)
     assert clients[0] is not clients[1]
     assert clients[1] is clients[2]
+    assert "default.client.supplier" not in caplog.text
+
+
+def test_producer_with_another_log_is_replaced_each_time_which_is_said_once(begun, caplog):
+    """A client supplier that passes a `logger` of its own hides which requests were sent, so the worst is assumed."""
+
+    def with_own_log(settings):
+        return open_producer({**settings, "logger": logging.getLogger("test.own")})
+
+    clients = commit_slowly(begun(open_client=with_own_log))
+    assert len(set(clients)) == 3
+    assert caplog.text.count("default.client.supplier") == 1
 
 
 @pytest.mark.slow
@@ -193,3 +222,64 @@ def test_schedules_of_late_requests(begun):
             producer.abort()
     assert transactions.written == expected
     assert transactions.read_up_to == read_up_to
+
+
+@pytest.fixture
+def proxy(kafka):
+    """Return a proxy of the broker."""
+    made = proxy_of(kafka)
+    yield made
+    made.close()
+
+
+def exactly_once(servers, app, state_dir, **others):
+    """Return settings of an instance that copies texts."""
+    given = settings(servers, app, state_dir, processing_guarantee="exactly_once_v2", metadata_max_age_ms=500, **others)
+    return given | {"default.key.serde": "string", "default.value.serde": "string"}
+
+
+def copying(source, sink):
+    """Return a topology that copies texts."""
+    builder = StreamsBuilder()
+    builder.stream(source).to(sink)
+    return builder.build()
+
+
+def test_task_that_goes_on_with_other_inputs_commits_in_transactions_only(kafka, topic_factory, proxy, tmp_path, app):
+    """An OffsetCommit of the same member and generation would not be refused, however late it is."""
+    prefix, sink = f"pattern-{secrets.token_hex(4)}", topic_factory("out")
+    kafka.create_topics(f"{prefix}-1")
+    with running(copying(re.compile(f"{prefix}-.*"), sink), exactly_once(proxy.address, app, tmp_path)) as streams:
+        tasks = streams.threads[0].tasks.running
+        produce(kafka, f"{prefix}-1", ["a"])
+        wait_until(lambda: committed_offset(kafka, app, f"{prefix}-1") == 1, "committed")
+        proxy.hold(COMMIT_OUTSIDE)
+        kafka.create_topics(f"{prefix}-2")
+        wait_until(lambda: [len(task.input_partitions) for task in list(tasks.values())] == [2], "both topics")
+        produce(kafka, f"{prefix}-1", ["b"])
+        wait_until(lambda: committed_offset(kafka, app, f"{prefix}-1") == 2, "committed again")
+        if proxy.holds:
+            proxy.deliver()
+        assert committed_offset(kafka, app, f"{prefix}-1") == 2
+        proxy.hold(None)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "streams"])
+def test_late_offsets_of_a_task_that_has_moved_are_refused(kafka, topic_factory, proxy, tmp_path, app, protocol):
+    """A hand-over commits offsets outside of a transaction, too: they name a generation that is over for the next owner."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out")
+    topology, both = copying(source, sink), {TopicPartition(source, 0), TopicPartition(source, 1)}
+    old = exactly_once(proxy.address, app, tmp_path / "old", group_protocol=protocol)
+    new = exactly_once(kafka, app, tmp_path / "new", group_protocol=protocol)
+    with running(topology, old) as first:
+        wait_until(lambda: len(first.threads[0].tasks.running) == 2, "both tasks")
+        produce(kafka, source, ["a", "b"], partitions=2)
+        wait_until(lambda: committed(kafka, app) == dict.fromkeys(both, 1), "committed")
+        proxy.hold(COMMIT_OUTSIDE)
+        with running(topology, new) as second:
+            wait_until(lambda: len(second.threads[0].tasks.running) == 1, "a task moves")
+            assert proxy.holds
+            produce(kafka, source, ["c", "d"], partitions=2)
+            wait_until(lambda: committed(kafka, app) == dict.fromkeys(both, 2), "committed by both")
+            proxy.deliver()
+            assert committed(kafka, app) == dict.fromkeys(both, 2)

@@ -354,7 +354,7 @@ def test_a_new_producer_that_cannot_be_opened_is_not_the_records_fault(kafka, ap
     producer = StreamsProducer(producer_settings, config.task_timeout_ms)
     try:
         producer.start()
-        producer.replace_at_abort()
+        producer.must_be_replaced = True
         with pytest.raises(PASS_THROUGH, match="the password is gone"):
             producer.begin()
         with pytest.raises(ConfigError, match="the password is gone"):

@@ -7,6 +7,7 @@ import re
 import secrets
 import signal
 import threading
+import time
 from collections import Counter
 from contextlib import ExitStack
 
@@ -31,11 +32,18 @@ from tests.instance.support import (
 from tests.waiting import PATIENCE_S, wait_until
 
 from millrace import StreamsBuilder
-from millrace.assignment import AssignedTasks
+from millrace.assignment import LATEST_OFFSET, AssignedTasks
 from millrace.assignment.protocol import Assigned, Revoked
 from millrace.engine.task import StreamTask
-from millrace.errors import StreamsTimeoutError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
+from millrace.errors import (
+    StreamsError,
+    StreamsTimeoutError,
+    TaskCorruptedError,
+    TaskMigratedError,
+    TransactionAbortedError,
+)
 from millrace.instance import KafkaStreams, State, changelog_reader
+from millrace.instance.state_updater import StateUpdater
 from millrace.instance.task_stage import Stage
 from millrace.processor.api import Processor
 from millrace.records import TaskId, TopicPartition
@@ -271,6 +279,71 @@ def test_a_changelog_that_stays_unreachable_ends_the_instance_after_the_task_tim
         assert streams.state is State.ERROR
     finally:
         streams.close(60)
+
+
+def test_local_state_is_looked_for_only_when_it_may_have_changed(kafka, topic_factory, tmp_path, app):
+    """A member makes its user data several times a second; it knows at once what another thread leaves, wipes or deletes."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    with running(word_count(source, sink), settings(kafka, app, tmp_path)) as streams:
+        [thread], directory, left = streams.threads, streams._directory, TaskId(0, 1)
+        here, member, made, listed = TaskId(0, 0), thread.resources.member.client, [], []
+        wait_until(lambda: running_tasks(streams) == {"0_0"}, "the task")
+        user_data, tasks_on_disk = member._joining._user_data, directory.tasks_on_disk
+
+        def noted():
+            before = len(listed)
+            data = user_data()
+            made.append(len(listed) - before)
+            return data
+
+        directory.tasks_on_disk = lambda: (listed.append(1), tasks_on_disk())[1]
+        member._joining._user_data = noted
+        wait_until(lambda: len(made) == 4, "user data")
+        assert made[1:] == [0, 0, 0]
+        assert thread.tasks.offset_sums().keys() == {here}
+
+        directory.own_task(left, "another thread")
+        (directory.task_path(left) / "rocksdb").mkdir()
+        assert thread.tasks.offset_sums().keys() == {here}
+        directory.note_offset_sum(left, 7)
+        directory.disown_task(left, "another thread")
+        assert thread.tasks.offset_sums() == {here: LATEST_OFFSET, left: 7}
+        directory.wipe_task(left)
+        assert thread.tasks.offset_sums().keys() == {here}
+        (directory.task_path(left) / "rocksdb").mkdir()
+        directory.note_offset_sum(left, 8)
+        assert thread.tasks.offset_sums()[left] == 8
+        directory.clean_idle(time.time() + 1e6)
+        assert thread.tasks.offset_sums().keys() == {here}
+
+
+def test_every_task_that_fails_in_a_round_is_dealt_with(kafka, topic_factory, tmp_path, app, monkeypatch):
+    """The error of one that ends the instance does not keep another's corrupt state from being deleted."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
+    config = settings(kafka, app, tmp_path)
+    with running(word_count(source, sink), config) as streams:
+        produce(kafka, source, ["a", "b"], partitions=2)
+        wait_until(lambda: last_counts(kafka, sink, partitions=2) == {"a": 1, "b": 1}, "counted")
+    errors, corrupt = [StreamsError("this ends it")], []
+    drain_failed = StateUpdater.drain_failed
+
+    def fail(task, *_):
+        if errors:
+            raise errors.pop()
+        corrupt.append(task.task_id)
+        raise TaskCorruptedError(frozenset(corrupt), "this is corrupt")
+
+    monkeypatch.setattr(changelog_reader, "begin_changelog", fail)
+    monkeypatch.setattr(StateUpdater, "drain_failed", lambda self: drain_failed(self) if corrupt else [])
+    streams = KafkaStreams(word_count(source, sink), config)
+    streams.start()
+    try:
+        with pytest.raises(StreamsError, match="this ends it"):
+            streams.wait(PATIENCE_S)
+    finally:
+        assert streams.close(60)
+    emptied = [task for task in (TaskId(0, 0), TaskId(0, 1)) if not any((tmp_path / app / str(task)).iterdir())]
+    assert emptied == corrupt
 
 
 def uncommitted_settings(kafka, app, directory, **others):

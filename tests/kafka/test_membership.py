@@ -336,6 +336,26 @@ def test_a_heartbeat_answer_during_a_rejoin_causes_no_second_one(group):
     assert member._shared.rejoin_reason is None
 
 
+def test_what_a_member_asks_to_rejoin_for_is_told(group):
+    """If the group has begun to rebalance, heartbeats do not rejoin with the user data from before the request."""
+    told = []
+
+    def assign(members):
+        told.extend(subscription.user_data for subscription in members.values())
+        return Group.assign(group, members)
+
+    group.assign = assign
+    member = group.join("a")
+    group.settle()
+    member.poll()
+    member._joining.rebalance(busy=False)
+    member._joining._user_data = lambda: b"stop everywhere"
+    member.request_rejoin("the application is to stop everywhere")
+    member._joining.rebalance(busy=True)
+    group.until(lambda: member.generation == 2 and not member.rebalancing)
+    assert told == [b"a", b"stop everywhere"]
+
+
 def test_a_member_removed_while_rejoining_does_not_claim_its_former_partitions(group):
     """Partitions lost while the member collects its join data are reported first, as others may own them already."""
     claimed = []
@@ -443,7 +463,7 @@ def test_a_member_that_assigns_does_not_wait(group):
     group.assign = assign
     member = group.join("a")
     group.until(lambda: late)
-    assert member.assigning
+    assert member.state is MemberState.SYNCING
     assert member.poll() == []
     assert member.rebalancing
     member.reset("its thread dropped its tasks", keep_member_id=True)
@@ -495,10 +515,10 @@ def test_one_assignment_does_not_end_another(group):
     answers[0].set()
     group.until(lambda: ended)
     member._connection.run(member._connection.sleep, 0.01)
-    assert member.assigning
+    assert member.state is MemberState.SYNCING
     answers[1].set()
     group.settle()
-    assert not member.assigning
+    assert member.state is MemberState.STABLE
 
 
 def test_a_member_that_comes_back_while_it_leaves_keeps_its_new_place(group):

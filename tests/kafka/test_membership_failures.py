@@ -12,9 +12,9 @@ from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
 from tests import forked
 from tests.brokers import login, new_topic
 from tests.kafka.support import Group, committed
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
-from millrace.assignment.protocol import Assigned, Lost
+from millrace.assignment.protocol import Assigned, Lost, MemberAssignment
 from millrace.config import StreamsConfig
 from millrace.errors import (
     AuthenticationError,
@@ -152,6 +152,41 @@ def test_the_assignment_of_a_lost_generation_does_not_reach_the_one_with_the_sam
     group.until(lambda: not group.restarts)
     group.settle()
     assert all(event.user_data for name in group.members for event in group.of(name, Assigned))
+    group.close()
+
+
+def test_only_the_last_assignment_of_a_generation_that_begins_twice_is_sent(breakable_kafka, source):
+    """A leader may lead the same generation again, with the same id, when its coordinator fails while it assigns."""
+    kafka = breakable_kafka
+    group = Group(kafka.bootstrap_servers, source, 4, **{"session.timeout.ms": 30_000})
+    original, answers, ended = group.assign, [], []
+    member = group.join("a")
+    group.settle()
+
+    def assign(members):
+        answers.append(threading.Event())
+        data = f"assignment {len(answers)}".encode()
+        assert answers[-1].wait(PATIENCE_S)
+        return {name: MemberAssignment(given.partitions, data) for name, given in original(members).items()}
+
+    async def noted(*arguments):
+        ended.append(arguments)
+        return await sync(*arguments)
+
+    group.assign = assign
+    sync, member._joining.requests.sync = member._joining.requests.sync, noted
+    member.request_rejoin("test")
+    group.until(lambda: answers)
+    identity = member.generation, member.member_id
+    kafka.restart_broker()
+    group.until(lambda: len(answers) == 2)
+    assert (member.generation, member.member_id) == identity
+    answers[0].set()
+    group.until(lambda: ended)
+    member._connection.run(member._connection.sleep, 0.5)  # a request would have been answered by then
+    answers[1].set()
+    group.settle()
+    assert [event.user_data for event in group.of("a", Assigned)] == [b"data of a", b"assignment 2"]
     group.close()
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from millrace.kafka.admin_requests import give_up_when
+from millrace.plan.model import TopologyPlan
 from millrace_operator.app.backoff import (
     FIRST_FOLLOW_UP_SECONDS,
     LONGEST_FOLLOW_UP_SECONDS,
@@ -26,18 +27,20 @@ from millrace_operator.app.backoff import (
     TransientError,
     failure_of,
 )
+from millrace_operator.app.broker_access import BrokerAccess
 from millrace_operator.app.handlers import SELECTOR
-from millrace_operator.app.kafka_service import KafkaService
 from millrace_operator.app.refusals import Refusal, carry_out, description_of, stalled_status, with_refusals
 from millrace_operator.app.renewal_limiter import RenewalLimiter
-from millrace_operator.children.naming import APP_LABEL
+from millrace_operator.children.config_maps import PLAN_KEY
+from millrace_operator.children.naming import APP_LABEL, plan_config_map
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.events import EventRecorder
 from millrace_operator.cluster.executor import Executor, NameTakenError, StaleError, write_status
-from millrace_operator.cluster.instance_status import InstanceStatusClient
-from millrace_operator.cluster.kinds import APPS, CLAIMS, KINDS, NAMESPACES, PODS
+from millrace_operator.cluster.instance_status_client import InstanceStatusClient
+from millrace_operator.cluster.kinds import APPS, CLAIMS, CONFIG_MAPS, KINDS, NAMESPACES, PODS
 from millrace_operator.cluster.observe import PlanJobOutputs, desired_from, holding_backfill, neighbours_of
 from millrace_operator.cluster.requests import FORBIDDEN, ApiError, NotAllowedToWriteError, Requests
+from millrace_operator.kafka.clusters import KafkaClusters
 from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
 from millrace_operator.model import (
     Action,
@@ -51,6 +54,7 @@ from millrace_operator.model import (
     Event,
     Json,
     KafkaAction,
+    KafkaState,
     Key,
     Object,
     ObservedApp,
@@ -60,7 +64,10 @@ from millrace_operator.model import (
     SeenNode,
     SetFinalizer,
 )
-from millrace_operator.reconcile.status import timestamp
+from millrace_operator.reconcile.children_view import read_plan
+from millrace_operator.reconcile.revisions import revision_of
+from millrace_operator.reconcile.timestamps import timestamp
+from millrace_operator.reconcile.topics import internal_topics
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +82,13 @@ class _Taken(NamedTuple):
     message: str
 
 
+class _KnownTopics(NamedTuple):
+    """The internal topics that an application has or had, as far as passes have seen."""
+
+    uid: str
+    names: frozenset[str]
+
+
 @dataclass(slots=True)
 class ControllerContext:
     """What the controllers share: the known state of the cluster, and how to reach it and the brokers."""
@@ -86,7 +100,8 @@ class ControllerContext:
     executor: Executor
     outputs: PlanJobOutputs
     recorder: EventRecorder
-    kafka: KafkaService
+    access: BrokerAccess
+    kafka: KafkaClusters
     operator_namespace: str
     working_since: float = 0.0
     """When this operator began to work, or could again after the API server was unreachable; seconds since the epoch."""
@@ -120,6 +135,7 @@ class AppController:
     _acted: dict[ResourceRef, int] = field(default_factory=dict)
     _taken: dict[ResourceRef, dict[Key, _Taken]] = field(default_factory=dict)
     """Objects of other owners with the names of children, as passes have found them."""
+    _known_topics: dict[ResourceRef, _KnownTopics] = field(default_factory=dict)
 
     def run(self, ref: ResourceRef, failures: int) -> float | None:
         """Run a pass.
@@ -140,7 +156,7 @@ class AppController:
         if app is None:
             self._forget(ref)
             return None
-        desired = desired_from(app)
+        desired = desired_from(app, DesiredApp)
         try:
             return self._pass(ref, app, desired, failures)
         except StaleError as error:
@@ -195,8 +211,10 @@ class AppController:
         context = self.context
         objects = context.children.of_app(ref.namespace, ref.name)
         servers = "" if desired.spec is None else ",".join(sorted(desired.spec.kafka.bootstrap_servers))
+        plans = stored_plans(desired, objects)
+        internal = self._internal_topics(ref, desired, plans)
         kafka = self.kafka_states.state(
-            ref, lambda: context.kafka.observe(desired, objects), desired.generation, servers
+            ref, lambda: _ask_brokers(context, desired, plans, internal), desired.generation, servers
         )
         nodes, lost_pods = context.nodes(ref.namespace, objects)
         observed = ObservedApp(
@@ -222,6 +240,18 @@ class AppController:
                 f"The operator failed on this resource because of a bug of its own: {type(error).__name__}: {error}"
             )
             raise FailedError("OperatorError", message) from error
+
+    def _internal_topics(self, ref: ResourceRef, desired: DesiredApp, plans: Sequence[TopologyPlan]) -> frozenset[str]:
+        """Return what is to be asked about beside the plans' topics: the internal topics of the status, and what Purge deletes.
+
+        These are also the topics of plans that were seen before: a namespace that is being deleted may lose its ConfigMaps first.
+        """
+        listed = {} if desired.status is None else {item.name for item in desired.status.internal_topics}
+        named = {name for plan in plans for name in internal_topics(plan)}
+        before = self._known_topics.get(ref)
+        kept = before.names if before is not None and before.uid == desired.uid else frozenset()
+        self._known_topics[ref] = known = _KnownTopics(desired.uid, kept.union(listed, named))
+        return known.names if desired.deleting else frozenset(listed)
 
     def _known_as_taken(self, ref: ResourceRef, objects: Mapping[Key, Object]) -> Mapping[Key, str]:
         """Return the known objects of other owners, and forget pods among them that are gone.
@@ -357,7 +387,7 @@ class AppController:
         app = self.context.resources.get(APPS, ref.namespace, ref.name)
         if app is None:
             return
-        status = stalled_status(desired_from(app), failure.reason, str(failure))
+        status = stalled_status(desired_from(app, DesiredApp), failure.reason, str(failure))
         try:
             if write_status(self.context.requests, self.context.resources, APPS, app, status):
                 self.context.recorder.record(app, Event(failure.reason, str(failure), "Warning"))
@@ -369,7 +399,10 @@ class AppController:
         self._taken.pop(ref, None)
         self.renewals.report(ref, None)
         self.kafka_states.forget(ref)
-        self.context.kafka.forget(ref)
+        self.context.access.forget(ref)
+        known = self._known_topics.pop(ref, None)
+        if known is not None:
+            self.context.kafka.forget(known.uid)
 
 
 def loses_its_namespace(context: ControllerContext, namespace: str, error: ApiError) -> bool:
@@ -399,10 +432,34 @@ def act_on_kafka(
     context.requests.check_may_write()
     give_up_when(lambda: not context.requests.may_write)
     try:
-        context.kafka.act(app, action)
+        if app.spec is not None:
+            context.kafka.act(*context.access.of(app), action)
     finally:
         give_up_when(lambda: False)
         kafka_states.changed(app.ref)
+
+
+def _ask_brokers(
+    context: ControllerContext, desired: DesiredApp, plans: Sequence[TopologyPlan], internal_topics: Collection[str]
+) -> KafkaState:
+    """Return what an application's brokers report; never raises."""
+    if desired.spec is None:
+        return KafkaState(error="the manifest has problems", reason="Unknown")
+    try:
+        app, credentials = context.access.of(desired)
+    except ApiError as error:
+        return KafkaState(error=f"The credentials could not be read: {error}", reason="SecretMissing")
+    state = context.kafka.observe(app, credentials, *plans, internal_topics=internal_topics)
+    context.access.answered(desired.ref, state)
+    return state
+
+
+def stored_plans(desired: DesiredApp, objects: Mapping[Key, Object]) -> list[TopologyPlan]:
+    """Return the stored plans of all revisions, starting with the wanted one."""
+    wanted = plan_config_map(desired.name, "" if desired.spec is None else revision_of(desired.spec))
+    kept = sorted((key.name != wanted, key.name) for key in objects if key.kind == CONFIG_MAPS.kind)
+    texts = ((objects[Key(CONFIG_MAPS.kind, name)].get("data") or {}).get(PLAN_KEY) for _, name in kept)
+    return [plan for text in texts if text is not None and (plan := read_plan(text)) is not None]
 
 
 class _RefusedActionsError(FailedError):

@@ -1,4 +1,4 @@
-"""One pass over one StreamsBackfill: observe, decide, act, report, like a pass over an application.
+"""Passes over StreamsBackfills.
 
 The SparkApplications and their pods are asked for in every pass and not watched: they are needed only while a backfill runs, and
 most clusters have no such kind.
@@ -8,40 +8,32 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Final
 
 from millrace.errors import StreamsError
-from millrace.manifest import StreamsAppSpec
+from millrace.manifest import StreamsAppSpec, StreamsBackfillStatus
 from millrace.plan.reset import ActiveMember, OffsetTarget
-from millrace_operator.app.app_controller import ControllerContext, act_on_kafka, loses_its_namespace
+from millrace_operator.app.app_controller import act_on_kafka, loses_its_namespace, stored_plans
 from millrace_operator.app.backoff import FailedError, TransientError
-from millrace_operator.app.kafka_service import plans_of
-from millrace_operator.app.operations import (
-    confirm,
-    current,
-    find_app,
-    is_awaited,
-    is_repaired,
-    run_pass,
-    unfinished_before,
-    write_operation_status,
-)
+from millrace_operator.app.operation_controller import DecideAgainError, OperationController
+from millrace_operator.app.operation_order import is_awaited, is_repaired
+from millrace_operator.backfills.backfill_status import with_problem
+from millrace_operator.backfills.context import BackfillContext
+from millrace_operator.backfills.driver_log import last_words, parse_progress
 from millrace_operator.backfills.explanations import unlisted, unread_log
-from millrace_operator.backfills.model import (
+from millrace_operator.backfills.observed_backfill import ObservedBackfill, SparkPod
+from millrace_operator.backfills.reconciler import (
     BackfillAction,
+    BackfillDecision,
     CreateObject,
     DeleteAttemptsGroup,
     DeleteBackfill,
     DeleteSparkApplication,
-    DesiredBackfill,
-    ObservedBackfill,
-    SparkPod,
+    has_begun,
+    needs_members,
+    reconcile_backfill,
 )
-from millrace_operator.backfills.progress import last_words, parse_progress
-from millrace_operator.backfills.reconciler import has_begun, has_ended, needs_members, reconcile_backfill
-from millrace_operator.backfills.situation import Situation
 from millrace_operator.backfills.spark_application import (
     ATTEMPT_LABEL,
     BACKFILL_UID_LABEL,
@@ -51,27 +43,25 @@ from millrace_operator.backfills.spark_application import (
     is_of_backfill,
     state_of,
 )
-from millrace_operator.backfills.status import with_problem
 from millrace_operator.children.naming import COMPONENT_LABEL
-from millrace_operator.cluster.executor import StaleError, write_status
+from millrace_operator.cluster.executor import StaleError
 from millrace_operator.cluster.kinds import BACKFILLS, CONFIG_MAPS, PODS, SPARK_APPLICATIONS, ResourceKind
-from millrace_operator.cluster.observe import desired_backfill_from, desired_from, neighbours_of
-from millrace_operator.cluster.requests import FORBIDDEN, ApiError, NotAllowedToWriteError
-from millrace_operator.kafka.state_cache import KafkaStateCache
+from millrace_operator.cluster.observe import desired_from
+from millrace_operator.cluster.requests import FORBIDDEN, ApiError
 from millrace_operator.model import (
     DeleteGroup,
     DesiredApp,
+    DesiredBackfill,
     Json,
     Object,
-    ResourceRef,
     SetFinalizer,
     app_named_by,
     labels_of,
 )
 from millrace_operator.reconcile.children_view import trouble_of
+from millrace_operator.reconcile.operation_context import has_ended
 from millrace_operator.reconcile.revisions import revision_of, spec_of
-from millrace_operator.resets.planning import merged_plan
-from millrace_operator.resets.reconciler import ResetQuestion
+from millrace_operator.resets.reset_plan import merged_plan
 
 log = logging.getLogger(__name__)
 
@@ -86,97 +76,58 @@ _REFUSED: Final = {400, 403, 422}
 _SPARK_KINDS: Final = {kind.api_version: kind for kind in SPARK_APPLICATIONS}
 
 
-@dataclass(frozen=True, slots=True)
-class BackfillController:
-    """Runs passes over backfills; thread-safe for different backfills.
+class BackfillController(OperationController[DesiredBackfill, ObservedBackfill, BackfillDecision]):
+    """Runs passes over backfills."""
 
-    Args:
-        context: How the cluster and the brokers are reached.
-        kafka_states: What is known about the brokers of applications.
-    """
+    __slots__ = ()
+    kind = BACKFILLS
+    desired_type = DesiredBackfill
+    observed_type = ObservedBackfill
 
-    context: ControllerContext
-    kafka_states: KafkaStateCache
+    def _needs_app(self, desired: DesiredBackfill) -> bool:
+        # After the end, only what would start on half a state matters.
+        status = desired.status
+        return not has_ended(status) or (desired.deleting and status is not None and bool(status.holds_app))
 
-    def run(self, ref: ResourceRef, failures: int) -> float | None:
-        """Run a pass; arguments, result and exceptions are those of `AppController.run`."""
-        resource = self.context.resources.get(BACKFILLS, ref.namespace, ref.name)
-        if resource is None:
-            return None
-        desired = desired_backfill_from(resource)
-        return run_pass(ref, failures, lambda: self._pass(ref, resource, desired), partial(self._report_failure, ref))
+    def _decide(self, desired: DesiredBackfill, observed: ObservedBackfill) -> BackfillDecision:
+        return reconcile_backfill(desired, observed)
 
-    def _pass(self, ref: ResourceRef, resource: Object, desired: DesiredBackfill) -> float | None:
-        name = app_named_by(resource)
-        app = find_app(self.context, desired.namespace, name) if _needs_app(desired) else None
-        observed = self._observe(resource, desired, name, app)
-        decision = reconcile_backfill(desired, observed)
+    def _is_irrevocable(self, desired: DesiredBackfill, decision: BackfillDecision) -> bool:
+        del desired
         # Nothing is created for a backfill or an application that has been deleted or changed meanwhile.
-        if app is not None and any(isinstance(item, CreateObject) for item in decision.actions):
-            confirm(self.context, BACKFILLS, resource, app, observed.before)
-        for action in decision.actions:
-            log.info("%s: %s", ref, type(action).__name__)
-            try:
-                self._do(desired, resource, action)
-            except (ApiError, FailedError, TransientError) as error:
-                if not isinstance(action, CreateObject):
-                    raise
-                final = isinstance(error, FailedError) or (isinstance(error, ApiError) and error.status in _REFUSED)
-                observed = replace(observed, refusal=str(error), refusal_is_final=final)
-                decision = reconcile_backfill(desired, observed)
-                break
-            resource = current(self.context, BACKFILLS, resource)
-        if decision.status is not None:
-            write_operation_status(self.context, BACKFILLS, resource, decision.status)
-        for event in decision.events:
-            self.context.recorder.record(resource, event)
-        return decision.again_after
+        return any(isinstance(item, CreateObject) for item in decision.actions)
 
-    def _observe(self, resource: Object, desired: DesiredBackfill, name: str, app: Object | None) -> ObservedBackfill:
-        context, now = self.context, time.time()
-        of = desired_from(app) if app else None
+    def _observe(self, desired: DesiredBackfill, resource: Object, seen: ObservedBackfill) -> ObservedBackfill:
+        context, app, name = self.context, seen.app, app_named_by(resource)
         if has_ended(desired.status):
-            repaired = of is not None and is_repaired(context, resource, name)
-            return ObservedBackfill(now, app=of, repaired=repaired, awaited=is_awaited(context, resource, name))
-        near = neighbours_of(of, context.resources, context.children, self.kafka_states.cluster_id) if of else ()
-        observed = ObservedBackfill(
-            now=now,
-            working_since=context.working_since,
-            app=of,
-            objects=context.children.of_app(desired.namespace, name),
-            claimants=tuple(str(item) for item in near if item.same_id),
-            before=unfinished_before(context, resource, name),
-            served=self._served(),
-        )
+            repaired = app is not None and is_repaired(context.resources, resource, name)
+            return replace(seen, repaired=repaired, awaited=is_awaited(context.resources, resource, name))
+        # The more common kind of SparkApplication, if the cluster serves both.
+        served = next((kind.api_version for kind in SPARK_APPLICATIONS if context.requests.serves(kind)), None)
+        observed = replace(seen, working_since=context.working_since, served=served)
         if has_begun(desired.status):
             observed = self._with_spark(desired, observed)
         elif observed.served is not None:
             observed = replace(observed, unlisted=self._why_unlisted(desired, _SPARK_KINDS[observed.served]))
-        if of is None:
+        if app is None:
             return observed
         try:
             if needs_members(desired):
-                return replace(observed, members=self._members(of, observed))
-            if Situation(desired, observed).asks_brokers:
-                plans = plans_of(of, observed.objects)
-                answer = context.kafka.published(_of_attempts(of, observed), desired.uid, plans)
-                return replace(observed, published=answer)
+                return replace(observed, members=self._members(app, observed))
+            if BackfillContext(desired, observed).asks_brokers:
+                access, plans = context.access.of(_of_attempts(app, observed)), stored_plans(app, observed.objects)
+                return replace(observed, published=context.kafka.published(*access, desired.uid, plans))
         except StreamsError as error:
             return replace(observed, problem=str(error))
         except ApiError as error:
             return replace(observed, problem=f"The credentials could not be read: {error}")
         return observed
 
-    def _served(self) -> str | None:
-        """Return the kind of SparkApplication that the cluster serves, the more common one if both."""
-        return next((kind.api_version for kind in SPARK_APPLICATIONS if self.context.requests.serves(kind)), None)
-
     def _members(self, app: DesiredApp, observed: ObservedBackfill) -> tuple[ActiveMember, ...] | None:
-        plans = plans_of(app, observed.objects)
-        plan = merged_plan(app.spec.application_id, plans) if app.spec else None
+        plan = merged_plan(app.spec.application_id, stored_plans(app, observed.objects)) if app.spec else None
         if plan is None:
             return None
-        return self.context.kafka.observe_for_reset(app, ResetQuestion(plan, OffsetTarget(), ())).members
+        return self.context.kafka.observe_for_reset(*self.context.access.of(app), plan, OffsetTarget()).members
 
     def _with_spark(self, desired: DesiredBackfill, observed: ObservedBackfill) -> ObservedBackfill:
         spark = desired.status.spark if desired.status else None
@@ -260,13 +211,19 @@ class BackfillController:
             return True
         return desired.deleting and loses_its_namespace(self.context, desired.namespace, error)
 
-    def _do(self, desired: DesiredBackfill, resource: Object, action: BackfillAction) -> None:
-        context = self.context
+    def _do(
+        self, desired: DesiredBackfill, resource: Object, observed: ObservedBackfill, action: BackfillAction
+    ) -> None:
         match action:
             case SetFinalizer():
-                context.executor.do(action, resource)
+                self.context.executor.do(action, resource)
             case CreateObject(obj):
-                self._create(desired, obj)
+                try:
+                    self._create(desired, obj)
+                except (ApiError, FailedError, TransientError) as error:
+                    final = isinstance(error, FailedError) or (isinstance(error, ApiError) and error.status in _REFUSED)
+                    refused = replace(observed, refusal=str(error), refusal_is_final=final)
+                    raise DecideAgainError(refused) from error
             case DeleteSparkApplication(api_version, name, uid):
                 self._delete(_SPARK_KINDS[api_version], desired.namespace, name, uid)
             case DeleteAttemptsGroup(uid):
@@ -274,12 +231,15 @@ class BackfillController:
             case DeleteBackfill(uid):
                 self._delete(BACKFILLS, desired.namespace, desired.name, uid)
 
+    def _with_problem(self, desired: DesiredBackfill, problem: str) -> StreamsBackfillStatus:
+        return with_problem(desired, time.time(), problem)
+
     def _delete_attempts_group(self, desired: DesiredBackfill, uid: str) -> None:
-        app = find_app(self.context, desired.namespace, desired.spec.app_ref.name if desired.spec else "")
+        app = self._find_app(desired.namespace, desired.spec.app_ref.name if desired.spec else "")
         if app is None:
             return
         try:
-            act_on_kafka(self.context, self.kafka_states, desired_from(app), DeleteGroup(uid))
+            act_on_kafka(self.context, self.kafka_states, desired_from(app, DesiredApp), DeleteGroup(uid))
         except (StreamsError, ApiError) as error:
             log.info("%s: the group of its attempts is left to expire: %s", desired.name, error)
 
@@ -329,20 +289,6 @@ class BackfillController:
             if not error.not_found:
                 raise
 
-    def _report_failure(self, ref: ResourceRef, problem: str) -> None:
-        """Report in the status why nothing is happening; if that fails too, it must not hide the original failure."""
-        resource = self.context.resources.get(BACKFILLS, ref.namespace, ref.name)
-        if resource is None:
-            return
-        desired = desired_backfill_from(resource)
-        if has_ended(desired.status):
-            return
-        status = with_problem(desired, time.time(), problem)
-        try:
-            write_status(self.context.requests, self.context.resources, BACKFILLS, resource, status)
-        except (ApiError, NotAllowedToWriteError) as error:
-            log.warning("%s: the status could not be written: %s", ref, error)
-
 
 def _of_attempts(app: DesiredApp, observed: ObservedBackfill) -> DesiredApp:
     """Return the application as it was for the attempts, which write to the brokers that it had then."""
@@ -350,12 +296,6 @@ def _of_attempts(app: DesiredApp, observed: ObservedBackfill) -> DesiredApp:
     if first is None:
         return app
     return replace(app, spec=first, manifest=first.model_dump(mode="json", by_alias=True, exclude_none=True))
-
-
-def _needs_app(desired: DesiredBackfill) -> bool:
-    """Return whether it depends on the application what to do: after the end only if that would start on half a state."""
-    status = desired.status
-    return not has_ended(status) or (desired.deleting and status is not None and bool(status.holds_app))
 
 
 def _spark_pod(pod: Object) -> SparkPod:

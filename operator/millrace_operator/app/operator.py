@@ -23,9 +23,9 @@ from kubernetes import config as kubernetes_config
 
 from millrace_operator.app.app_controller import AppController, ControllerContext
 from millrace_operator.app.backfill_controller import BackfillController
+from millrace_operator.app.broker_access import BrokerAccess
 from millrace_operator.app.handlers import SELECTOR, Handlers, configure
 from millrace_operator.app.health import OperatorHealthServer
-from millrace_operator.app.kafka_service import KafkaService
 from millrace_operator.app.leader import Leader
 from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.app.queue import Workers, WorkQueue
@@ -35,7 +35,7 @@ from millrace_operator.app.settings import OperatorSettings
 from millrace_operator.cluster.cache import Cache, relist
 from millrace_operator.cluster.events import EventRecorder
 from millrace_operator.cluster.executor import Executor
-from millrace_operator.cluster.instance_status import InstanceStatusClient
+from millrace_operator.cluster.instance_status_client import InstanceStatusClient
 from millrace_operator.cluster.kinds import APPS, BACKFILLS, RESETS, RESOURCES
 from millrace_operator.cluster.nodes import Nodes
 from millrace_operator.cluster.observe import PlanJobOutputs, StorageClasses
@@ -85,7 +85,6 @@ class Operator:
             seconds=settings.lease_seconds,
         )
         resources, children = Cache(), Cache()
-        clusters = KafkaClusters(AllowedAccess(settings.token_endpoints, settings.cloud_identity))
         self._context = ControllerContext(
             requests=self._requests,
             resources=resources,
@@ -93,7 +92,8 @@ class Operator:
             instances=InstanceStatusClient(),
             executor=Executor(self._requests, resources, children),
             outputs=PlanJobOutputs(self._requests),
-            kafka=KafkaService(self._requests, clusters),
+            access=BrokerAccess(self._requests),
+            kafka=KafkaClusters(AllowedAccess(settings.token_endpoints, settings.cloud_identity)),
             operator_namespace=settings.pod_namespace,
             recorder=EventRecorder(self._requests, settings.pod_name, self._metrics.event_recorded),
             nodes=Nodes(self._requests).of,

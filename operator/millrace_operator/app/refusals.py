@@ -30,9 +30,10 @@ from millrace_operator.model import (
     SetFinalizer,
     TellNodeLabels,
 )
+from millrace_operator.reconcile.app_status import transitions
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.conditions import why_nothing_runs
-from millrace_operator.reconcile.reasons import REASONS, ConditionReason
-from millrace_operator.reconcile.status import timestamp, transitions
+from millrace_operator.reconcile.timestamps import timestamp
 
 LONGEST_MESSAGE: Final = 2000
 _SUPPORTING: Final = frozenset({"NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "Service", "ServiceAccount"})
@@ -184,9 +185,7 @@ def stalled_status(
     changed = [_condition(desired, "Stalled", "True", reason, message)]
     if not at_work:
         changed.append(
-            _condition(
-                desired, "Reconciling", "False", ConditionReason.HELD_BACK, REASONS[ConditionReason.HELD_BACK].meaning
-            )
+            _condition(desired, "Reconciling", "False", ConditionReason.HELD_BACK, ConditionReason.HELD_BACK.meaning)
         )
     made = {item.type: item for item in changed}
     kept = {item.type: item for item in status.conditions}

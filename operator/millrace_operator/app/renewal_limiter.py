@@ -17,7 +17,7 @@ from typing import Final
 
 from millrace_operator.cluster.kinds import APPS
 from millrace_operator.model import Object, Renewal, RenewalPermit, ResourceRef
-from millrace_operator.reconcile.reasons import ConditionReason
+from millrace_operator.reconcile.condition_reason import ConditionReason
 
 _PATIENCE_SECONDS: Final = 600.0
 """How long a permit lasts without a pod being replaced."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from millrace.plan.reset import ActiveMember
-from millrace_operator.backfills.model import DesiredBackfill, ObservedBackfill, SparkPod
+from millrace_operator.backfills.observed_backfill import ObservedBackfill, SparkPod
 from millrace_operator.backfills.spark_application import SPARK_GROUPS
 from millrace_operator.children.naming import PAUSE_ANNOTATION
-from millrace_operator.model import DesiredApp
+from millrace_operator.model import DesiredApp, DesiredBackfill
 from millrace_operator.reconcile.children_view import ChildrenView
 from millrace_operator.reconcile.consumer_group import is_member_of, known_uids, listed
 

@@ -33,6 +33,9 @@ from typing import Final, Literal
 
 from millrace.manifest import Condition, StreamsAppSpec, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
+from millrace_operator.backfills.backfill_status import CREATED, BackfillStatus, with_problem
+from millrace_operator.backfills.context import ANSWERED, NEVER_RAN, STOPPED, UNREADABLE
+from millrace_operator.backfills.driver_log import summary
 from millrace_operator.backfills.explanations import (
     HALF_PUBLISHED,
     LET_GO,
@@ -54,17 +57,7 @@ from millrace_operator.backfills.explanations import (
     unreadable_app,
     unreadable_backfill,
 )
-from millrace_operator.backfills.model import (
-    BackfillDecision,
-    CreateObject,
-    DeleteAttemptsGroup,
-    DeleteBackfill,
-    DeleteSparkApplication,
-    DesiredBackfill,
-    ObservedBackfill,
-)
-from millrace_operator.backfills.progress import summary
-from millrace_operator.backfills.situation import ANSWERED, NEVER_RAN, STOPPED, UNREADABLE
+from millrace_operator.backfills.observed_backfill import ObservedBackfill
 from millrace_operator.backfills.spark_application import (
     Attempt,
     application_name,
@@ -74,13 +67,12 @@ from millrace_operator.backfills.spark_application import (
     spark_application,
     state_of,
 )
-from millrace_operator.backfills.status import CREATED, BackfillStatus, with_problem
 from millrace_operator.children.naming import FINALIZER
-from millrace_operator.model import AppRevision, Event, Object, SetFinalizer
+from millrace_operator.model import AppRevision, DesiredBackfill, Event, Object, SetFinalizer
+from millrace_operator.reconcile.operation_context import OperationDecision, has_ended
 from millrace_operator.reconcile.revisions import revision_of
-from millrace_operator.reconcile.status import timestamp
+from millrace_operator.reconcile.timestamps import timestamp
 
-ENDED: Final = frozenset({"Succeeded", "Failed", "Refused"})
 _BEGUN: Final = frozenset({"Suspending", "Submitted", "Computing", "Publishing", "Stopping"})
 PATIENCE_S: Final = 600.0
 """How long a backfill waits for what is in its way, for the application to stop, for the API server to let a SparkApplication
@@ -95,9 +87,45 @@ _TURN: Final = "OthersFinished"
 Outcome = Literal["Succeeded", "Failed", "Refused", "Cancelled", "Retry"]
 
 
-def has_ended(status: StreamsBackfillStatus | None) -> bool:
-    """Return whether a backfill with this status has finished, even if its phase is known only to a newer operator."""
-    return status is not None and (status.phase in ENDED or status.completion_time is not None)
+@dataclass(frozen=True, slots=True)
+class CreateObject:
+    """Create an object. Idempotent: succeeds if the backfill has already created it."""
+
+    object: Object
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSparkApplication:
+    """Delete the SparkApplication that was seen."""
+
+    api_version: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteBackfill:
+    """Delete the backfill itself, whose time to live is over."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAttemptsGroup:
+    """Delete the consumer group by which attempts knew that one of them had handed over; there will be no other.
+
+    If it cannot be deleted it is left alone: its offsets expire.
+    """
+
+    uid: str
+
+
+BackfillAction = SetFinalizer | CreateObject | DeleteSparkApplication | DeleteAttemptsGroup | DeleteBackfill
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillDecision(OperationDecision[BackfillAction, StreamsBackfillStatus]):
+    """What a pass over a backfill has decided."""
 
 
 def has_begun(status: StreamsBackfillStatus | None) -> bool:
@@ -150,9 +178,10 @@ def _names(objects: Sequence[Object]) -> list[str]:
     return [item["metadata"]["name"] for item in objects]
 
 
-@dataclass(frozen=True, slots=True)
 class _Pass(BackfillStatus):
     """Decides what to do in one situation."""
+
+    __slots__ = ()
 
     def after_the_end(self) -> BackfillDecision:
         """Return what to do about a backfill that has ended: let it go, now or when its time to live is over."""

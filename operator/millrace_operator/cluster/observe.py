@@ -10,22 +10,12 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from millrace.manifest import (
-    Problem,
-    Resource,
-    StreamsApp,
-    StreamsBackfill,
-    StreamsBackfillStatus,
-    StreamsReset,
-    StreamsResetStatus,
-    check,
-)
-from millrace.manifest.status import UNSEEN_GENERATION, StreamsAppStatus
-from millrace_operator.backfills.model import DesiredBackfill
+from millrace.manifest import check
+from millrace.manifest.status import UNSEEN_GENERATION
 from millrace_operator.children.config_maps import PLAN_KEY
 from millrace_operator.children.naming import COMPONENT_LABEL
 from millrace_operator.cluster.cache import Cache
@@ -42,6 +32,7 @@ from millrace_operator.cluster.kinds import (
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.model import (
     DesiredApp,
+    DesiredResource,
     HoldingBackfill,
     Key,
     Neighbour,
@@ -52,11 +43,10 @@ from millrace_operator.model import (
 )
 from millrace_operator.reconcile.children_view import read_plan
 from millrace_operator.reconcile.topics import needed_topics
-from millrace_operator.resets.reconciler import DesiredReset
 
 log = logging.getLogger(__name__)
-_S = TypeVar("_S", StreamsAppStatus, StreamsResetStatus, StreamsBackfillStatus)
-_R = TypeVar("_R", bound=Resource)
+_D = TypeVar("_D", bound=DesiredResource[Any, Any])
+_S = TypeVar("_S", bound=BaseModel)
 
 _LOG_LIMIT_BYTES: Final = 4 << 20
 _PLAN_BEGINS: Final = '{"version"'
@@ -66,86 +56,39 @@ _OUTPUT_LOST: Final = "The Job's pod is gone, and its output with it. The Job ha
 _STORAGE_CLASS_KEPT_SECONDS: Final = 600.0
 
 
-def desired_from(body: Object) -> DesiredApp:
-    """Return a `StreamsApp` from the API as desired state; a spec that breaks a rule becomes `problems`."""
+def desired_from(body: Object, kind: type[_D]) -> _D:
+    """Return a resource from the API as desired state; a spec that breaks a rule becomes `problems`."""
     metadata: Object = body["metadata"]
     deleted = metadata.get("deletionTimestamp")
-    app, problems = check(
-        {
-            "apiVersion": body["apiVersion"],
-            "kind": body["kind"],
-            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
-            "spec": body.get("spec"),
-        },
-        StreamsApp,
-    )
-    return DesiredApp(
+    manifest = {
+        "apiVersion": body["apiVersion"],
+        "kind": body["kind"],
+        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+        "spec": body.get("spec"),
+    }
+    resource, problems = check(manifest, kind.resource)
+    return kind(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
         generation=metadata.get("generation", 1),
-        spec=app.spec if app else None,
+        spec=resource.spec if resource else None,
+        problems=tuple(map(str, problems)),
+        status=_status(body, kind.status_model),
+        finalizers=tuple(metadata.get("finalizers") or ()),
+        deleting=deleted is not None,
+        deletion_time=None if deleted is None else datetime.fromisoformat(deleted).timestamp(),
         created=metadata.get("creationTimestamp") or "",
         manifest=body.get("spec") or {},
-        problems=tuple(map(str, problems)),
-        status=_status(body, StreamsAppStatus),
         annotations=metadata.get("annotations") or {},
-        finalizers=tuple(metadata.get("finalizers") or ()),
-        deleting=deleted is not None,
-        deletion_time=None if deleted is None else datetime.fromisoformat(deleted).timestamp(),
     )
-
-
-def desired_reset_from(body: Object) -> DesiredReset:
-    """Return a `StreamsReset` from the API as desired state; a spec that breaks a rule becomes `problems`."""
-    metadata: Object = body["metadata"]
-    deleted = metadata.get("deletionTimestamp")
-    found, problems = _checked(body, StreamsReset)
-    return DesiredReset(
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        uid=metadata["uid"],
-        generation=metadata.get("generation", 1),
-        spec=found.spec if found else None,
-        problems=tuple(map(str, problems)),
-        status=_status(body, StreamsResetStatus),
-        finalizers=tuple(metadata.get("finalizers") or ()),
-        deleting=deleted is not None,
-        deletion_time=None if deleted is None else datetime.fromisoformat(deleted).timestamp(),
-    )
-
-
-def desired_backfill_from(body: Object) -> DesiredBackfill:
-    """Return a `StreamsBackfill` from the API as desired state; a spec that breaks a rule becomes `problems`."""
-    metadata: Object = body["metadata"]
-    deleted = metadata.get("deletionTimestamp")
-    found, problems = _checked(body, StreamsBackfill)
-    return DesiredBackfill(
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        uid=metadata["uid"],
-        generation=metadata.get("generation", 1),
-        spec=found.spec if found else None,
-        problems=tuple(map(str, problems)),
-        status=_status(body, StreamsBackfillStatus),
-        finalizers=tuple(metadata.get("finalizers") or ()),
-        deleting=deleted is not None,
-        deletion_time=None if deleted is None else datetime.fromisoformat(deleted).timestamp(),
-    )
-
-
-def _checked(body: Object, kind: type[_R]) -> tuple[_R | None, list[Problem]]:
-    given = {"name": body["metadata"]["name"], "namespace": body["metadata"]["namespace"]}
-    manifest = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": given, "spec": body.get("spec")}
-    return check(manifest, kind)
 
 
 def _status(body: Object, model: type[_S]) -> _S | None:
     """Return the status; fields that this version cannot read are dropped one by one, so that the others are not lost."""
     status = dict(body.get("status") or {})
-    if (
-        status.get("observedGeneration") == UNSEEN_GENERATION
-    ):  # the API server's default: no status has been written yet
+    # The API server's default: no status has been written yet.
+    if status.get("observedGeneration") == UNSEEN_GENERATION:
         return None
     while status:
         try:

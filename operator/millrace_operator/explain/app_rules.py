@@ -9,7 +9,7 @@ from typing import Final
 from millrace_operator.explain.facts import Facts
 from millrace_operator.explain.findings import Finding, Severity, age
 from millrace_operator.model import Object
-from millrace_operator.reconcile.reasons import REASONS
+from millrace_operator.reconcile.condition_reason import ConditionReason
 
 _OPERATOR_ANSWERS_WITHIN_SECONDS: Final = 60
 _LOOK: Final = "Look at "
@@ -111,7 +111,7 @@ def _conditions(facts: Facts, *, of_pods: bool) -> Iterator[Finding]:
 
 
 def _of_condition(condition: Object, facts: Facts, severity: Severity) -> Finding:
-    known = REASONS.get(condition["reason"])
+    known = ConditionReason.named(condition["reason"])
     remedy = known.remedy if known is not None else ""
     since = age(facts.age_seconds(condition.get("lastTransitionTime")))
     message = condition["message"] or (known.meaning if known is not None else condition["reason"])

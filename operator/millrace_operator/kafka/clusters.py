@@ -32,7 +32,7 @@ from millrace.plan import reset
 from millrace.plan.backfill_marks import attempts_group, is_marked, mark_of, outputs_group
 from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import OffsetTarget
-from millrace_operator.backfills.model import Published
+from millrace_operator.backfills.observed_backfill import Published
 from millrace_operator.kafka.client_config import (
     AllowedAccess,
     Credentials,
@@ -40,8 +40,8 @@ from millrace_operator.kafka.client_config import (
     client_config,
     needed_secrets,
 )
+from millrace_operator.kafka.cluster_observation import observe_cluster
 from millrace_operator.kafka.connections import AdminConnection, Connections
-from millrace_operator.kafka.observation import look
 from millrace_operator.model import (
     ConfigureGroup,
     DeleteGroup,
@@ -206,7 +206,9 @@ class KafkaClusters:
                 try:
                     timeout_s = min(LOOK_TIMEOUT_S, left)
                     wanted_group = to_group_settings(app.spec)
-                    return look(connection, config.application_id, plans, timeout_s, internal_topics, wanted_group)
+                    return observe_cluster(
+                        connection, config.application_id, plans, timeout_s, internal_topics, wanted_group
+                    )
                 except AuthorizationError:
                     raise
                 except Exception as error:

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.durations import duration_ms
+from millrace.instance_status import StreamsStatus
 from millrace.manifest.status import AutoscalingStatus
 from millrace.manifest.upgrade import Autoscaling
-from millrace_operator.model import ReportedStatus
 from millrace_operator.reconcile import copies
-from millrace_operator.reconcile.children_view import seconds
-from millrace_operator.reconcile.context import ReconcileContext
-from millrace_operator.reconcile.status import timestamp, two_digits
+from millrace_operator.reconcile.app_status import two_digits
+from millrace_operator.reconcile.context import ReconcileContext, Target
+from millrace_operator.reconcile.timestamps import seconds, timestamp
 
 _FULL: Final = 0.8
 """How busy replicas may be before there are more of them."""
@@ -57,26 +57,25 @@ def replicas(context: ReconcileContext) -> int:
     return _within(start, scaling, None)
 
 
-def recommend(context: ReconcileContext, current: int) -> None:
-    """Write the number of replicas that the load requires to the status.
+def recommend(context: ReconcileContext, current: int, target: Target | None) -> AutoscalingStatus | None:
+    """Return the number of replicas that the load requires, as the status has it; None if nobody wants to know.
 
     Args:
         context: What this pass works on, with ScalingAllowed set.
         current: How many there should be now.
+        target: The revision that pods are moved to.
     """
     scaling = context.spec.autoscaling
     if scaling.mode == "Off":
-        context.autoscaling = None
-        return
+        return None
     load = load_of(context.observed.instances.values(), context.observed.kafka.lag)
-    tasks = None if context.topics is None else context.topics.tasks
+    tasks = None if target is None or target.topics is None else target.topics.tasks
     if tasks is None and context.status.topology is not None:
         tasks = context.status.topology.tasks
     limit = math.ceil(tasks / context.spec.threads) if tasks else None
     if load is None or context.spec.state == "suspended" or context.observed.backfill is not None:
         kept = context.status.autoscaling.recommended if context.status.autoscaling is not None else None
-        context.autoscaling = AutoscalingStatus(recommended=kept or current, reason="The load is not known.")
-        return
+        return AutoscalingStatus(recommended=kept or current, reason="The load is not known.")
     advised, reason = advise(load, current, scaling, limit)
     fewer_since, fewer = None, None
     if advised < current:
@@ -88,24 +87,24 @@ def recommend(context: ReconcileContext, current: int) -> None:
     acts = scaling.mode == "Recommend" or blocked is None
     if scaling.mode == "Auto" and acts:
         fewer_since, fewer = None, None  # what the remaining replicas need is observed afresh
-    context.autoscaling = AutoscalingStatus(
+    if scaling.mode == "Auto" and acts and advised != current:
+        context.recheck_after(1)
+    return AutoscalingStatus(
         recommended=advised if acts else current,
         reason=reason,
         blocked_by=blocked,
         fewer_since=fewer_since,
         fewer=fewer,
     )
-    if scaling.mode == "Auto" and acts and advised != current:
-        context.recheck_after(1)
 
 
-def load_of(instances: Iterable[ReportedStatus], lag: int | None) -> Load | None:
+def load_of(instances: Iterable[StreamsStatus], lag: int | None) -> Load | None:
     """Return the load; None if not all of it is known."""
     items = list(instances)
     if lag is None or not items:
         return None
-    rates = [item.records_per_second for item in items if item.records_per_second is not None]
-    busy = [item.busy_ratio for item in items if item.busy_ratio is not None]
+    rates = [rate for item in items if (rate := item.processing.records_per_second) is not None]
+    busy = [ratio for item in items if (ratio := item.processing.busy_ratio) is not None]
     if len(rates) < len(items) or len(busy) < len(items):
         return None
     return Load(lag, sum(rates), sum(busy))

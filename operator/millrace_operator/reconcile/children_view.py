@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Final, NamedTuple
 
 from pydantic import ValidationError
@@ -26,6 +25,7 @@ from millrace_operator.children.naming import (
 from millrace_operator.children.pod import DRAIN_FILE_VARIABLE, NODE_LABELS_VARIABLE
 from millrace_operator.model import DesiredApp, Key, Object, ObservedApp, labels_of
 from millrace_operator.reconcile.ownership import is_own, is_own_pod
+from millrace_operator.reconcile.timestamps import seconds
 
 _IMAGE_TROUBLE: Final = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
 _START_TROUBLE: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
@@ -267,11 +267,6 @@ def read_plan(text: str) -> TopologyPlan | None:
 def is_terminating(item: Object) -> bool:
     """Return whether an object is being deleted."""
     return item["metadata"].get("deletionTimestamp") is not None
-
-
-def seconds(timestamp: str) -> float:
-    """Return a Kubernetes timestamp in seconds since the epoch."""
-    return datetime.fromisoformat(timestamp).timestamp()
 
 
 def trouble_of(pod: Object) -> Trouble | None:

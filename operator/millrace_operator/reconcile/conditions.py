@@ -6,7 +6,7 @@ The conditions that follow from a decision are set where it is taken:
 * StorageHealthy in `storage`, ApplicationIdUnique in `consumer_group`, PodsCurrent in `rolling`;
 * Stalled, where an action was refused or a pass failed, in `app.refusals`.
 
-`reasons` explains all reasons.
+`condition_reason` explains all reasons.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final
 from millrace.manifest.status import ConditionType, LifecycleState
 from millrace_operator.model import Event
 from millrace_operator.reconcile import copies, rolling
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext, Target
-from millrace_operator.reconcile.reasons import REASONS, ConditionReason
 
 _KAFKA_REASONS = {
     NOT_ASKED: ConditionReason.BROKERS_NOT_ASKED,
@@ -70,7 +70,7 @@ def set_brokers_reachable(context: ReconcileContext) -> None:
 def set_state_restored(context: ReconcileContext) -> None:
     """Set StateRestored."""
     instances = context.observed.instances
-    restoring = sum(item.restoring for item in instances.values())
+    restoring = sum(item.task_counts.restoring for item in instances.values())
     if restoring:
         tasks = "One task restores" if restoring == 1 else f"{restoring} tasks restore"
         context.set_condition("False", ConditionReason.RESTORING, f"{tasks} state; the others are running.")
@@ -99,9 +99,9 @@ def set_topology_shared(context: ReconcileContext) -> None:
 
 def _set_by_reports(context: ReconcileContext, true: ConditionReason, unknown: ConditionReason) -> None:
     """Set a condition that no pod speaks against: it stays as it was while a ready pod does not report."""
-    before = context.condition(REASONS[true].condition)
+    before = context.condition(true.condition)
     if before is not None and before.status != "Unknown" and not context.all_ready_pods_report:
-        context.set_condition(before.status, ConditionReason(before.reason), before.message)
+        context.keep(before)
     elif context.observed.instances or context.view.replicas == 0:
         context.set_condition("True", true)
     else:
@@ -175,10 +175,10 @@ def why_nothing_runs(conditions: Mapping[str, tuple[str, str]]) -> str:
         found, message = conditions.get(kind, ("", ""))
         if found == status:
             return f"There are no pods yet: {message}"
-    return REASONS[ConditionReason.NOTHING_RUNS].meaning
+    return ConditionReason.NOTHING_RUNS.meaning
 
 
-def set_scaling_allowed(context: ReconcileContext) -> None:
+def set_scaling_allowed(context: ReconcileContext, target: Target | None) -> None:
     """Set ScalingAllowed."""
     state = context.observed.kafka.group.state if context.observed.kafka.group is not None else ""
     if context.observed.kafka.reason == NOT_ASKED and context.condition("ScalingAllowed") is not None:
@@ -194,16 +194,16 @@ def set_scaling_allowed(context: ReconcileContext) -> None:
         context.set_condition("False", ConditionReason.STATE_IS_RESTORED)
     elif state != "Stable":
         context.set_condition("False", ConditionReason.TASKS_MOVE)
-    elif tasks := copies.warming_up(context):
+    elif tasks := copies.warming_up(context, target):
         context.set_condition("False", ConditionReason.TASKS_WARM_UP, f"Tasks warm up: {', '.join(tasks)}.")
         context.recheck_after(15)
     else:
         context.set_condition("True", ConditionReason.SCALING_POSSIBLE)
 
 
-def set_waiting(context: ReconcileContext) -> None:
-    """Set Reconciling for anything that is waiting to be started."""
-    if not context.may_begin:
+def set_waiting(context: ReconcileContext, target: Target) -> None:
+    """Set Reconciling for a target that waits to be started, unless it must not be started anyway."""
+    if not target.may_begin:
         return
     if not context.brokers_answer:
         context.set_condition("True", ConditionReason.WAITING_FOR_BROKERS)
@@ -229,7 +229,7 @@ def set_pods_changing(context: ReconcileContext, wanted: int) -> None:
 def set_rolling(context: ReconcileContext, target: Target) -> None:
     """Set Reconciling for pods that are being moved to the target revision, or are waiting for it."""
     if not target.may_start:
-        set_waiting(context)
+        set_waiting(context, target)
     elif context.is_true("RolledBack"):
         context.set_condition(
             "True", ConditionReason.ROLLING_BACK, f"Pods are going back to revision {target.revision}."
@@ -241,20 +241,18 @@ def set_rolling(context: ReconcileContext, target: Target) -> None:
         )
 
 
-def set_stalled_by_failed_start(context: ReconcileContext) -> None:
+def set_stalled_by_failed_start(context: ReconcileContext, target: Target | None, stable: str | None) -> None:
     """Set Stalled if pods of the target revision fail and there is nothing to go back to."""
-    target = context.target
-    if target is None or "Stalled" in context.conditions or context.stable == target.revision:
+    if target is None or "Stalled" in context.conditions or stable == target.revision:
         return
     failure = rolling.failure_of(context, context.view.pods_of(target.revision))
     if failure is None:
         return
-    reason = ConditionReason.START_FAILED if context.stable is None else ConditionReason.UPGRADE_FAILED
+    reason = ConditionReason.START_FAILED if stable is None else ConditionReason.UPGRADE_FAILED
     context.set_condition("True", reason, f"{failure.message} Change the spec or the program.")
     if context.is_true("Reconciling"):
-        context.set_condition(
-            "False", ConditionReason.HELD_BACK
-        )  # the roll has stopped, so nobody should wait for it to finish
+        # The roll has stopped, so nobody should wait for it to finish.
+        context.set_condition("False", ConditionReason.HELD_BACK)
 
 
 def set_stalled_by_name_conflicts(context: ReconcileContext) -> None:
@@ -282,7 +280,7 @@ def set_defaults(context: ReconcileContext) -> None:
         for note in context.unavailable:
             if before is None or note not in before.message:  # an Event reports it when it is new
                 context.events.append(Event("NotAvailable", note, "Warning"))
-        context.set_condition("False", reason, " ".join((REASONS[reason].meaning, *context.unavailable)))
+        context.set_condition("False", reason, " ".join((reason.meaning, *context.unavailable)))
     if "ReconciliationPaused" not in context.conditions:
         context.set_condition("False", ConditionReason.NOT_PAUSED)
     if context.conditions["Ready"].reason is ConditionReason.NOTHING_RUNS:

@@ -27,9 +27,10 @@ from typing import Final
 from millrace_operator.children import naming
 from millrace_operator.model import ConsumerGroupMember, DesiredApp, Key, Neighbour, RemoveMembers
 from millrace_operator.reconcile import retained
-from millrace_operator.reconcile.children_view import ChildrenView, seconds
+from millrace_operator.reconcile.children_view import ChildrenView
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext
-from millrace_operator.reconcile.reasons import REASONS, ConditionReason
+from millrace_operator.reconcile.timestamps import seconds
 
 _QUIET_S: Final = 300
 """How long the group must have had no foreign members before they count as gone: they may only be restarting."""
@@ -39,8 +40,8 @@ _Objection = tuple[ConditionReason, str]
 """Why the application must not start."""
 
 
-def check_application_id(context: ReconcileContext) -> None:
-    """Set ApplicationIdUnique, and decide whether the application may start."""
+def check_application_id(context: ReconcileContext) -> bool:
+    """Set ApplicationIdUnique, and return whether the application may start."""
     is_to_begin = context.spec.state == "running" and context.observed.backfill is None and not context.view.has_pods
     objection = _of_others(context)
     if objection is None and is_to_begin and not context.spec.handover_is_rolling:
@@ -50,20 +51,20 @@ def check_application_id(context: ReconcileContext) -> None:
             context.set_condition("True", ConditionReason.UNIQUE)
         else:
             context.set_unknown(ConditionReason.MEMBERS_UNKNOWN)
-        return
+        return True
     reason, message = objection
     left = reason is ConditionReason.MEMBERS_LEFT  # the condition's time records since when
     context.set_condition("Unknown" if left else "False", reason, message)
     if not is_to_begin:
-        return
-    context.may_begin = False
+        return True
     if not context.spec.replicas and context.spec.autoscaling.mode != "Auto":
-        return  # it should have no pods anyway, so nothing blocks it
+        return False  # it should have no pods anyway, so this does not block it
     context.recheck_after(5)
     waits = reason in {ConditionReason.HANDOVER_PENDING, ConditionReason.MEMBERS_LEFT}
     context.set_condition(
         "True", ConditionReason.WAITING_FOR_HANDOVER if waits else ConditionReason.APPLICATION_ID_IN_USE, message
     )
+    return False
 
 
 def _of_others(context: ReconcileContext) -> _Objection | None:
@@ -151,7 +152,7 @@ def _after_refusal(context: ReconcileContext) -> _Objection | None:
         return None if is_asking else (ConditionReason.GROUP_IN_USE, before.message)
     has_left = before.reason == ConditionReason.MEMBERS_LEFT
     left = _QUIET_S - (context.now - seconds(before.last_transition_time) if has_left else 0)
-    return (ConditionReason.MEMBERS_LEFT, REASONS[ConditionReason.MEMBERS_LEFT].meaning) if left > 0 else None
+    return (ConditionReason.MEMBERS_LEFT, ConditionReason.MEMBERS_LEFT.meaning) if left > 0 else None
 
 
 _NAMED: Final = 5

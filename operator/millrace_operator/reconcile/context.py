@@ -1,8 +1,8 @@
 """What one call of `reconcile` works on: what was observed, and what its steps conclude.
 
 Steps are functions of a context, called in the order that `reconciler` and `target` show. A step sets conditions and adds actions
-in the order in which they are carried out. It may read what the steps before it have concluded: conditions, target, stable
-revision, topics. It never reads their actions, so an action added or left out changes no other step.
+in the order in which they are carried out; whatever else it concludes it returns. It may read the conditions that steps before it
+have set. It never reads their actions, so an action added or left out changes no other step.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Self
 
 from millrace.manifest import StreamsAppSpec, StreamsAppStatus
-from millrace.manifest.status import AutoscalingStatus, Condition, ConditionType
+from millrace.manifest.status import AutoscalingStatus, Condition, ConditionType, LifecycleState
 from millrace.plan.model import TopologyPlan
 from millrace_operator.model import Action, Apply, Delete, DesiredApp, Event, Key, Object, ObservedApp, Renewal
 from millrace_operator.reconcile.children_view import ChildrenView, is_terminating, view_of
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.drift import needs_apply, stamped
-from millrace_operator.reconcile.reasons import REASONS, ConditionReason
 from millrace_operator.reconcile.topics import TopicReport
 
 NOT_ASKED: Final = "Unknown"
@@ -42,6 +42,26 @@ class Target:
     plan: TopologyPlan | None
     may_start: bool
     """Whether brokers and topics allow pods to be started or replaced."""
+    may_begin: bool = True
+    """False if the application has no pods and must not get any, because somebody else has its application id too."""
+    topics: TopicReport | None = None
+    """The state of the topics that it waits for; None if unknown, which keeps what the status says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a pass has concluded, beside conditions, actions and events."""
+
+    lifecycle: LifecycleState
+    """What the application is doing."""
+    replicas: int
+    """How many pods there should be."""
+    stable: str | None
+    """The revision that last ran well."""
+    autoscaling: AutoscalingStatus | None
+    target: Target | None = None
+    renewal: Renewal | None = None
+    """What the application needs a permit for; None if it needs none."""
 
 
 @dataclass(slots=True)
@@ -51,9 +71,6 @@ class ReconcileContext:
     desired: DesiredApp
     observed: ObservedApp
     view: ChildrenView
-    stable: str | None
-    """The revision that last ran well."""
-    autoscaling: AutoscalingStatus | None
     actions: list[Action] = field(default_factory=list)
     conditions: dict[ConditionType, ConditionValue] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
@@ -63,23 +80,23 @@ class ReconcileContext:
     """Descriptions of other people's objects whose names children need."""
     unavailable: list[str] = field(default_factory=list)
     """What the spec asks for but this cluster cannot provide, although everything else is done."""
-    may_begin: bool = True
-    """False if the application has no pods and must not get any, because somebody else has its application id too."""
-    target: Target | None = None
-    topics: TopicReport | None = None
-    """The state of the target's topics; None if unknown, which keeps what the status says."""
-    renewal: Renewal | None = None
 
     @classmethod
     def of(cls, desired: DesiredApp, observed: ObservedApp) -> Self:
         """Return the context of a pass that begins."""
-        status = desired.status or StreamsAppStatus()
-        return cls(desired, observed, view_of(desired, observed), status.stable_revision, status.autoscaling)
+        return cls(desired, observed, view_of(desired, observed))
 
     @property
     def status(self) -> StreamsAppStatus:
         """The status that was last written."""
         return self.desired.status or StreamsAppStatus()
+
+    @property
+    def stable(self) -> str | None:
+        """The revision that had last run well when the pass began; None if its manifest is gone, so that it cannot run again."""
+        known = self.status.stable_revision
+        # A deletion removes the manifest, and has to record the revision all the same.
+        return known if self.desired.deleting or self.view.revision_config_map(known) is not None else None
 
     @property
     def now(self) -> float:
@@ -105,13 +122,18 @@ class ReconcileContext:
 
     def set_condition(self, status: ConditionStatus, reason: ConditionReason, message: str = "") -> None:
         """Set the condition that a reason belongs to; the message defaults to the reason's meaning."""
-        explanation = REASONS[reason]
-        self.conditions[explanation.condition] = ConditionValue(status, reason, message or explanation.meaning)
+        self.conditions[reason.condition] = ConditionValue(status, reason, message or reason.meaning)
 
     def set_unknown(self, reason: ConditionReason, message: str = "") -> None:
         """Set a condition to unknown; what was known before stays while the brokers have merely not been asked yet."""
-        if self.observed.kafka.reason != NOT_ASKED or self.condition(REASONS[reason].condition) is None:
+        if self.observed.kafka.reason != NOT_ASKED or self.condition(reason.condition) is None:
             self.set_condition("Unknown", reason, message)
+
+    def keep(self, before: Condition) -> None:
+        """Set a condition to what it was."""
+        reason = ConditionReason.named(before.reason)
+        if reason is not None:  # else a newer operator has written it, and a condition that is not set stays
+            self.set_condition(before.status, reason, before.message)
 
     def apply(self, wanted: Object | None) -> bool:
         """Apply an object unless it is as wanted, and return whether it already is."""

@@ -14,11 +14,12 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from millrace.durations import duration_ms
-from millrace_operator.model import ReportedTask
-from millrace_operator.reconcile.children_view import Pod, seconds
-from millrace_operator.reconcile.context import ReconcileContext
-from millrace_operator.reconcile.reasons import ConditionReason
+from millrace.instance_status import TaskStatus
+from millrace_operator.reconcile.children_view import Pod
+from millrace_operator.reconcile.condition_reason import ConditionReason
+from millrace_operator.reconcile.context import ReconcileContext, Target
 from millrace_operator.reconcile.revisions import as_of_revision, spec_of
+from millrace_operator.reconcile.timestamps import seconds
 
 _NAMED: Final = 5
 """How many tasks a message names."""
@@ -32,7 +33,7 @@ def set_state_replicated(context: ReconcileContext) -> None:
         context.set_condition("True", ConditionReason.NO_COPIES_WANTED)
         return
     if before is not None and before.status != "Unknown" and not context.all_ready_pods_report:
-        context.set_condition(before.status, ConditionReason(before.reason), before.message)
+        context.keep(before)
     elif not context.observed.instances:
         context.set_condition("Unknown", ConditionReason.COPIES_UNKNOWN)
     elif found := sorted(task for pod in pods for task in _without_copy(context, pod, pods)):
@@ -76,13 +77,13 @@ def is_awaited(context: ReconcileContext) -> bool:
     return True
 
 
-def warming_up(context: ReconcileContext) -> list[str]:
+def warming_up(context: ReconcileContext, target: Target | None) -> list[str]:
     """Return the tasks that are to move to another pod once a copy there, a warm-up, has caught up; in order.
 
     Members cannot tell warm-ups from standbys, but a task has more copies than standbys while one of them is a warm-up.
     """
     copies = Counter(task.id for _, task in _copies(context))
-    standbys = (context.spec if context.target is None else context.target.spec).standby.replicas
+    standbys = (context.spec if target is None else target.spec).standby.replicas
     return sorted(task for task, count in copies.items() if count > standbys)
 
 
@@ -101,14 +102,14 @@ def _without_copy(context: ReconcileContext, pod: Pod, staying: Collection[Pod])
     copied = {task.id for name, task in _copies(context) if name in names and _is_caught_up(context, task)}
     for task in instance.tasks:
         is_logged = logged is None or int(task.id.partition("_")[0]) in logged
-        if task.active and is_logged and task.id not in copied:
+        if task.stores and task.role == "active" and is_logged and task.id not in copied:
             yield task.id
 
 
-def _copies(context: ReconcileContext) -> Iterator[tuple[str, ReportedTask]]:
+def _copies(context: ReconcileContext) -> Iterator[tuple[str, TaskStatus]]:
     """Yield all copies, with the names of their pods."""
     for name, instance in context.observed.instances.items():
-        yield from ((name, task) for task in instance.tasks if not task.active)
+        yield from ((name, task) for task in instance.tasks if task.stores and task.role != "active")
 
 
 def _standbys(context: ReconcileContext, revision: str | None) -> int:
@@ -118,7 +119,7 @@ def _standbys(context: ReconcileContext, revision: str | None) -> int:
     return wanted if spec is None else as_of_revision(spec, context.spec).standby.replicas
 
 
-def _is_caught_up(context: ReconcileContext, task: ReportedTask) -> bool:
+def _is_caught_up(context: ReconcileContext, task: TaskStatus) -> bool:
     return task.remaining is not None and task.remaining <= context.spec.standby.acceptable_recovery_lag
 
 

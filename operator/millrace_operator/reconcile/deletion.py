@@ -12,10 +12,11 @@ from typing import Final, Literal
 from millrace_operator.children.auxiliary_objects import disruption_budget
 from millrace_operator.model import Action, AppRevision, DeleteGroup, DeleteTopics, Event, Key, Neighbour, SetFinalizer
 from millrace_operator.reconcile import consumer_group, group_protocol, retained
-from millrace_operator.reconcile.children_view import is_terminating, seconds
+from millrace_operator.reconcile.children_view import is_terminating
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext
-from millrace_operator.reconcile.reasons import ConditionReason
 from millrace_operator.reconcile.revisions import revision_of
+from millrace_operator.reconcile.timestamps import seconds
 from millrace_operator.reconcile.topics import internal_topics
 
 KAFKA_PATIENCE_S: Final = 60

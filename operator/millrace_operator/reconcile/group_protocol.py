@@ -15,24 +15,25 @@ from millrace.manifest import to_group_settings
 from millrace_operator.model import ConfigureGroup
 from millrace_operator.reconcile import consumer_group
 from millrace_operator.reconcile.children_view import Pod
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ReconcileContext, Target
-from millrace_operator.reconcile.reasons import ConditionReason
 from millrace_operator.reconcile.revisions import spec_of
 
 
-def configure_group(context: ReconcileContext) -> None:
-    """Correct the group's settings, and hold back what the brokers do not serve."""
+def configure_group(context: ReconcileContext) -> bool:
+    """Correct the group's settings, and return whether the brokers serve its protocol, as far as known."""
     kafka = context.observed.kafka
     if not context.brokers_answer or context.spec.kafka.group_protocol is GroupProtocol.CLASSIC:
-        return
+        return True
     if kafka.brokers_assign is False:
         context.set_condition("True", ConditionReason.GROUP_PROTOCOL_NOT_SERVED)
-        context.may_begin = False
         context.recheck_after(15)
-    elif kafka.group_settings_error is not None:
+        return False
+    if kafka.group_settings_error is not None:
         context.set_condition("True", ConditionReason.GROUP_SETTINGS_UNKNOWN, f"{kafka.group_settings_error}.")
     elif kafka.wrong_group_settings:
         context.actions.append(ConfigureGroup(kafka.wrong_group_settings))
+    return True
 
 
 def has_to_stop(context: ReconcileContext, target: Target) -> bool:

@@ -17,8 +17,8 @@ from millrace_operator.children.naming import COMPONENT_LABEL, REVISION_LABEL
 from millrace_operator.children.plan_job import plan_job
 from millrace_operator.model import AppRevision, Object, labels_of
 from millrace_operator.reconcile.children_view import Trouble, is_terminating, read_plan, trouble_of
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ReconcileContext
-from millrace_operator.reconcile.reasons import ConditionReason
 
 _LAST_LINES = 12
 _LONGEST = 2000

@@ -81,13 +81,15 @@ def hand_over(context: ReconcileContext) -> None:
             _release(context, key)
 
 
-def forget(context: ReconcileContext) -> None:
-    """Delete an earlier application's ConfigMap once the status and the StatefulSet contain the same information."""
-    if (
-        context.status.stable_revision is not None
-        and context.stable is not None
-        and context.view.stateful_set is not None
-    ):
+def forget(context: ReconcileContext, stable: str | None) -> None:
+    """Delete an earlier application's ConfigMap once the status and the StatefulSet contain the same information.
+
+    Args:
+        context: What this pass works on.
+        stable: The revision that last ran well.
+    """
+    # The status of this pass may still get lost: only what the one before has recorded counts.
+    if context.status.stable_revision is not None and stable is not None and context.view.stateful_set is not None:
         key = _key(context.view)
         context.delete(key.kind, key.name)
 

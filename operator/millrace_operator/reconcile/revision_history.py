@@ -16,7 +16,7 @@ from millrace_operator.children.naming import STARTED_ANNOTATION
 from millrace_operator.model import Apply, AppRevision, DesiredApp, Json
 from millrace_operator.reconcile import retained
 from millrace_operator.reconcile.children_view import ChildrenView
-from millrace_operator.reconcile.context import ReconcileContext
+from millrace_operator.reconcile.context import ReconcileContext, Target
 from millrace_operator.reconcile.drift import stamped
 from millrace_operator.reconcile.revisions import revision_of
 
@@ -97,13 +97,13 @@ def _mark(view: ChildrenView, revision: str) -> str | None:
     return None if kept is None else (kept["metadata"].get("annotations") or {}).get(STARTED_ANNOTATION)
 
 
-def collect_garbage(context: ReconcileContext) -> None:
+def collect_garbage(context: ReconcileContext, target: Target | None, stable: str | None) -> None:
     """Delete what is left of revisions that are not running, wanted, or a rollback target, except plans that describe state."""
     name = context.desired.name
     used = {
         revision_of(context.spec),
-        context.target and context.target.revision,
-        context.stable,
+        target and target.revision,
+        stable,
         context.status.stable_revision,
         context.view.running_revision,
     }
@@ -111,12 +111,10 @@ def collect_garbage(context: ReconcileContext) -> None:
     for key in sorted(context.view.objects):
         if key.kind == "Job" and key.name not in {naming.plan_job(name, revision) for revision in used if revision}:
             context.delete(key.kind, key.name)
-    stable = context.view.plan(context.stable)
+    kept = context.view.plan(stable)
     for revision in sorted(context.view.revisions() - used):
         old = None if _mark(context.view, revision) is None else context.view.plan(revision)
         # Does it describe state that the plan of the stable revision does not?
-        if old is None or (
-            stable is not None and not any(item.needs_reset for item in diff_plans(old, stable).reasons)
-        ):
+        if old is None or (kept is not None and not any(item.needs_reset for item in diff_plans(old, kept).reasons)):
             context.delete("ConfigMap", naming.plan_config_map(name, revision))
         context.delete("ConfigMap", naming.revision_config_map(name, revision))

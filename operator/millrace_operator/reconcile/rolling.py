@@ -29,10 +29,11 @@ from typing import Final
 from millrace.durations import duration_ms
 from millrace_operator.model import Delete, Key, Renewal
 from millrace_operator.reconcile import copies
-from millrace_operator.reconcile.children_view import Pod, seconds
-from millrace_operator.reconcile.context import ReconcileContext
-from millrace_operator.reconcile.reasons import ConditionReason
+from millrace_operator.reconcile.children_view import Pod
+from millrace_operator.reconcile.condition_reason import ConditionReason
+from millrace_operator.reconcile.context import ReconcileContext, Target
 from millrace_operator.reconcile.revisions import revision_of
+from millrace_operator.reconcile.timestamps import seconds
 
 _IMAGE_PATIENCE_S: Final = 60
 """How long an image may be unavailable before that counts as a failure rather than a hiccup."""
@@ -54,11 +55,9 @@ class Failure:
     @classmethod
     def from_text(cls, text: str) -> Failure:
         """Read what `to_text` wrote."""
-        reason, _, message = text.partition(": ")
-        try:
-            return cls(ConditionReason(reason), message)
-        except ValueError:
-            return cls(ConditionReason.POD_CRASHED, text)
+        word, _, message = text.partition(": ")
+        reason = ConditionReason.named(word)
+        return cls(ConditionReason.POD_CRASHED, text) if reason is None else cls(reason, message)
 
 
 def failure_of(context: ReconcileContext, pods: Iterable[Pod]) -> Failure | None:
@@ -205,7 +204,7 @@ def gate(context: ReconcileContext, pods: Sequence[Pod], following: Pod) -> str 
     if not context.group_is_stable:
         context.recheck_after(5)
         return "The consumer group is not stable."
-    if any(instance.restoring for instance in context.observed.instances.values()):
+    if any(instance.task_counts.restoring for instance in context.observed.instances.values()):
         context.recheck_after(5)
         return "Tasks are restoring their state."
     if left > 0:
@@ -259,7 +258,7 @@ def renew_credentials(context: ReconcileContext, replicas: int, *, may_start: bo
         context.recheck_after(15)
     elif absent or coming:
         context.recheck_after(10)
-    elif cut_off := [pod for pod in stale if not pod.ready and not instances[pod.name].restoring]:
+    elif cut_off := [pod for pod in stale if not pod.ready and not instances[pod.name].task_counts.restoring]:
         delete_pods(context, cut_off[:1])
     elif (closed := gate(context, there, stale[0])) is None:
         delete_pods(context, stale[:1])
@@ -269,17 +268,21 @@ def renew_credentials(context: ReconcileContext, replicas: int, *, may_start: bo
 
 
 def renew_by_template(
-    context: ReconcileContext, revision: str, template: str, replicas: int, *, may_start: bool
-) -> None:
+    context: ReconcileContext, target: Target, template: str, replicas: int, *, is_stable: bool
+) -> Renewal | None:
     """Replace a pod made from another template if the application has a permit and the gate is open; set PodsCurrent.
 
     Args:
         context: What this pass works on; all pods are of the target revision, and the StatefulSet has its template.
-        revision: The target revision.
+        target: The target.
         template: The template's hash.
         replicas: How many pods there should be.
-        may_start: Whether brokers and topics are such that a new pod could run.
+        is_stable: Whether the target revision has run well.
+
+    Returns:
+        What the application needs a permit for; None if it needs none.
     """
+    revision = target.revision
     there = [pod for index, pod in sorted(context.view.pods.items()) if index < replicas]
     outdated = [pod for pod in reversed(there) if pod.template != template]
     coming = [pod for pod in there if pod not in outdated and not pod.ready]
@@ -290,25 +293,25 @@ def renew_by_template(
     under_way = has_permit or (is_down and before is not None and before.reason == ConditionReason.RENEWAL_UNDER_WAY)
     if not replicas or (not outdated and (not under_way or has_settled(context, revision, replicas))):
         context.set_condition("True", ConditionReason.TEMPLATE_IN_USE)
-        return
-    if has_permit or (outdated and may_start and not is_held):
-        context.renewal = Renewal(left=len(outdated), coming=is_down)
+        return None
+    needs_permit = has_permit or (bool(outdated) and target.may_start and not is_held)
+    renewal = Renewal(left=len(outdated), coming=is_down) if needs_permit else None
     if not under_way:
         context.set_condition(
             "False", ConditionReason.TEMPLATE_OUTDATED, _outdated_message(context, revision, outdated, replicas)
         )
-        return
+        return renewal
     names = ", ".join(sorted(pod.name for pod in outdated))
     left = f"Pods left as they are: {names}." if outdated else "No pod is left as it was."
     context.set_condition("False", ConditionReason.RENEWAL_UNDER_WAY, f"Pods still to be replaced: {names or 'none'}.")
-    failure = failure_of(context, coming) if context.stable == revision else None
+    failure = failure_of(context, coming) if is_stable else None
     if failure is not None:
         context.set_condition(
             "True",
             ConditionReason.RENEWAL_FAILED,
             f"{failure.message} This version of the operator built it. {left}",
         )
-        return
+        return renewal
     context.set_condition(
         "True",
         ConditionReason.RENEWING_PODS,
@@ -316,8 +319,9 @@ def renew_by_template(
     )
     if not context.view.pods_follow:
         context.recheck_after(1)
-    elif has_permit and may_start and outdated:
+    elif has_permit and target.may_start and outdated:
         replace_one(context, replicas, there, outdated)
+    return renewal
 
 
 def _held_back(context: ReconcileContext, revision: str) -> str | None:

@@ -16,8 +16,8 @@ from millrace_operator.children.naming import DRAIN_ANNOTATION
 from millrace_operator.model import ConsumerGroupMember, Delete, DrainPod, Key
 from millrace_operator.reconcile import consumer_group, copies, nodes
 from millrace_operator.reconcile.children_view import Pod
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ReconcileContext
-from millrace_operator.reconcile.reasons import ConditionReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from millrace.manifest.fields import quantity_value
 from millrace_operator.children import naming
 from millrace_operator.children.stateful_set import IMMUTABLE_FIELDS
 from millrace_operator.model import Delete, Key, Object, ResizeClaim
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ConditionStatus, ReconcileContext
 from millrace_operator.reconcile.drift import is_part_of
-from millrace_operator.reconcile.reasons import ConditionReason
 
 FULL_PERCENT: Final = 85
 
@@ -102,9 +102,9 @@ def _settle_use(context: ReconcileContext) -> None:
 def max_used_percent(context: ReconcileContext) -> int | None:
     """Return how full the fullest volume is, in steps of five."""
     used = [
-        item.storage_used_percent
+        item.storage.used_percent
         for item in context.observed.instances.values()
-        if item.storage_used_percent is not None
+        if item.storage.used_percent is not None
     ]
     return min(100, 5 * round(max(used) / 5)) if used else None
 

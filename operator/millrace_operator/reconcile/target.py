@@ -7,6 +7,7 @@ because of the new one. If the running revision is itself an upgrade that turns 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from millrace.manifest import StreamsAppSpec
@@ -15,8 +16,8 @@ from millrace_operator.children.config_maps import revision_config_map
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION, FAILED_ANNOTATION
 from millrace_operator.model import AppRevision, Event, ProvisionTopics
 from millrace_operator.reconcile import conditions, planning, retained, revision_history, rolling, topics
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.context import ReconcileContext, Target
-from millrace_operator.reconcile.reasons import ConditionReason
 from millrace_operator.reconcile.revisions import as_of_revision, pods_part, revision_of, spec_of
 from millrace_operator.reconcile.rolling import Failure
 from millrace_operator.reconcile.storage import with_possible_storage
@@ -25,12 +26,16 @@ from millrace_operator.reconcile.topics import TopicReport
 _RETRY: Final = "It is not tried again: correct the spec, or change restartNonce to try it once more."
 
 
-def choose(context: ReconcileContext) -> Target | None:
-    """Return the target and set the conditions that follow from it; None if nothing may run yet."""
+def choose(context: ReconcileContext, *, may_begin: bool) -> Target | None:
+    """Return the target and set the conditions that follow from it; None if nothing may run yet.
+
+    Args:
+        context: What this pass works on.
+        may_begin: Whether the application may get pods if it has none.
+    """
     spec = context.spec
     wanted = revision_of(spec)
-    stable = context.status.stable_revision
-    context.stable = stable if context.view.revision_config_map(stable) is not None else None
+    examined = partial(_with_topics, context, may_begin=may_begin)
     running = _running(context, wanted)
     failure = _failure(context, wanted)
     item = revision_config_map(
@@ -42,30 +47,32 @@ def choose(context: ReconcileContext) -> Target | None:
     if context.is_taken("ConfigMap", item["metadata"]["name"]):
         context.set_condition("Unknown", ConditionReason.PLAN_PENDING)
         kept = _kept(context, running, decided=True)  # pods of the wanted revision would get somebody else's manifest
-        return None if kept in {None, wanted} else _with_topics(context, kept)
+        return None if kept in {None, wanted} else examined(kept)
     if failure is not None and context.stable is not None and context.stable != wanted:
         _set_rolled_back(context, wanted, failure)
         context.set_condition(
             "Unknown", ConditionReason.PLAN_PENDING, f"Revision {wanted} failed and is not looked at again."
         )
-        return _with_topics(context, context.stable)
+        return examined(context.stable)
     context.set_condition("False", ConditionReason.NOT_ROLLED_BACK)
     plan = planning.planned(context, wanted, spec)
     if plan.plan is None:
         kept = _kept(context, running, decided=plan.failure is not None)
         _set_unplanned(context, wanted, kept, plan)
-        return None if kept is None else _with_topics(context, kept)
+        return None if kept is None else examined(kept)
     if not _is_compatible(context, wanted, plan.plan) and not (
         running == wanted and wanted in revision_history.started(context)
     ):
         context.set_condition("True", ConditionReason.TOPOLOGY_HELD_BACK)
         kept = None if running == wanted else _kept(context, running, decided=True)
-        return None if kept is None else _with_topics(context, kept)
-    target = _with_topics(context, wanted)
+        return None if kept is None else examined(kept)
+    target = examined(wanted)
     if target.may_start or running in {None, wanted}:
         return target
-    conditions.set_waiting(context)
-    return _of(context, running, may_start=_may_run_on(context, running))
+    # The pods stay where they are, but the status reports the topics that the wanted revision waits for.
+    conditions.set_waiting(context, target)
+    kept_target = _of(context, running, may_start=_may_run_on(context, running))
+    return replace(kept_target, may_begin=may_begin, topics=target.topics)
 
 
 def _kept(context: ReconcileContext, running: str | None, *, decided: bool) -> str | None:
@@ -109,9 +116,8 @@ def _failure(context: ReconcileContext, wanted: str) -> Failure | None:
 def _set_rolled_back(context: ReconcileContext, wanted: str, failure: Failure) -> None:
     what = f"Revision {wanted} was rolled back to {context.stable}."
     before = context.condition("RolledBack")
-    if before is None or not before.message.startswith(
-        what
-    ):  # the status is written last: what it reports has been done
+    # The status is written last: what it reports has been done.
+    if before is None or not before.message.startswith(what):
         context.events.append(Event("RolledBack", f"{what} {failure.message}", "Warning"))
     context.set_condition("True", failure.reason, f"{what} {failure.message} {_RETRY}")
     context.set_condition(
@@ -157,9 +163,9 @@ def _of(context: ReconcileContext, revision: str | None, *, may_start: bool) -> 
     return Target(revision, with_possible_storage(context, spec), context.view.plan(revision), may_start)
 
 
-def _with_topics(context: ReconcileContext, revision: str | None) -> Target:
+def _with_topics(context: ReconcileContext, revision: str | None, *, may_begin: bool) -> Target:
     """Return a revision as target, with its topics examined and, if they never existed, created."""
-    target = _of(context, revision, may_start=False)
+    target, found = _of(context, revision, may_start=False), None
     if target.plan is None:
         context.set_condition("Unknown", ConditionReason.TOPICS_UNKNOWN)
         may_start = context.brokers_answer
@@ -173,10 +179,9 @@ def _with_topics(context: ReconcileContext, revision: str | None) -> Target:
         context.recheck_after(1)
         may_start = False
     else:
-        context.topics = found
-        _provision(context, target.spec, target.plan, found)
+        _provision(context, target.spec, target.plan, found, may_begin=may_begin)
         may_start = found.ready
-    return replace(target, may_start=may_start and context.may_begin)
+    return replace(target, may_start=may_start and may_begin, may_begin=may_begin, topics=found)
 
 
 def _may_run_on(context: ReconcileContext, running: str | None) -> bool:
@@ -196,7 +201,9 @@ def _found(context: ReconcileContext, spec: StreamsAppSpec, plan: TopologyPlan) 
     return topics.examine(plan, spec, context.observed.kafka, known, accepted)
 
 
-def _provision(context: ReconcileContext, spec: StreamsAppSpec, plan: TopologyPlan, found: TopicReport) -> None:
+def _provision(
+    context: ReconcileContext, spec: StreamsAppSpec, plan: TopologyPlan, found: TopicReport, *, may_begin: bool
+) -> None:
     """Set TopicsReady, and create the topics that never existed if the application is to run."""
     if found.findings:
         context.set_condition("False", found.findings[0].reason, "\n".join(item.message for item in found.findings))
@@ -208,7 +215,7 @@ def _provision(context: ReconcileContext, spec: StreamsAppSpec, plan: TopologyPl
         )
     else:
         context.set_condition("True", ConditionReason.TOPICS_FIT)
-    if found.create and context.spec.state == "running" and context.may_begin:
+    if found.create and context.spec.state == "running" and may_begin:
         context.set_condition(
             "True",
             ConditionReason.PROVISIONING_TOPICS,

@@ -19,7 +19,7 @@ from millrace.plan.model import TopologyPlan, external_source_topics, repartitio
 from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION
 from millrace_operator.model import KafkaState, Topic
-from millrace_operator.reconcile.reasons import ConditionReason
+from millrace_operator.reconcile.condition_reason import ConditionReason
 
 _DELETE: Final = "delete"
 

@@ -31,21 +31,24 @@ from millrace_operator.model import (
     Delete,
     DeleteTopics,
     DesiredApp,
+    DesiredReset,
     Event,
     Key,
-    Object,
-    ObservedApp,
     SetFinalizer,
     SetOffsets,
 )
 from millrace_operator.reconcile import retained, revision_history
-from millrace_operator.reconcile.children_view import ChildrenView, view_of
 from millrace_operator.reconcile.consumer_group import listed
-from millrace_operator.reconcile.status import timestamp
-from millrace_operator.resets.planning import merged_plan, plan_actions, planned_offsets, result_of
+from millrace_operator.reconcile.operation_context import (
+    ObservedOperation,
+    OperationContext,
+    OperationDecision,
+    has_ended,
+)
+from millrace_operator.reconcile.timestamps import timestamp
+from millrace_operator.resets.reset_plan import merged_plan, plan_actions, planned_offsets, result_of
 
 Phase = Literal["Pending", "Waiting", "Running", "Succeeded", "Failed", "Refused"]
-ENDED: Final = frozenset({"Succeeded", "Failed", "Refused"})
 PATIENCE_S: Final = 600.0
 """How long a reset waits for the application to be suspended."""
 LAST_PATIENCE_S: Final = 60.0
@@ -65,9 +68,30 @@ class ResetQuestion:
     inputs: tuple[str, ...]
 
 
-def has_ended(status: StreamsResetStatus | None) -> bool:
-    """Return whether a reset with this status has finished, even if its phase is known only to a newer operator."""
-    return status is not None and (status.phase in ENDED or status.completion_time is not None)
+@dataclass(frozen=True, slots=True)
+class ObservedReset(ObservedOperation):
+    """Everything that a pass over a reset has observed."""
+
+    brokers: reset.ObservedApplication | None = None
+    """What the brokers know about the application; None if they were not asked or do not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatchApp:
+    """Change the application's resource by a merge patch, provided it is the one that was observed."""
+
+    uid: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    status: Mapping[str, None] = field(default_factory=dict)
+    """Fields to remove from the status."""
+
+
+ResetAction = SetOffsets | PatchApp | DeleteTopics | Delete | Apply | SetFinalizer
+
+
+@dataclass(frozen=True, slots=True)
+class ResetDecision(OperationDecision[ResetAction, StreamsResetStatus]):
+    """What a pass over a reset has decided."""
 
 
 def question_for(desired: DesiredReset, observed: ObservedReset) -> ResetQuestion | None:
@@ -99,14 +123,10 @@ def reconcile_reset(desired: DesiredReset, observed: ObservedReset) -> ResetDeci
     return replace(decision, actions=(SetFinalizer(present=True), *decision.actions))
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    desired: DesiredReset
-    observed: ObservedReset
+class _Pass(OperationContext[StreamsResetSpec, StreamsResetStatus, ObservedReset]):
+    """Decides what to do in one pass."""
 
-    @property
-    def status(self) -> StreamsResetStatus:
-        return self.desired.status or StreamsResetStatus()
+    __slots__ = ()
 
     @property
     def begun(self) -> bool:
@@ -128,16 +148,6 @@ class _Pass:
     def executed(self) -> bool:
         """Whether everything has been done."""
         return any(item.type == _EXECUTED for item in self.status.conditions)
-
-    @property
-    def app(self) -> DesiredApp:
-        assert self.observed.app is not None
-        return self.observed.app
-
-    @property
-    def view(self) -> ChildrenView:
-        """The application's children."""
-        return view_of(self.app, ObservedApp(now=self.observed.now, objects=self.observed.objects))
 
     @property
     def plan(self) -> TopologyPlan | None:
@@ -273,7 +283,7 @@ class _Pass:
             todo += revision_history.forgotten(app, self.view)
             todo += retained.forgotten(self.view)
         message = "Offsets are set, topics and volumes deleted."
-        status = self._status("Running", message, self._condition(_EXECUTED, "Done", message))
+        status = self._status("Running", message, self.condition(_EXECUTED, "True", "Done", message))
         return ResetDecision(tuple(todo), status, (), _SOON_S)
 
     def _describe(self, planned: ResetResult) -> ResetDecision:
@@ -297,7 +307,7 @@ class _Pass:
 
     def _end(self, phase: Phase, message: str, **fields: ResetResult) -> ResetDecision:
         good = phase == "Succeeded"
-        status = self._status(phase, message, self._condition("Complete" if good else "Failed", phase, message))
+        status = self._status(phase, message, self.condition("Complete" if good else "Failed", "True", phase, message))
         ended = {"completion_time": timestamp(self.observed.now), **fields}
         event = Event(f"Reset{phase}", message, "Normal" if good else "Warning")
         again = _SOON_S if FINALIZER in self.desired.finalizers else None
@@ -312,16 +322,6 @@ class _Pass:
                 "start_time": self.status.start_time or timestamp(self.observed.now),
                 "conditions": (*self.status.conditions, *conditions),
             }
-        )
-
-    def _condition(self, kind: str, reason: str, message: str) -> Condition:
-        return Condition(
-            type=kind,
-            status="True",
-            reason=reason,
-            message=message,
-            last_transition_time=timestamp(self.observed.now),
-            observed_generation=self.desired.generation,
         )
 
 
@@ -356,67 +356,3 @@ def _summary(planned: ResetResult) -> str:
         f"offsets of {count(len(planned.offsets), 'partition')} set, {count(len(planned.deleted_topics), 'internal topic')} and "
         f"{count(len(planned.deleted_volumes), 'volume')} deleted"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class DesiredReset:
-    """One `StreamsReset` as it stands in the API."""
-
-    namespace: str
-    name: str
-    uid: str
-    generation: int
-    spec: StreamsResetSpec | None
-    """None if the spec is invalid; `problems` says why."""
-    problems: tuple[str, ...] = ()
-    status: StreamsResetStatus | None = None
-    """The status that was last written."""
-    finalizers: tuple[str, ...] = ()
-    deleting: bool = False
-    deletion_time: float | None = None
-    """When its deletion was requested, in seconds since the epoch; None unless `deleting`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedReset:
-    """Everything that a pass over a reset has observed."""
-
-    now: float
-    """Seconds since the epoch."""
-    app: DesiredApp | None = None
-    """The application; None if there is none."""
-    objects: Mapping[Key, Object] = field(default_factory=dict)
-    """The application's children."""
-    brokers: reset.ObservedApplication | None = None
-    """What the brokers know about the application; None if they were not asked or do not answer."""
-    problem: str | None = None
-    """Why they do not answer."""
-    claimants: tuple[str, ...] = ()
-    """Other StreamsApps with the same group and internal topics."""
-    before: tuple[str, ...] = ()
-    """Resets and backfills of the same application that come first."""
-
-
-@dataclass(frozen=True, slots=True)
-class PatchApp:
-    """Change the application's resource by a merge patch, provided it is the one that was observed."""
-
-    uid: str
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    status: Mapping[str, None] = field(default_factory=dict)
-    """Fields to remove from the status."""
-
-
-ResetAction = SetOffsets | PatchApp | DeleteTopics | Delete | Apply | SetFinalizer
-
-
-@dataclass(frozen=True, slots=True)
-class ResetDecision:
-    """What a pass over a reset has decided; the actions are carried out in order, and the status is written after them."""
-
-    actions: Sequence[ResetAction] = ()
-    status: StreamsResetStatus | None = None
-    """None leaves it unchanged."""
-    events: Sequence[Event] = ()
-    again_after: float | None = None
-    """Seconds after which to look again; None if nothing is left to do."""

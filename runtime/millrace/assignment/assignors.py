@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
-from millrace.assignment.java_order import PriorityQueue, signed
 from millrace.assignment.model import LATEST_OFFSET, ApplicationState, TaskAssignment, TaskAssignor
 from millrace.assignment.placement import LeastLoaded, Placement, assign_standbys, balance
 from millrace.assignment.rack_aware import STATELESS_COSTS, RackCosts, optimise_active, optimise_standbys, racks_known
 from millrace.assignment.sticky import fallback_prior_assignor, sticky_assignor
 from millrace.errors import ConfigError
+from millrace.java_collections import PriorityQueue, signed
 from millrace.loading import load
 from millrace.records import TaskId
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from millrace.assignment.custom import AssignmentError, validate_task_assignment
-from millrace.assignment.java_order import hash_order
 from millrace.assignment.model import (
     LATEST_OFFSET,
     UNKNOWN_OFFSET_SUM,
@@ -39,6 +38,7 @@ from millrace.assignment.payloads import (
 from millrace.assignment.protocol import MemberAssignment, MemberSubscription
 from millrace.assignment.threads import ThreadAssignment, assign_to_threads
 from millrace.errors import TaskAssignmentError
+from millrace.java_collections import hash_order
 from millrace.plan.model import TopologyPlan, changelog_topics, repartition_topics
 from millrace.records import TaskId, TopicPartition
 

@@ -6,7 +6,7 @@
 * the brokers do not answer, or refuse what they allowed before: every member keeps what it has, and the leader tries again soon,
   for `task.timeout.ms` in all;
 * they cannot be assigned: all members are told by a code, so that they fail instead of waiting for tasks. The leader's own thread
-  finds the error in `GroupLeader.error`.
+  finds the error in `GroupLeader.error` when it is told.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from millrace.assignment.model import AssignmentConfig, TaskAssignor, TaskInfo, 
 from millrace.assignment.payloads import AssignorError
 from millrace.assignment.protocol import MemberAssignment, MemberSubscription
 from millrace.assignment.sticky import fallback_prior_assignor
+from millrace.deadline import Deadline
 from millrace.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -41,7 +42,7 @@ log = logging.getLogger("millrace.assignment")
 _SILENT = (StreamsTimeoutError, BrokerUnreachableError)
 _REFUSED = (AuthorizationError, AuthenticationError)
 _AGAIN_MS = 5_000
-_ANEW_MS = 180_000
+_FORGET_S = 180.0
 """A failure that comes so long after the last one begins a new time of trouble: another member may have led meanwhile."""
 
 
@@ -87,18 +88,20 @@ class GroupLeader:
             config: The settings of assignors.
             assignor: From `select_assignor`; high availability if not given.
             patience_ms: How long to try again while brokers do not answer (`task.timeout.ms`).
-            clock_ms: Returns milliseconds since the epoch.
+            clock_ms: Returns milliseconds since the epoch; only for what members are told, as it may be set.
         """
         self._plan = plan
         self._process_id = process_id
         self._cluster = cluster
         self._config = config
         self._assignor = assignor or high_availability_assignor
-        self._patience_ms = patience_ms
+        self._patience_s = patience_ms / 1000
         self._clock_ms = clock_ms
         self._lock = threading.RLock()
-        self._failing_since_ms: int | None = None
-        self._failed_ms = 0
+        self._gives_up: Deadline | None = None
+        """When not to try again; None while there is no trouble."""
+        self._forget = Deadline(0.0)
+        """When the last failure no longer counts."""
         self.error: StreamsError | None = None
 
     def __call__(self, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
@@ -123,18 +126,17 @@ class GroupLeader:
             if self._may_pass(group, error):
                 return self._keep(group, error)
             return self._refuse(group, AssignorError.ASSIGNMENT_ERROR, error)
-        self._failing_since_ms = None
+        self._gives_up = None
         return assignments
 
     def _may_pass(self, group: GroupMembers, error: StreamsError) -> bool:
         """Return whether to try again: also what is refused, if it was allowed when members were given what they have."""
         if not isinstance(error, _SILENT) and not (isinstance(error, _REFUSED) and group.owners):
             return False
-        now_ms = self._clock_ms()
-        if self._failing_since_ms is None or now_ms - self._failed_ms > _ANEW_MS:
-            self._failing_since_ms = now_ms
-        self._failed_ms = now_ms
-        return now_ms - self._failing_since_ms < self._patience_ms
+        if self._gives_up is None or self._forget.passed:
+            self._gives_up = Deadline(self._patience_s)
+        self._forget = Deadline(_FORGET_S)
+        return not self._gives_up.passed
 
     def _keep(self, group: GroupMembers, error: StreamsError) -> dict[str, MemberAssignment]:
         log.warning("Tasks cannot be assigned now, so members keep theirs until the next attempt: %s", error)

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from millrace.assignment.java_order import PriorityQueue, hash_order, signed
 from millrace.assignment.model import AssignmentConfig, ClientAssignment, ClientState, TaskAssignment
+from millrace.java_collections import PriorityQueue, hash_order, signed
 from millrace.records import TaskId
 
 log = logging.getLogger("millrace.assignment")

@@ -61,10 +61,10 @@ class Assigned:
 GroupEvent: TypeAlias = Revoked | Lost | Assigned
 
 UserDataProvider: TypeAlias = Callable[[], bytes]
-"""Returns this member's user data; called in `poll`, in the stream thread, each time the member joins."""
+"""Returns this member's user data; called in `poll`, in the stream thread, when the member joins and now and then between."""
 
 LeaderAssignor: TypeAlias = Callable[[Mapping[str, MemberSubscription]], Future[Mapping[str, MemberAssignment]]]
-"""Begins to assign partitions by member id, in another thread; called in `poll`, in the stream thread, if this member leads."""
+"""Begins to assign partitions by member id, in another thread; called in the member's IO thread if it leads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from millrace.assignment.java_order import hash_order, tasks_in_hash_order
 from millrace.assignment.model import ApplicationState, TaskAssignment, TaskInfo
 from millrace.assignment.placement import Placement
 from millrace.assignment.rack_aware import (
@@ -26,6 +25,7 @@ from millrace.assignment.rack_aware import (
     optimise_standbys,
     racks_known,
 )
+from millrace.java_collections import hash_order, tasks_in_hash_order
 from millrace.records import TaskId, TopicPartition
 
 log = logging.getLogger("millrace.assignment")

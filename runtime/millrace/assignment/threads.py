@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from millrace.assignment.java_order import PriorityQueue, hash_order
 from millrace.assignment.model import ClientAssignment
+from millrace.java_collections import PriorityQueue, hash_order
 from millrace.records import TaskId
 
 

@@ -19,7 +19,6 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-import numpy as np
 import pyarrow as pa
 import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -29,10 +28,10 @@ from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from millrace.backfill.failures import LINKAGE_ERRORS, first_line, text_of
 from millrace.backfill.kafka_history import KafkaHistory
-from millrace.backfill.murmur2 import partitions_of_keys
 from millrace.backfill.rows import ROWS_DDL
 from millrace.backfill.sources import ROLES, FileSource
 from millrace.config import StreamsConfig
+from millrace.engine.partitioner import partition_for_key
 from millrace.errors import ConfigError, SerializationError, StreamsError, UnavailableSerdeError
 from millrace.plan.model import TopologyPlan
 from millrace.records import TIMESTAMP, RawRecord, TopicPartition
@@ -277,12 +276,13 @@ class _Encode:
                     f"{self._source.topic} has {self._partitions}"
                 )
             return given
-        placed = partitions_of_keys(keys, self._partitions)
-        if keys.null_count:
-            # Producers spread records without keys as they like; here the value decides, so that a retry does the same.
-            spread = [crc32(value or b"") % self._partitions for value in values.to_pylist()]
-            placed = np.where(keys.is_null().to_numpy(zero_copy_only=False), np.array(spread), placed)
-        return pa.array(placed.astype(np.int32))
+        # Producers spread records without keys as they like; here the value decides, so that a retry does the same.
+        count = self._partitions
+        partitions = [
+            crc32(values[index].as_py() or b"") % count if key is None else partition_for_key(key, count)
+            for index, key in enumerate(keys.to_pylist())
+        ]
+        return pa.array(partitions, pa.int32())
 
 
 def _load(spark: SparkSession, source: FileSource) -> DataFrame:

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.backfill.murmur2 import partitions_of_keys
 from millrace.backfill.rows import COLUMNS, HEADERS_TYPE, REPORT, SCHEMA, Row, headers_array, values_of
+from millrace.engine.partitioner import partition_for_key
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers, TopicPartition
 
 __all__ = ["Changed", "PackedTopic", "Size", "bytes_of", "merged", "packed_changes", "size_of", "unpacked"]
@@ -134,7 +134,7 @@ class PackedTopic:
     def _packed(self, sent: Sequence[Sent]) -> list[Row]:
         timestamps, keys, values, headers, given = zip(*sent, strict=True)
         batch = _batch(timestamps, keys, values, headers)
-        partitions = self._partitions_of(batch.column("key"), given)
+        partitions = self._partitions_of(keys, given)
         times = batch.column("timestamp").to_numpy()
         self.size = self.size.plus(*size_of(batch))
         order = np.argsort(partitions, kind="stable")
@@ -155,16 +155,15 @@ class PackedTopic:
         self._number += len(sent)
         return rows
 
-    def _partitions_of(self, keys: pa.Array, given: Sequence[int | None]) -> _Longs:
-        if self._partitions == 1:
+    def _partitions_of(self, keys: Sequence[bytes | None], given: Sequence[int | None]) -> _Longs:
+        count, keyless = self._partitions, self._keyless
+        if count == 1:
             return np.zeros(len(keys), np.int64)
-        found: _Longs = partitions_of_keys(keys, self._partitions).astype(np.int64)
-        if keys.null_count:
-            found[keys.is_null().to_numpy(zero_copy_only=False)] = self._keyless
-        if any(partition is not None for partition in given):
-            chosen = np.array([-1 if partition is None else partition for partition in given], np.int64)
-            found = np.where(chosen < 0, found, chosen)
-        return found
+        partitions = (
+            partition if partition is not None else keyless if key is None else partition_for_key(key, count)
+            for key, partition in zip(keys, given, strict=True)
+        )
+        return np.fromiter(partitions, np.int64, len(keys))
 
 
 def packed_changes(

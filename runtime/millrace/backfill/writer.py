@@ -106,7 +106,7 @@ class Writer:
             self._producer.in_transaction = False
             # Fenced producers refuse even this; others are ended by their successors. For the thread see `_send`.
             in_background("abort", partial(self._producer.client.abort_transaction, _ABORT_S)).exception()
-            self._producer.replace_at_abort()
+            self._producer.must_be_replaced = True
 
     def send(self, target: TopicPartition, records: Iterable[Sent]) -> None:
         """Send records; a timestamp of 0 would mean now, and becomes 1 as in the engine."""

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections import deque
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millrace.cli.dev_options import MANIFEST, DirectoryOption
 from millrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from millrace.dev.local_directory import LocalDirectory
+
+_POLL_S = 0.2
 
 
 def logs(
@@ -33,7 +41,6 @@ def logs(
     - `millrace dev logs --file streamsapp.yaml --follow --tail 10`
     """
     from millrace.dev.local_directory import LocalDirectory
-    from millrace.dev.local_logs import print_logs
     from millrace.manifest import load
 
     if (manifest := next((name for name in replicas or () if name.endswith((".yaml", ".yml"))), None)) is not None:
@@ -46,5 +53,46 @@ def logs(
     wanted = {f"{name}-{replica}" if replica.isdigit() else replica for replica in replicas or ()}
     if unknown := sorted(wanted - place.logs().keys()):
         there = ", ".join(place.logs()) or "none"
-        raise ConfigError(f"There is no log of {unknown[0]} in {place.root}, only of: {there}")
-    print_logs(place, wanted, tail=tail, follow=follow, show=lambda line: print(line, flush=follow))
+        raise ConfigError(f"There is no log of {unknown[0]} in {place.root}; there are logs of: {there}")
+    _print_logs(place, wanted, tail=tail, follow=follow)
+
+
+class _Log:
+    """A log file, of which whole lines are read."""
+
+    def __init__(self, path: Path, *, at_start: bool) -> None:
+        self._path = path
+        self._rest = b""
+        self._position = 0
+        self.at_start = at_start
+
+    def lines(self) -> list[str]:
+        """Return the lines that have been completed since the last call."""
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            *lines, self._rest = (self._rest + file.read()).split(b"\n")
+            self._position = file.tell()
+        return [line.decode(errors="replace") for line in lines]
+
+
+def _print_logs(directory: LocalDirectory, replicas: Collection[str], *, tail: int, follow: bool) -> None:
+    """Print the ends of logs, each line under its replica's name if there are several; follow them until the host ends.
+
+    With no replicas named, all are printed, those that start later included.
+    """
+    logs: dict[str, _Log] = {}
+    first = True
+    while True:
+        running = follow and directory.running_host() is not None  # before reading: what is logged last is printed too
+        found = {name: path for name, path in directory.logs().items() if not replicas or name in replicas}
+        for name, path in found.items():
+            log = logs.setdefault(name, _Log(path, at_start=first))
+            lines = log.lines()
+            if log.at_start:
+                lines, log.at_start = list(deque(lines, tail)), False
+            for line in lines:
+                print(f"{name} | {line}" if len(found) > 1 else line, flush=follow)
+        if not running:
+            return
+        first = False
+        time.sleep(_POLL_S)

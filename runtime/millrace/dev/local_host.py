@@ -26,11 +26,11 @@ from millrace.deadline import Deadline
 from millrace.dev._broker_files import HOST
 from millrace.dev._ports import is_free
 from millrace.dev._readiness import quiet_admin
-from millrace.dev.instance_status import InstanceStatus
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.dev.local_directory import HostNote, LocalDirectory, ReplicaView
 from millrace.dev.local_replica import Replica, ReplicaState
 from millrace.errors import DevKafkaError, LocalHostError, MissingSourceTopicError, StreamsError
+from millrace.instance_status import StreamsStatus, read_status
 from millrace.kafka.admin import TopicToCreate, create_topics, topic_partitions
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection_check import check_connection
@@ -358,29 +358,33 @@ class LocalHost:
         return Replica(name, arguments, self.directory.log(name), clock=time.monotonic)
 
     def _view(self, replica: Replica) -> ReplicaView:
-        status = InstanceStatus.read(self.directory.status(replica.name)) if replica.pid else None
+        status = read_status(self.directory.status(replica.name)) if replica.pid else None
         if status and status.pid != replica.pid:
             status = None
         state = replica.state.value
         if replica.state is ReplicaState.RUNNING:
-            state = status.state.lower() if status else "starting"
+            state = "starting" if status is None else status.state.lower()
+            if status is not None and status.task_counts.restoring:
+                state = "restoring"
         rate = self._rate(replica.name, status)
         return ReplicaView(
             name=replica.name,
             pid=replica.pid,
             state=state,
-            tasks=status.tasks if status else None,
-            lag=status.lag if status else None,
+            tasks=len(status.tasks) if status else None,
+            lag=status.lag.total if status else None,
             records_per_s=rate,
             restarts=replica.restarts,
             note=self._remark(replica),
         )
 
-    def _rate(self, name: str, status: InstanceStatus | None) -> float | None:
+    def _rate(self, name: str, status: StreamsStatus | None) -> float | None:
         if status is None:
             self._rates.pop(name, None)
             return None
-        return self._rates.setdefault(name, RateMeter(_RATE_WINDOW_S)).add(status.written_at, status.records)
+        return self._rates.setdefault(name, RateMeter(_RATE_WINDOW_S)).add(
+            status.time_ms / 1000, status.processing.records
+        )
 
     def _remark(self, replica: Replica) -> str:
         told = f"{replica.last_error} (see {self.directory.log(replica.name)})".lstrip()

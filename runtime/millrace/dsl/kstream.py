@@ -22,7 +22,7 @@ from millrace.dsl.options.produced import Printed, Produced
 from millrace.dsl.processors import stateless
 from millrace.dsl.stores import names_of_stores, table_options
 from millrace.dsl.stream_joins import StreamJoins
-from millrace.processor.adapter import FixedKeyProcessorFactory, ProcessorFactory, stores_of
+from millrace.processor.adapter import NodeFixedKeyProcessorContext, ProcessorFactory, stores_of
 from millrace.processor.api import FixedKeyProcessorSupplier, ProcessorSupplier, TopicNameExtractor
 from millrace.processor.node import NodeFactory
 from millrace.serdes.base import Serde
@@ -439,7 +439,7 @@ class KStream(StreamJoins[K, V]):
             [('k', 'v'), ('k', 'V')]
         """
         processor_supplier(supplier, "process", instead={"Processor": "use process"})
-        factory = FixedKeyProcessorFactory(supplier)
+        factory = ProcessorFactory(supplier, NodeFixedKeyProcessorContext)
         node = self._user_code("KSTREAM-PROCESSVALUES-", factory, supplier, store_names, named, key_changing=False)
         return self._with_values(node)
 

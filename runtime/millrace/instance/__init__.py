@@ -6,7 +6,7 @@ from millrace.instance.metadata import LagInfo, StreamsMetadata, TaskMetadata, T
 from millrace.instance.restoration import RestoreListener, StandbyUpdateListener, SuspendReason
 from millrace.instance.run import run
 from millrace.instance.states import State, StateListener, ThreadState, UncaughtExceptionResponse
-from millrace.instance.status import StreamsStatus
+from millrace.instance_status import StreamsStatus
 
 __all__ = [
     "Instrumentation",

@@ -124,6 +124,12 @@ class Committer:
 
         librdkafka's transactional commit adds a zero byte to the metadata, which Java's Kafka Streams cannot read; so at a
         hand-over the same offsets are committed again without a transaction. Nothing depends on it: a failure is only logged.
+
+        A broker may get the request late, after it was sent again on another connection. It is refused then, as the member and
+        the generation (or epoch) that it names are over before anybody else may commit these offsets: with the classic protocol
+        the next owner gets the partition in a later generation, with the streams protocol the epoch changes once this member
+        reports that it has given the task up, and a member that has left or was replaced is unknown. Nothing would refuse it if
+        this member went on with the partition in the same generation, so never call it for such a task.
         """
         if not self._exactly_once:
             return

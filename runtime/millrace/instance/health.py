@@ -27,7 +27,7 @@ from typing import Final
 from millrace.config import StreamsConfig
 from millrace.errors import ListenerError
 from millrace.instance.states import State, ThreadState
-from millrace.instance.status import StreamsStatus, ThreadStatus
+from millrace.instance_status import StreamsStatus, ThreadStatus
 from millrace.kafka.client_settings import ClientSettings
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from pathlib import Path
 from millrace.config import StreamsConfig
 from millrace.instance.state_directory import StateDirectory
 from millrace.instance.states import State
-from millrace.instance.status import StreamsStatus, write_status
+from millrace.instance_status import StreamsStatus, write_status
 
 __all__ = ["Housekeeping"]
 

@@ -47,9 +47,10 @@ from millrace.instance.states import (
     UncaughtExceptionHandler,
     UncaughtExceptionResponse,
 )
-from millrace.instance.status import InstanceInfo, StreamsStatus, take_status
+from millrace.instance.status import InstanceInfo, take_status
 from millrace.instance.stream_thread import CLOSE_WAIT_S, StreamThread
 from millrace.instance.thread_pool import ThreadPool
+from millrace.instance_status import StreamsStatus
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import ClosableAdmin
 from millrace.kafka.credential_watch import CredentialWatch

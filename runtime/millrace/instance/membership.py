@@ -37,6 +37,7 @@ from millrace.assignment.protocol import (
 )
 from millrace.config import GroupProtocol, StreamsConfig
 from millrace.deadline import Deadline
+from millrace.errors import MissingSourceTopicError, TaskAssignmentError
 from millrace.instance import background
 from millrace.instance.activity import LoopProgress
 from millrace.instance.state_directory import StateDirectory
@@ -190,15 +191,19 @@ class ClassicMembership(GroupMembership):
         if self._rejoin is not None and self._rejoin.passed:
             self._rejoin = None
             self._member.request_rejoin("a follow-up rebalance is due")
-        events = super().poll()
-        if self._leader.error is not None and not self._member.assigning:  # otherwise the others are told first
-            raise self._leader.error
-        return events
+        return super().poll()
 
     def accept(self, event: Assigned) -> AssignedTasks:
-        """Read an assignment, and leave out tasks whose input this topology does not read."""
-        tasks = self._protocol.accept(event)
-        at_ms = tasks.next_rebalance_ms  # by the wall clock, which may be set back while this member waits
+        """Read an assignment, and leave out tasks whose input this topology does not read.
+
+        If the leader could not assign, all members are told by a code; what this one raises if it leads says more. It learns that
+        together with the others, and never if its assignment was obsolete before anybody was told.
+        """
+        try:
+            tasks = self._protocol.accept(event)
+        except (MissingSourceTopicError, TaskAssignmentError) as error:
+            raise (self._leader.error if self._member.is_leader else None) or error from None
+        at_ms = tasks.next_rebalance_ms  # of the wall clock, which may be set back while this member waits
         self._rejoin = None if at_ms is None else Deadline(at_ms / 1000 - time.time_ns() / 1e9)
         given = [*tasks.active.items(), *tasks.standby.items()]
         unfit = sorted({task for task, inputs in given if not self._inputs.fits(task, inputs)})

@@ -170,6 +170,8 @@ class RequestLog:
     def __init__(self, *, with_debug: bool) -> None:
         self._lowest = logging.DEBUG if with_debug else logging.INFO
         self._sent: Counter[str] = Counter()
+        self.is_used = False
+        """Whether the client has logged any request to it."""
 
     def clear(self) -> None:
         """Forget the sent requests."""
@@ -182,6 +184,7 @@ class RequestLog:
     def log(self, level: int, form: str, *values: str) -> None:
         """Take a line from the client, as `logging.Logger.log` does."""
         if values[0] == "SEND":
+            self.is_used = True
             self._sent[values[-1].partition(": Sent ")[2].partition("Request ")[0]] += 1
         if level >= self._lowest:
             librdkafka_log.log(level, form, *values)
@@ -209,12 +212,17 @@ class StreamsProducer:
     ) -> None:
         self._settings = settings
         self._watched = watched
+        self._warned = False
         self._open_client = open_client
         self.in_transaction = False
         self._stuck = False
         self._batch_limit: int | None = None
         self.must_be_replaced = False
-        """Whether the next transaction needs a new producer."""
+        """Whether a new producer takes this one's place, at `abort` or else before the next transaction begins.
+
+        After a refused record librdkafka has to renumber its batches, which may fail the next transaction. A client that could
+        not deliver a record in time may never deliver any again, although the brokers are back and it can abort.
+        """
         self._unsent: set[str] = set()
         """Topics of records that were discarded because the transaction has failed."""
         self.one_by_one = False
@@ -236,6 +244,17 @@ class StreamsProducer:
         """
         if self.transactional:
             self._retry("initialise transactions", lambda: self.client.init_transactions(_REQUEST_TIMEOUT_S))
+            self._check_log()
+
+    def _check_log(self) -> None:
+        """Warn once if the first request of a watched client is not in its log."""
+        self._take_log()
+        if self._watched and not self._requests.is_used and not self._warned:
+            self._warned = True
+            _log.warning(
+                "The producer does not log to the `logger` of its settings, with their `debug`, so after every slow commit a new "
+                "one takes its place: have your default.client.supplier pass both on as they are"
+            )
 
     def begin(self) -> None:
         """Begin a transaction.
@@ -339,7 +358,7 @@ class StreamsProducer:
 
         A plain StreamsError would count as a failure of user code.
         """
-        self.replace_at_abort()
+        self.must_be_replaced = True
         if type(failure) is not StreamsError:
             return failure
         return TransactionAbortedError(f"{failure}. The records since the last commit are processed again")
@@ -415,14 +434,6 @@ class StreamsProducer:
         if self.in_transaction and not self.progress.given_up:
             return TransactionAbortedError(f"{text}. The records since the last commit are processed again")
         return StreamsTimeoutError(text)
-
-    def replace_at_abort(self) -> None:
-        """Have `abort` replace the producer.
-
-        After a refused record librdkafka has to renumber its batches, which may fail the next transaction. And a client that
-        could not deliver a record in time may never deliver one again, although the brokers are back and it can abort.
-        """
-        self.must_be_replaced = True
 
     def limit_batches(self, max_bytes: int) -> None:
         """Limit the size of batches; takes effect with the next producer."""
@@ -580,7 +591,7 @@ class StreamsProducer:
         if error is not None and error.code() in PURGED:
             self._unsent.add(message.topic() or "")
         if error is not None and error.code() in _NOT_DELIVERED_IN_TIME:
-            self.replace_at_abort()
+            self.must_be_replaced = True
         if error is not None and error.code() not in PURGED and self.on_failure is not None:
             self.on_failure(error, message)
 

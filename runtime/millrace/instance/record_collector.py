@@ -350,8 +350,8 @@ class KafkaRecordCollector:
         cause = (refused or reports)[0].failure
         if isinstance(cause, TransactionAbortedError):
             if self._careful and time.monotonic() >= self._careful_until:
-                self._end_care()  # without a commit, as sending one by one may take too long
-            self._producer.replace_at_abort()
+                self._end_care()  # without a commit, as one by one the records may take too long
+            self._producer.must_be_replaced = True
             raise cause
         raise TransactionAbortedError(f"{cause}. The records since the last commit are processed again")
 
@@ -362,7 +362,7 @@ class KafkaRecordCollector:
         self._careful = self._producer.one_by_one = True
         self._careful_until = time.monotonic() + _CAREFUL_S
         self._found = False
-        self._producer.replace_at_abort()
+        self._producer.must_be_replaced = True
 
     def _end_care(self) -> None:
         self._careful = self._producer.one_by_one = False

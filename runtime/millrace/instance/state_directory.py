@@ -95,7 +95,9 @@ class StateDirectory:
         self._guard = threading.Lock()
         self._owners: dict[TaskId, str] = {}
         self._offset_sums: dict[TaskId, int] = {}
-        """The known offset sums of tasks that are on disk but not open."""
+        """How far the state on disk of tasks that are not open is, as far as known."""
+        self.version = object()
+        """Another object after each change to the answer of `offset_sums`, except that the asking thread has opened a task."""
         self._process_id: uuid.UUID | None = None
 
     @property
@@ -174,6 +176,8 @@ class StateDirectory:
             except OSError as error:
                 del self._owners[task_id]
                 raise explain(error, path, "create the task directory") from error
+            finally:
+                self.version = object()
             return path
 
     def disown_task(self, task_id: TaskId, owner: str) -> None:
@@ -181,6 +185,7 @@ class StateDirectory:
         with self._guard:
             if self._owners.get(task_id) == owner:
                 del self._owners[task_id]
+                self.version = object()
                 with contextlib.suppress(OSError):  # only so that the clean-up delay starts now
                     os.utime(self.task_path(task_id))
 
@@ -230,6 +235,7 @@ class StateDirectory:
         """Remember the offset sum of a task that is being closed."""
         with self._guard:
             self._offset_sums[task_id] = offset_sum
+            self.version = object()
 
     def wipe_task(self, task_id: TaskId) -> None:
         """Delete a task's state, so that it is restored from the changelogs.
@@ -247,6 +253,8 @@ class StateDirectory:
                 path.mkdir(mode=self._mode, exist_ok=True)
         except OSError as error:
             raise explain(error, path, "delete the state in") from error
+        finally:
+            self.version = object()
 
     def clean_idle(self, now_s: float | None = None) -> list[TaskId]:
         """Delete the directories of tasks that nobody owns and that have not been used for `state.cleanup.delay.ms`.
@@ -270,6 +278,8 @@ class StateDirectory:
                 except OSError as error:
                     _log.warning("%s", explain(error, entry, "delete the unused state in"))
                     continue
+                finally:
+                    self.version = object()
                 removed.append(task_id)
         if removed:
             _log.info("Deleted the state of %s in %s: not used for a while", ", ".join(map(str, removed)), self.path)
@@ -310,6 +320,8 @@ class StateDirectory:
                     entry.unlink()
         except OSError as error:
             raise explain(error, self.path, "clean up") from error
+        finally:
+            self.version = object()
 
     def _create(self) -> None:
         base = self.path.parent

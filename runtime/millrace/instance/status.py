@@ -1,7 +1,4 @@
-"""The status that an instance reports to people and tools (the operator, probes, `millrace dev up`), and how it is collected.
-
-Its JSON (`/status`) has the fields' names; docs/operations.md describes them. Fields are never removed or renamed, as the
-operator may be older or newer than the application's image.
+"""Collects what an instance reports to people and tools outside; `millrace.instance_status` is the document.
 
 Taking a status asks no broker and takes no lock, so it may be done every second, even while a thread is stuck. Two threads
 may be shown at slightly different moments.
@@ -9,12 +6,10 @@ may be shown at slightly different moments.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from millrace import __version__
 from millrace.errors import StreamsError
@@ -24,166 +19,19 @@ from millrace.instance.resources import ThreadResources
 from millrace.instance.states import State
 from millrace.instance.stream_thread import StreamThread
 from millrace.instance.task_manager import TaskManager
+from millrace.instance_status import (
+    DiskUsage,
+    InputLag,
+    MembershipStatus,
+    ProcessingStatus,
+    RestoreProgress,
+    StreamsStatus,
+    TaskCounts,
+    TaskStatus,
+    ThreadStatus,
+)
 from millrace.kafka.membership.state import MemberState
 from millrace.records import TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class TaskStatus:
-    """One task."""
-
-    id: str
-    thread: str
-    state: str
-    """CREATED, RESTORING, RUNNING, SUSPENDED or CLOSED; PENDING while another thread owns its directory."""
-    records: int
-    stores: tuple[str, ...] = ()
-    role: str = "active"
-    """active or standby; warm-ups count as standbys, because a member cannot tell them apart."""
-    remaining: int | None = 0
-    """Changelog offsets left to restore before it runs or, of a standby, that it is behind; None = not yet known."""
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadStatus:
-    """One stream thread."""
-
-    name: str
-    state: str
-    leader: bool
-    records: int
-    commits: int
-    alive: bool = True
-    """False before it starts, and once it has ended."""
-    joined: bool = False
-    """Whether it has ever been given an assignment, if only an empty one."""
-    progress_age_ms: int = 0
-    """Since its loop last made progress."""
-    waits_for: str | None = None
-    """The answer from a broker that it is waiting for."""
-    commit_age_ms: int | None = None
-    """Since everything it had processed was committed; None = never."""
-    member_id: str = ""
-    instance_id: str | None = None
-    """The static member's id; None for a dynamic member."""
-    member_state: str = "UNJOINED"
-    """UNJOINED, JOINING, SYNCING, STABLE or CLOSED."""
-    generation: int = -1
-    """The group's generation that it is in; -1 for none."""
-
-
-@dataclass(frozen=True, slots=True)
-class MembershipStatus:
-    """The instance's membership in its consumer group."""
-
-    protocol: str = ""
-    """classic or streams."""
-    state: str = "UNJOINED"
-    """STABLE if all its members are, else REBALANCING; UNJOINED before it joins, CLOSED once all members have ended or left."""
-    generation: int = -1
-    """The latest generation of its members; -1 for none."""
-    rebalances: int = 0
-    """How many generations it has been in since it started, starting with the one in which it joined."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskCounts:
-    """How many tasks the instance has."""
-
-    active: int = 0
-    """Including restoring ones."""
-    standby: int = 0
-    """Including warm-ups."""
-    warmup: int = 0
-    """Always 0: a member cannot tell warm-ups from standbys."""
-    restoring: int = 0
-    """Active tasks that are not running yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreProgress:
-    """The progress of the restoration of state."""
-
-    remaining_records: int | None = 0
-    """Changelog offsets that tasks wait for before they run; None = not yet known for all of them."""
-    eta_seconds: float | None = 0.0
-    """At the speed of the last few seconds; None = unknown."""
-    restored_records: int = 0
-    """Changelog records read into task stores since the start; 0 if everything was on disk."""
-
-
-@dataclass(frozen=True, slots=True)
-class InputLag:
-    """Records on the brokers that have not been processed yet."""
-
-    total: int | None = None
-    """None = not yet known."""
-    partitions: dict[str, int] = field(default_factory=dict)
-    """Input partition (`topic-partition`) → records, where known."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessingStatus:
-    """How much was processed, and how fast."""
-
-    records: int = 0
-    """Since the start."""
-    commits: int = 0
-    records_per_second: float | None = None
-    """Over the last minute; None = not yet known."""
-    busy_ratio: float | None = None
-    """The fraction of the last minute in which the threads did not wait for records, 0 to 1; None = not yet known."""
-
-
-@dataclass(frozen=True, slots=True)
-class DiskUsage:
-    """Disk usage."""
-
-    used_percent: float | None = None
-    """Of the state directory's file system, as `df` counts; None = not yet known."""
-    bytes: int | None = None
-    """How much space this application's state takes; None = not yet known."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamsStatus:
-    """One instance at one moment."""
-
-    time_ms: int
-    application_id: str
-    process_id: str
-    pid: int
-    state: str
-    threads: tuple[ThreadStatus, ...]
-    tasks: tuple[TaskStatus, ...]
-    group: MembershipStatus = MembershipStatus()
-    task_counts: TaskCounts = TaskCounts()
-    restoration: RestoreProgress = RestoreProgress()
-    lag: InputLag = field(default_factory=InputLag)
-    processing: ProcessingStatus = ProcessingStatus()
-    storage: DiskUsage = DiskUsage()
-    credentials_stale: bool = False
-    """Whether files with credentials have changed in a way that requires a restart."""
-    refused_tasks: tuple[str, ...] = ()
-    """Assigned tasks that it refuses, because the group's leader has another topology: nobody processes them."""
-    error: str | None = None
-    version: str = ""
-    """Of Millrace."""
-    topology_hash: str = ""
-    """The hash that `millrace plan` shows."""
-    pod_uid: str = ""
-    """The uid of the Kubernetes pod (the variable `POD_UID`), as its address may belong to another pod by now."""
-
-    def to_dict(self) -> dict[str, object]:
-        """Return it as JSON-able data, names in snake_case."""
-        return asdict(self)
-
-
-def write_status(status: StreamsStatus, path: Path) -> None:
-    """Replace a status file atomically, so that a reader never sees half of it."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(status.to_dict()))
-    temporary.replace(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,10 @@ class TaskManager:
         )
         """Asks where to start reading input partitions that have no committed offset, or lost the offset to be read next."""
         self._by_partition: dict[TopicPartition, StreamTask] = {}
+        self._on_disk: dict[TaskId, int] = {}
+        """The offset sums of the state on disk that no other thread uses."""
+        self._on_disk_as_of: object = None
+        """What has not changed since they were read."""
         self.records_total = 0
 
     @property
@@ -117,12 +121,16 @@ class TaskManager:
         """Return the local state for the assignor: of this thread's tasks, and of tasks that are only on disk."""
         context = self._resources.context
         directory, exactly_once = context.directory, context.config.exactly_once
-        sums = directory.offset_sums(
-            self._thread,
-            lambda task: stored_offset_sum(
-                context.topology, task, directory.task_path(task), exactly_once=exactly_once
-            ),
-        )
+        as_of = directory.version, tuple(held.task is None for held in self._held.values())
+        if self._on_disk_as_of != as_of:  # asked several times a second, which is too often to list directories
+            self._on_disk_as_of = as_of
+            self._on_disk = directory.offset_sums(
+                self._thread,
+                lambda task: stored_offset_sum(
+                    context.topology, task, directory.task_path(task), exactly_once=exactly_once
+                ),
+            )
+        sums = self._on_disk.copy()
         for held in self._held.values():
             if held.task is not None and held.task.changelogs:
                 sums[held.task_id] = LATEST_OFFSET if held.stage is Stage.RUNNING else open_offset_sum(held.task)
@@ -214,11 +222,12 @@ class TaskManager:
         Tasks that only change their role or their input are recycled instead.
         """
         leaving = {held.task_id for held in changed if held.stage is Stage.RUNNING}
+        stay_active = {task_id for task_id, wanted in self._target.items() if not wanted.standby}
         clean = not leaving
         try:
             if leaving:
                 self.commit()
-                self._commit_clean_metadata(leaving)
+                self._commit_clean_metadata(leaving - stay_active)
                 clean = True
         except RebalanceInProgressError as error:
             names = ", ".join(map(str, sorted(leaving)))
@@ -328,14 +337,19 @@ class TaskManager:
             held = self._updating(task)
             if held is not None:
                 self._move(held, Stage.RESTORED)
+        corrupted, others = set[TaskId](), list[Exception]()
         for failed in updater.drain_failed():
             held = self._updating(failed.task)
             if held is not None:
                 self._move(held, Stage.RETURNED)
-                if not isinstance(failed.error, TaskCorruptedError):
-                    raise failed.error
-                _log.warning("%s", failed.error)
-                self._close([held.task_id], dirty=True, wipe=[held.task_id])
+                _log.warning("Task %s cannot be restored: %s", held.task_id, failed.error)
+                if isinstance(failed.error, TaskCorruptedError):
+                    corrupted.add(held.task_id)
+                else:
+                    others.append(failed.error)
+        self._close(corrupted, dirty=True, wipe=corrupted)
+        if others:
+            raise others[0]
 
     def _updating(self, task: StreamTask) -> HeldTask | None:
         """Return the record of a task, unless it was recalled meanwhile."""

@@ -43,6 +43,7 @@ AnyProcessor: TypeAlias = Processor[Any, Any, Any, Any]
 AnyFixedKeyProcessor: TypeAlias = FixedKeyProcessor[Any, Any, Any]
 AnyContext: TypeAlias = ProcessorContext[Any, Any]
 AnyRecord: TypeAlias = Record[Any, Any]
+ProcessRecord: TypeAlias = Callable[[AnyRecord], object]
 
 
 class NodeProcessorContext:
@@ -168,6 +169,10 @@ class NodeProcessorContext:
         context.timestamp = own_timestamp
         context.headers = own_headers
 
+    def receiving(self, process: ProcessRecord) -> ProcessRecord:
+        """Return the function that processes each record, given the processor's own."""
+        return process
+
     def _child(self, name: str) -> ProcessFn:
         try:
             return self._children[name]
@@ -184,33 +189,52 @@ class NodeFixedKeyProcessorContext(NodeProcessorContext):
 
     def __init__(self, node: NodeContext) -> None:
         super().__init__(node)
-        self.current_key: object = self._NO_KEY
+        self._key: object = self._NO_KEY
+
+    def receiving(self, process: ProcessRecord) -> ProcessRecord:
+        """Return the same function, during which the key is the record's."""
+
+        def process_record(record: AnyRecord) -> None:
+            self._key = record.key
+            try:
+                process(record)
+            finally:
+                self._key = self._NO_KEY
+
+        return process_record
 
     def forward(self, record: AnyRecord, child: str | None = None) -> None:
         """Process a record in every child node, or in the one named; its key must be the one received."""
-        key = self.current_key
+        key = self._key
         if key is not self._NO_KEY and record.key is not key and record.key != key:
             raise StreamsError(
                 f"Node {self._node.name} is a fixed-key processor and received key {key!r}, but forwards {record.key!r}: "
                 "use record.with_value(…), or process() instead of process_values(), which repartitions"
             )
         super().forward(record, child)
-        self.current_key = key
+        self._key = key
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorFactory:
     """The factory of a node that runs a user's processor, a new one per task."""
 
-    supplier: Callable[[], AnyProcessor]
+    supplier: Callable[[], AnyProcessor | AnyFixedKeyProcessor]
+    context: type[NodeProcessorContext] = NodeProcessorContext
+    """What the processor is given: `NodeFixedKeyProcessorContext` for a fixed-key processor."""
+
+    @property
+    def fixed_key(self) -> bool:
+        """Whether its processors cannot change keys."""
+        return self.context is NodeFixedKeyProcessorContext
 
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
         processor = _new(self.supplier, node)
-        context = NodeProcessorContext(node)
+        context = self.context(node)
         node.on_init(lambda: processor.init(context))
         node.on_close(processor.close)
-        process, current, failed = processor.process, node.record, node.processing_failed
+        process, current, failed = context.receiving(processor.process), node.record, node.processing_failed
 
         def process_record(key: object, value: object, timestamp: int, headers: Headers) -> None:
             current.timestamp = timestamp
@@ -219,35 +243,6 @@ class ProcessorFactory:
                 process(Record(key, value, timestamp, headers))
             except Exception as error:
                 failed(error, key, value, timestamp, headers)
-
-        return process_record
-
-
-@dataclass(frozen=True, slots=True)
-class FixedKeyProcessorFactory:
-    """The factory of a node that runs a user's fixed-key processor, a new one per task."""
-
-    supplier: Callable[[], AnyFixedKeyProcessor]
-
-    def __call__(self, node: NodeContext) -> ProcessFn:
-        """Compile the node."""
-        processor = _new(self.supplier, node)
-        context = NodeFixedKeyProcessorContext(node)
-        node.on_init(lambda: processor.init(context))
-        node.on_close(processor.close)
-        process, current, failed = processor.process, node.record, node.processing_failed
-        no_key = NodeFixedKeyProcessorContext._NO_KEY  # noqa: SLF001
-
-        def process_record(key: object, value: object, timestamp: int, headers: Headers) -> None:
-            current.timestamp = timestamp
-            current.headers = headers
-            context.current_key = key
-            try:
-                process(Record(key, value, timestamp, headers))
-            except Exception as error:
-                failed(error, key, value, timestamp, headers)
-            finally:
-                context.current_key = no_key
 
         return process_record
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from typing import Final, TypeVar, cast
 
@@ -11,12 +10,12 @@ from pydantic import BaseModel
 from millrace.checks import Suggesting
 from millrace.errors import ConfigError
 from millrace.records import Windowed
-from millrace.serdes import resolve as _resolve
 from millrace.serdes.base import AnySerde, Serde
 from millrace.serdes.change import ChangeSerde
 from millrace.serdes.json import JsonSerde, PydanticSerde
 from millrace.serdes.list import FIXED_SIZES, ListSerde
 from millrace.serdes.primitives import (
+    BUILT_IN,
     BooleanSerde,
     ByteArraySerde,
     ByteBufferSerde,
@@ -29,23 +28,16 @@ from millrace.serdes.primitives import (
     StringSerde,
     UUIDSerde,
     VoidSerde,
+    shared,
 )
 from millrace.serdes.resolve import default_key_serde, default_value_serde
+from millrace.serdes.resolve import resolve as _resolve
 from millrace.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
-_BY_TYPE: Final[Mapping[type, AnySerde]] = {
-    str: _resolve.STRING,
-    bytes: _resolve.BYTE_ARRAY,
-    memoryview: _resolve.BYTE_BUFFER,
-    int: _resolve.LONG,
-    float: _resolve.DOUBLE,
-    bool: _resolve.BOOLEAN,
-    uuid.UUID: _resolve.UUID,
-    type(None): _resolve.VOID,
-}
+_BY_TYPE: Final[Mapping[type, AnySerde]] = {built_in.type: built_in.serde for built_in in BUILT_IN if built_in.type}
 
 
 class Serdes(Suggesting):
@@ -55,69 +47,69 @@ class Serdes(Suggesting):
     '0000000000000001'
     """
 
-    resolve = staticmethod(_resolve.resolve)
+    resolve = staticmethod(_resolve)
     default_key = staticmethod(default_key_serde)
     default_value = staticmethod(default_value_serde)
 
     @staticmethod
     def string() -> StringSerde:
         """Text as UTF-8."""
-        return _resolve.STRING
+        return shared(StringSerde)
 
     @staticmethod
     def byte_array() -> ByteArraySerde:
         """Bytes, unchanged."""
-        return _resolve.BYTE_ARRAY
+        return shared(ByteArraySerde)
 
     @staticmethod
     def bytes() -> BytesSerde:
         """Bytes, unchanged."""
-        return _resolve.BYTES
+        return shared(BytesSerde)
 
     @staticmethod
     def byte_buffer() -> ByteBufferSerde:
         """Any buffer, read as a memoryview."""
-        return _resolve.BYTE_BUFFER
+        return shared(ByteBufferSerde)
 
     @staticmethod
     def short() -> ShortSerde:
         """Signed integers of 16 bits."""
-        return _resolve.SHORT
+        return shared(ShortSerde)
 
     @staticmethod
     def integer() -> IntegerSerde:
         """Signed integers of 32 bits."""
-        return _resolve.INTEGER
+        return shared(IntegerSerde)
 
     @staticmethod
     def long() -> LongSerde:
         """Signed integers of 64 bits."""
-        return _resolve.LONG
+        return shared(LongSerde)
 
     @staticmethod
     def float() -> FloatSerde:
         """Floating-point numbers of single precision."""
-        return _resolve.FLOAT
+        return shared(FloatSerde)
 
     @staticmethod
     def double() -> DoubleSerde:
         """Floating-point numbers of double precision; Python's own."""
-        return _resolve.DOUBLE
+        return shared(DoubleSerde)
 
     @staticmethod
     def boolean() -> BooleanSerde:
         """Truth values."""
-        return _resolve.BOOLEAN
+        return shared(BooleanSerde)
 
     @staticmethod
     def uuid() -> UUIDSerde:
         """UUIDs as text."""
-        return _resolve.UUID
+        return shared(UUIDSerde)
 
     @staticmethod
     def void() -> VoidSerde:
         """Null only."""
-        return _resolve.VOID
+        return shared(VoidSerde)
 
     @staticmethod
     def json(type_: type[T] | None = None, *, sort_keys: bool = False) -> JsonSerde[T]:

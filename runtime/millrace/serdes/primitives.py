@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (lower case in the standard library)
 from types import NoneType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 from uuid import UUID
 
 from millrace.errors import SerializationError
 from millrace.records import NO_HEADERS, Headers
 from millrace.serdes.base import Serde
+
+S = TypeVar("S", bound=Serde[Any])
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
@@ -289,6 +291,38 @@ class VoidSerde(Serde[None]):
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> None:
         """Raise: bytes are not null."""
         reject_bytes(self, topic, data, "null only")
+
+
+class BuiltIn(NamedTuple):
+    """A serde that needs no arguments: one object, which everybody uses."""
+
+    serde: Serde[Any]
+    names: tuple[str, ...]
+    """In settings, in any case, with or without `_` (`byte_array`)."""
+    type: type | None = None
+    """The Python type whose values it is for, if there is no other serde for them."""
+
+
+BUILT_IN: Final = (
+    BuiltIn(StringSerde(), ("string",), str),
+    BuiltIn(BytesSerde(), ("bytes",)),
+    BuiltIn(ByteArraySerde(), ("bytearray",), bytes),
+    BuiltIn(ByteBufferSerde(), ("bytebuffer",), memoryview),
+    BuiltIn(ShortSerde(), ("short",)),
+    BuiltIn(IntegerSerde(), ("integer", "int")),
+    BuiltIn(LongSerde(), ("long",), int),
+    BuiltIn(FloatSerde(), ("float",)),
+    BuiltIn(DoubleSerde(), ("double",), float),
+    BuiltIn(BooleanSerde(), ("boolean", "bool"), bool),
+    BuiltIn(UUIDSerde(), ("uuid",), UUID),
+    BuiltIn(VoidSerde(), ("void",), NoneType),
+)
+_SHARED: Final[Mapping[type[Serde[Any]], Serde[Any]]] = {type(row.serde): row.serde for row in BUILT_IN}
+
+
+def shared(kind: type[S]) -> S:
+    """Return the object of one of the classes above that everybody uses."""
+    return cast("S", _SHARED[kind])
 
 
 FIXED_FORMATS: Final = {ShortSerde: "h", IntegerSerde: "i", LongSerde: "q", FloatSerde: "f"}

@@ -6,7 +6,7 @@ Java's class names are accepted too, so that a Java application's configuration 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
@@ -14,55 +14,13 @@ from millrace.loading import construct, java_name, load
 from millrace.serdes.base import AnySerde, Serde
 from millrace.serdes.json import JsonSerde
 from millrace.serdes.list import ListSerde
-from millrace.serdes.primitives import (
-    BooleanSerde,
-    ByteArraySerde,
-    ByteBufferSerde,
-    BytesSerde,
-    DoubleSerde,
-    FloatSerde,
-    IntegerSerde,
-    LongSerde,
-    ShortSerde,
-    StringSerde,
-    UUIDSerde,
-    VoidSerde,
-)
+from millrace.serdes.primitives import BUILT_IN
 from millrace.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
 
-STRING: Final = StringSerde()
-BYTE_ARRAY: Final = ByteArraySerde()
-BYTES: Final = BytesSerde()
-BYTE_BUFFER: Final = ByteBufferSerde()
-SHORT: Final = ShortSerde()
-INTEGER: Final = IntegerSerde()
-LONG: Final = LongSerde()
-FLOAT: Final = FloatSerde()
-DOUBLE: Final = DoubleSerde()
-BOOLEAN: Final = BooleanSerde()
-UUID: Final = UUIDSerde()
-VOID: Final = VoidSerde()
-JSON: Final[JsonSerde[Any]] = JsonSerde()
-
-SHORT_NAMES: Final[Mapping[str, AnySerde]] = {
-    "string": STRING,
-    "bytes": BYTES,
-    "bytearray": BYTE_ARRAY,
-    "bytebuffer": BYTE_BUFFER,
-    "short": SHORT,
-    "integer": INTEGER,
-    "int": INTEGER,
-    "long": LONG,
-    "float": FLOAT,
-    "double": DOUBLE,
-    "boolean": BOOLEAN,
-    "bool": BOOLEAN,
-    "uuid": UUID,
-    "void": VOID,
-    "json": JSON,
+_BY_NAME: Final[Mapping[str, AnySerde]] = {
+    **{name: built_in.serde for built_in in BUILT_IN for name in built_in.names},
+    "json": JsonSerde(),
 }
-"""Names in any case, with or without `_` (`byte_array`)."""
-
 _SUFFIXES: Final = ("Serde", "Deserializer", "Serializer")
 _WINDOWED_INNER: Final = (
     "windowed.inner.class.serde",
@@ -159,5 +117,5 @@ def _find(value: object, setting: str) -> object:
         return _NEEDS_INNER[name]
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
-    short = SHORT_NAMES.get(name.replace("_", "").lower())
-    return load(value, setting, SHORT_NAMES) if short is None else short
+    short = _BY_NAME.get(name.replace("_", "").lower())
+    return load(value, setting, _BY_NAME) if short is None else short

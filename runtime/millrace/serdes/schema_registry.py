@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from millrace import config_providers
 from millrace.config import StreamsConfig
@@ -176,7 +176,35 @@ class _RegistrySerde(Serde[T], Generic[T]):
         return _Opened(client, *self._make(client), settings)
 
 
-class AvroSerde(_RegistrySerde[T]):
+class _SchemaSerde(_RegistrySerde[T]):
+    """The base of the serdes that are given a schema as text, and read and write dicts."""
+
+    _serializer: ClassVar[Callable[..., Codec]]
+    _deserializer: ClassVar[Callable[..., Codec]]
+
+    def __init__(
+        self,
+        registry: Registry | None,
+        schema: str | Schema,
+        *,
+        is_key: bool = False,
+        to_dict: Callable[[T], JsonObject] | None = None,
+        from_dict: Callable[[JsonObject], T] | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        writing, reading = _split(settings)
+
+        def make(client: SchemaRegistryClient) -> tuple[Codec, Codec]:
+            both = {"schema_registry_client": client, "schema_str": schema}
+            return (
+                self._serializer(**both, to_dict=_ignoring_context(to_dict), conf=writing),
+                self._deserializer(**both, from_dict=_ignoring_context(from_dict), conf=reading),
+            )
+
+        super().__init__(registry, make, is_key=is_key)
+
+
+class AvroSerde(_SchemaSerde[T]):
     """Avro records as dicts, or as the user's own objects.
 
     Args:
@@ -188,28 +216,11 @@ class AvroSerde(_RegistrySerde[T]):
         settings: for confluent-kafka's `AvroSerializer` (`auto.register.schemas`, `use.latest.version` …).
     """
 
-    def __init__(
-        self,
-        registry: Registry | None,
-        schema: str | Schema,
-        *,
-        is_key: bool = False,
-        to_dict: Callable[[T], JsonObject] | None = None,
-        from_dict: Callable[[JsonObject], T] | None = None,
-        settings: Mapping[str, object] | None = None,
-    ) -> None:
-        writing, reading = _split(settings)
-        super().__init__(
-            registry,
-            lambda client: (
-                AvroSerializer(client, schema, _ignoring_context(to_dict), writing),
-                AvroDeserializer(client, schema, _ignoring_context(from_dict), conf=reading),
-            ),
-            is_key=is_key,
-        )
+    _serializer = AvroSerializer
+    _deserializer = AvroDeserializer
 
 
-class JsonSchemaSerde(_RegistrySerde[T]):
+class JsonSchemaSerde(_SchemaSerde[T]):
     """JSON that is validated against a JSON Schema when written and when read.
 
     Args:
@@ -221,25 +232,8 @@ class JsonSchemaSerde(_RegistrySerde[T]):
         settings: for confluent-kafka's `JSONSerializer`.
     """
 
-    def __init__(
-        self,
-        registry: Registry | None,
-        schema: str | Schema,
-        *,
-        is_key: bool = False,
-        to_dict: Callable[[T], JsonObject] | None = None,
-        from_dict: Callable[[JsonObject], T] | None = None,
-        settings: Mapping[str, object] | None = None,
-    ) -> None:
-        writing, reading = _split(settings)
-        super().__init__(
-            registry,
-            lambda client: (
-                JSONSerializer(schema, client, _ignoring_context(to_dict), writing),
-                JSONDeserializer(schema, _ignoring_context(from_dict), client, reading),
-            ),
-            is_key=is_key,
-        )
+    _serializer = JSONSerializer
+    _deserializer = JSONDeserializer
 
 
 class ProtobufSerde(_RegistrySerde[T]):

@@ -14,6 +14,7 @@ from typing import Any, Final
 from sortedcontainers import SortedDict
 
 from millrace.errors import ConfigError, SerializationError
+from millrace.java_collections import by_bucket
 from millrace.records import NO_HEADERS, Change, RecordContext, TopicPartition, ValueAndTimestamp
 from millrace.serdes.base import AnySerde
 from millrace.state.api import ChangelogRecord, LogChange, StateStore, StoreContext
@@ -98,7 +99,7 @@ class SuppressionBuffer:
         log = self._log
         if log is None or not self._dirty:
             return
-        for key in self._in_hash_order():
+        for key in by_bucket(self._dirty, self._hash_table_size):
             time = self._times.get(key)
             if time is None:
                 log(key, None, None, NO_HEADERS)
@@ -243,29 +244,6 @@ class SuppressionBuffer:
         self._dirty_bytes += _DIRTY_OVERHEAD + len(raw)
         while len(self._dirty) > self._hash_table_size * 0.75:
             self._hash_table_size *= 2
-
-    def _in_hash_order(self) -> list[bytes]:
-        if len(self._dirty) == 1:
-            return list(self._dirty)
-        mask = self._hash_table_size - 1
-
-        def bucket(key: bytes) -> int:
-            value = java_hash(key)
-            return (value ^ (value >> 16)) & mask
-
-        return sorted(self._dirty, key=bucket)
-
-
-def java_hash(data: bytes) -> int:
-    """Return Java's `Arrays.hashCode` of bytes as an unsigned 32-bit number.
-
-    >>> java_hash(b"k1"), java_hash(bytes([255]))
-    (4327, 30)
-    """
-    result = 1
-    for byte in data:
-        result = 31 * result + (byte if byte < 128 else byte - 256) & 0xFFFFFFFF
-    return result
 
 
 def _size(raw: bytes, change: BufferedChange) -> int:

@@ -34,6 +34,7 @@ from millrace.engine.task import StreamTask
 from millrace.engine.task_metrics import TASK_GROUP, MetricName, task_metrics
 from millrace.engine.task_state import TaskState
 from millrace.errors import ConfigError, InvalidStateStoreError, TopologyError
+from millrace.java_collections import hash_order
 from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TaskId, TopicPartition
 from millrace.serdes.base import AnySerde, Serde
 from millrace.serdes.resolve import default_key_serde, default_value_serde
@@ -42,7 +43,6 @@ from millrace.state.cache import RecordCache
 from millrace.state.versioned import VersionedKeyValueStore
 from millrace.testing.collector import CapturingCollector, ProducedRecord
 from millrace.testing.topics import TestInputTopic, TestOutputTopic
-from millrace.topology.java_order import hash_ordered
 from millrace.topology.model import BuiltTopology, ProcessorNode, Subtopology
 from millrace.topology.topology import Topology
 
@@ -487,7 +487,7 @@ def _merge_subtopologies(topology: BuiltTopology) -> Subtopology:
     known = {node.name: node for part in subtopologies for node in part.nodes}
     nodes = tuple(known[name] for name in topology.node_names if name in known)
     builders = {builder.name: builder for part in subtopologies for builder in part.store_builders}
-    stores = _distinct(name for node in nodes if isinstance(node, ProcessorNode) for name in hash_ordered(node.stores))
+    stores = _distinct(name for node in nodes if isinstance(node, ProcessorNode) for name in hash_order(node.stores))
     return Subtopology(
         id=0,
         nodes=nodes,

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from millrace.checks import Call, checked_name
 from millrace.config import StreamsConfig
 from millrace.errors import TopologyError
+from millrace.java_collections import hash_order
 from millrace.processor.node import NodeFactory
 from millrace.topology.description import NodeGroup, TopologyDescription, describe
-from millrace.topology.java_order import hash_ordered
 from millrace.topology.model import (
     BuiltTopology,
     DeclaredStore,
@@ -370,7 +370,7 @@ class TopologyBuilder:
         )
 
     def _builders(self, nodes: Sequence[Node]) -> tuple[DeclaredStore, ...]:
-        names = (store for node in nodes if isinstance(node, ProcessorNode) for store in hash_ordered(node.stores))
+        names = (store for node in nodes if isinstance(node, ProcessorNode) for store in hash_order(node.stores))
         return tuple(self.stores[name] for name in dict.fromkeys(names))
 
     def _resolved(self, node: Node, config: StreamsConfig) -> Node:

@@ -2,7 +2,7 @@
 
 People keep these texts with their applications and diff them on every upgrade, and tools draw them. The text is made from the
 values, so the two always agree. Nodes are ordered by the number of paths below them; inside brackets and after
-arrows, names are in the order of Java's collections (see `java_order`).
+arrows, names are in the order of Java's collections (see `java_collections`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Self
 
+from millrace.java_collections import MutableKeyTreeSet, hash_order
 from millrace.processor.api import TopicNameExtractor
-from millrace.topology.java_order import MutableKeyTreeSet, hash_ordered
 from millrace.topology.model import Node, ProcessorNode, SourceNode
 
 
@@ -209,7 +209,7 @@ def _subtopology(group: NodeGroup) -> SubtopologyDescription:
         node.name: () if isinstance(node, SourceNode) else node.parents for node in group.nodes
     }
     by_name = {node.name: _Described(node, place) for place, node in enumerate(group.nodes)}
-    for name in hash_ordered(hash_ordered(by_name)):
+    for name in hash_order(hash_order(by_name)):
         node = by_name[name]
         for parent in parents[name]:
             predecessor = by_name[parent]
@@ -236,11 +236,11 @@ def _global_stores(group: NodeGroup) -> list[GlobalStoreDescription]:
 
 def _source(node: SourceNode, successors: tuple[str, ...]) -> SourceDescription:
     pattern = None if node.pattern is None else node.pattern.pattern
-    return SourceDescription(node.name, tuple(hash_ordered(node.topics, copied=True)), pattern, successors)
+    return SourceDescription(node.name, tuple(hash_order(node.topics, copied=True)), pattern, successors)
 
 
 def _processor(node: ProcessorNode, predecessors: tuple[str, ...], successors: tuple[str, ...]) -> ProcessorDescription:
-    stores = hash_ordered(hash_ordered(node.stores), copied=True)
+    stores = hash_order(hash_order(node.stores), copied=True)
     return ProcessorDescription(node.name, tuple(stores), predecessors, successors)
 
 

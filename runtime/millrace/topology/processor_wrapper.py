@@ -6,6 +6,8 @@ none of this runs. With one, operators of the DSL, which are otherwise plain fun
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -13,12 +15,7 @@ from millrace.checks import new_processors
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.loading import implements, load_instance
-from millrace.processor.adapter import (
-    FixedKeyProcessorFactory,
-    NodeProcessor,
-    ProcessorFactory,
-    stores_of,
-)
+from millrace.processor.adapter import NodeProcessor, ProcessorFactory, stores_of
 from millrace.processor.api import FixedKeyProcessorSupplier, ProcessorSupplier
 from millrace.processor.node import NodeFactory
 from millrace.state.api import StoreBuilder
@@ -31,9 +28,10 @@ class ProcessorWrapper:
     The setting `processor.wrapper.class` is an object, a class, or `module:attribute` naming one. Override the methods you
     need; returning the given supplier unchanged costs nothing.
 
-    The returned supplier is called once per task, and the processor it returns should delegate `init`, `process` and `close` to
-    the processor of the given supplier. Like any supplier, it may have `stores()`: these are added to the topology and
-    connected to the node, in addition to the stores that the processor already has.
+    The returned supplier is called once per task, and twice before, to check that it makes new processors. The processor it
+    returns should delegate `init`, `process` and `close` to the processor of the given supplier. Like any supplier, it may have
+    `stores()`: these are added to the topology and connected to the node, in addition to the stores that the processor already
+    has.
 
     Example:
         >>> from millrace import Processor, StreamsBuilder, TopologyTestDriver
@@ -130,18 +128,13 @@ def wrapped(node: ProcessorNode, wrapper: ProcessorWrapper) -> tuple[NodeFactory
         TopologyError: the supplier gives all tasks the same processor.
     """
     factory = node.factory
-    given: Any
-    result: Any
-    if isinstance(factory, FixedKeyProcessorFactory):
-        given = factory.supplier
-        result = wrapper.wrap_fixed_key_processor_supplier(node.name, given)
-    else:
-        given = (
-            factory.supplier
-            if isinstance(factory, ProcessorFactory)
-            else _OperatorSupplier(NodeProcessor, node.name, factory)
-        )
-        result = wrapper.wrap_processor_supplier(node.name, given)
+    users = factory if isinstance(factory, ProcessorFactory) else None
+    given: Any = users.supplier if users else _OperatorSupplier(NodeProcessor, node.name, factory)
+    fixed_key = users is not None and users.fixed_key
+    wrap: Callable[[str, Any], Any] = (
+        wrapper.wrap_fixed_key_processor_supplier if fixed_key else wrapper.wrap_processor_supplier
+    )
+    result = wrap(node.name, given)
     if result is given:
         return factory, ()
     if not callable(result):
@@ -151,5 +144,4 @@ def wrapped(node: ProcessorNode, wrapper: ProcessorWrapper) -> tuple[NodeFactory
         )
     new_processors(result, node.name)
     stores = tuple(builder for builder in stores_of(result) if builder.name not in node.stores)
-    make = FixedKeyProcessorFactory if isinstance(factory, FixedKeyProcessorFactory) else ProcessorFactory
-    return make(result), stores
+    return (replace(users, supplier=result) if users else ProcessorFactory(result)), stores

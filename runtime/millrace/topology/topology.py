@@ -103,6 +103,8 @@ class Topology(Suggesting):
     def add_processor(self, name: str, supplier: ProcessorSupplier[Any, Any, Any, Any], *parents: str) -> Self:
         """Run a processor on the records of its parents; the supplier is called once per task.
 
+        Unless it is a class it is also called twice here, as in Java, to check that it makes a new processor each time.
+
         If the supplier has a method `stores()`, these state stores are added and connected to the processor.
 
         Raises:

@@ -6,22 +6,34 @@ from datetime import UTC, datetime
 
 import pytest
 from tests.operator.app.support import PassWorld
+from tests.operator.kafka.support import count_plan, streams_app
 
 from millrace.deadline import Deadline
 from millrace.errors import AuthorizationError, StreamsTimeoutError
 from millrace.kafka.admin_requests import pause
 from millrace.manifest import StreamsAppStatus
-from millrace.manifest.status import Condition
+from millrace.manifest.status import Condition, InternalTopicStatus
 from millrace_operator.app.app_controller import AppController
 from millrace_operator.app.backoff import STALE_SECONDS, TRANSIENT_FAILURES, FailedError, TransientError
 from millrace_operator.app.renewal_limiter import RenewalLimiter
 from millrace_operator.children import naming
+from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import labels
-from millrace_operator.cluster.kinds import APPS, BACKFILLS, CLAIMS, CONFIG_MAPS, NAMESPACES, PODS, STATEFUL_SETS
+from millrace_operator.cluster.kinds import (
+    APPS,
+    BACKFILLS,
+    CLAIMS,
+    CONFIG_MAPS,
+    NAMESPACES,
+    PODS,
+    SECRETS,
+    STATEFUL_SETS,
+)
 from millrace_operator.cluster.requests import ApiError
 from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
 from millrace_operator.model import (
     Apply,
+    AppRevision,
     Decision,
     Delete,
     DeleteTopics,
@@ -66,16 +78,17 @@ class Kafka:
         self.error = None
         self.forgotten = []
 
-    def observe(self, desired, objects):
-        return KafkaState(brokers=len(self.done) + 1)
+    def observe(self, app, credentials, *plans, internal_topics=()):
+        self.credentials, self.internal_topics = credentials, set(internal_topics)
+        return KafkaState(brokers=len(self.done) + 1, reason="SecretMissing" if credentials.problem else "")
 
-    def act(self, desired, action):
+    def act(self, app, credentials, action):
         if self.error:
             raise self.error
         self.done.append(action)
 
-    def forget(self, ref):
-        self.forgotten.append(ref)
+    def forget(self, uid):
+        self.forgotten.append(uid)
 
 
 class World(PassWorld):
@@ -229,11 +242,12 @@ def test_nothing_is_done_for_a_resource_that_has_changed(world):
 
 def test_nothing_is_done_for_a_resource_that_is_gone(world):
     """Its children would have no owner; the next pass forgets it."""
+    uid = world.server.objects[PATH]["metadata"]["uid"]
     world.server.objects.clear()
     assert world.run(Decision((Apply(MAP),))) == STALE_SECONDS
     assert world.run() is None
     assert world.writes == []
-    assert world.kafka.forgotten == [REF]
+    assert world.kafka.forgotten == [uid]
 
 
 def test_status_that_was_patched_meanwhile_is_not_overwritten(world):
@@ -263,6 +277,37 @@ def test_what_a_reset_forgets_during_a_pass_stays_forgotten(world):
     decision = Decision((SetFinalizer(True),), StreamsAppStatus(stable_revision="old", replicas=1))
     assert world.run(decision) == STALE_SECONDS
     assert "stableRevision" not in world.server.objects[PATH]["status"]
+
+
+def test_topics_outlive_their_plans_while_the_application_is_deleted(world):
+    """The topics of the status and of every plan seen are still asked about when all ConfigMaps are gone."""
+    plan = count_plan("in", "orders-v1").to_json()
+    spec = streams_app(application_id="orders-v1").spec
+    item = plan_config_map(AppRevision("shop", "orders", "one", spec), plan)
+    world.cluster.children.put(CONFIG_MAPS, item)
+    world.run(Decision(status=StreamsAppStatus(internal_topics=[InternalTopicStatus(name="old-changelog", ok=True)])))
+    world.cluster.children.remove(CONFIG_MAPS, item)
+    served = world.server.objects[PATH]
+    going = {**served, "metadata": {**served["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "generation": 2}}
+    world.server.objects[PATH] = going
+    world.cluster.resources.put(APPS, going)
+    world.run(Decision())
+    assert world.kafka.internal_topics == {"old-changelog", "orders-v1-c-changelog", "orders-v1-c-repartition"}
+
+
+@pytest.mark.parametrize(("status", "word"), [(404, "NotFound"), (403, "Forbidden")])
+def test_credentials_that_cannot_be_read_are_what_is_known_of_the_brokers(world, status, word):
+    """A missing Secret and one that may not be read are reported alike."""
+
+    def get(kind, *args, **query):
+        if kind is SECRETS:
+            raise ApiError("GET secret", status, word, "")
+        return served(kind, *args, **query)
+
+    served, world.requests.get = world.requests.get, get
+    world.change({**SPEC, "kafka": {**SPEC["kafka"], "auth": {"type": "plain", "secretRef": {"name": "user"}}}})
+    world.run(Decision())
+    assert [seen.kafka.reason for seen in world.observed] == ["SecretMissing"]
 
 
 def test_action_on_kafka_makes_what_is_known_of_it_old(world):

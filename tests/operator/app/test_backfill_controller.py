@@ -11,10 +11,10 @@ from tests.operator.kafka.support import count_plan, streams_app
 from millrace.errors import StreamsTimeoutError
 from millrace.manifest import StreamsBackfillStatus
 from millrace.plan import reset
-from millrace_operator.app import operations
+from millrace_operator.app import operation_order
 from millrace_operator.app.backfill_controller import BackfillController
 from millrace_operator.app.backoff import STALE_SECONDS, FailedError, TransientError
-from millrace_operator.app.operations import unfinished_before
+from millrace_operator.app.operation_order import unfinished_before
 from millrace_operator.backfills.spark_application import BACKFILL_LABEL, BACKFILL_UID_LABEL
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER, MANAGER
@@ -33,7 +33,7 @@ from millrace_operator.cluster.observe import holding_backfill
 from millrace_operator.kafka.state_cache import KafkaStateCache
 from millrace_operator.model import AppRevision, DeleteGroup, HoldingBackfill, ResourceRef
 from millrace_operator.reconcile.revisions import revision_of
-from millrace_operator.reconcile.status import timestamp
+from millrace_operator.reconcile.timestamps import timestamp
 
 REF, APP = ResourceRef("StreamsBackfill", "default", "history"), ResourceRef("StreamsApp", "default", "app")
 SPARK = SPARK_APPLICATIONS[0]
@@ -47,20 +47,20 @@ class Kafka:
         self.acted, self.failure = [], None
         self.asked, self.answer, self.servers, self.plans = [], "Nothing", [], []
 
-    def published(self, desired, backfill, plans):
+    def published(self, app, credentials, backfill, plans):
         self.plans += plans
-        self.asked.append((desired.name, backfill))
-        self.servers.append(desired.manifest["kafka"]["bootstrapServers"])
+        self.asked.append((app.metadata.name, backfill))
+        self.servers.append(list(app.spec.kafka.bootstrap_servers))
         if self.answer is None:
             raise StreamsTimeoutError("no broker answered")
         return self.answer
 
-    def act(self, desired, action):
-        self.acted.append((desired.name, action))
+    def act(self, app, credentials, action):
+        self.acted.append((app.metadata.name, action))
         if self.failure is not None:
             raise self.failure
 
-    def observe_for_reset(self, desired, question):
+    def observe_for_reset(self, app, credentials, plan, target):
         return reset.ObservedApplication(topics={"in": 1}, groups=frozenset({"app"}))
 
 
@@ -433,11 +433,11 @@ def test_pass_over_a_backfill_that_has_ended_does_not_read_all_others(world, mon
         world.watch(BACKFILLS, world.serve(BACKFILLS, name, SPEC, metadata=metadata, status=ended))
     read = []
 
-    def desired_backfill_from(body):
+    def desired_from(body, kind):
         read.append(body["metadata"]["name"])
-        return observe.desired_backfill_from(body)
+        return observe.desired_from(body, kind)
 
-    monkeypatch.setattr(operations, "desired_backfill_from", desired_backfill_from)
+    monkeypatch.setattr(operation_order, "desired_from", desired_from)
     world.passes.run(ResourceRef("StreamsBackfill", "default", "history-0"), 0)
     assert read == []
 
@@ -883,12 +883,12 @@ def test_operations_take_turns(world):
     resources.remove(BACKFILLS, resources.get(BACKFILLS, "default", "history"))
     first = operation(RESETS, "first", "2026-01-01T00:00:00Z", "Waiting")
     second = operation(BACKFILLS, "second", "2026-01-01T00:00:01Z", "Waiting")
-    assert unfinished_before(world.cluster, first, "app") == ()
-    assert unfinished_before(world.cluster, second, "app") == ("StreamsReset first",)
+    assert unfinished_before(world.cluster.resources, first, "app") == ()
+    assert unfinished_before(world.cluster.resources, second, "app") == ("StreamsReset first",)
     operation(BACKFILLS, "second", "2026-01-01T00:00:01Z", "Computing")
-    assert unfinished_before(world.cluster, first, "app") == ("StreamsBackfill second",)
+    assert unfinished_before(world.cluster.resources, first, "app") == ("StreamsBackfill second",)
     operation(BACKFILLS, "second", "2026-01-01T00:00:01Z", "Succeeded")
-    assert unfinished_before(world.cluster, first, "app") == ()
+    assert unfinished_before(world.cluster.resources, first, "app") == ()
 
 
 PHASES = [
@@ -908,7 +908,7 @@ def test_no_two_operations_wait_for_each_other(world):
             spec = SPEC if kind is BACKFILLS else {"appRef": {"name": "app"}}
             resources.put(kind, world.serve(kind, name, spec, metadata=metadata, status={"phase": phase}))
     operations = [*resources.of_kind(RESETS), *resources.of_kind(BACKFILLS)]
-    before = [unfinished_before(world.cluster, operation, "app") for operation in operations]
+    before = [unfinished_before(world.cluster.resources, operation, "app") for operation in operations]
     assert sorted(map(len, before)) == list(range(2 * len(PHASES)))
     for operation, others in zip(operations, before, strict=True):
         if operation["status"]["phase"] != "Waiting":
@@ -948,7 +948,7 @@ def test_of_two_that_began_at_the_same_time_the_newer_goes_first(world):
     assert SPARK.path("default", "history-1") not in world.server.objects
     assert holding_backfill(world.cluster.resources, APP) == HoldingBackfill("a-twin")
     twin = world.cluster.resources.get(BACKFILLS, "default", "a-twin")
-    assert unfinished_before(world.cluster, twin, "app") == ()
+    assert unfinished_before(world.cluster.resources, twin, "app") == ()
     metadata = {"creationTimestamp": ages["a-twin"], "uid": "a-twin"}
     ended = {**status, "phase": "Succeeded", "holdsApp": None}
     world.watch(BACKFILLS, world.serve(BACKFILLS, "a-twin", SPEC, metadata=metadata, status=ended))

@@ -10,6 +10,7 @@ from tests.waiting import wait_until
 
 from millrace.errors import BrokerUnreachableError
 from millrace_operator.app.app_controller import AppController
+from millrace_operator.app.broker_access import BrokerAccess
 from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.app.queue import Workers, WorkQueue
 from millrace_operator.cluster.kinds import APPS
@@ -37,19 +38,13 @@ class Away:
         raise BrokerUnreachableError("No broker answered")
 
 
-class Kafka:
-    """The real service for Kafka, with a password for each application."""
+class Passwords(BrokerAccess):
+    """A password for each application, without Secrets."""
 
-    def __init__(self, connections):
-        self.clusters = KafkaClusters(connections=connections)
-
-    def observe(self, desired, objects):
+    def of(self, desired):
         app = streams_app("away:9092", desired.name, uid=desired.uid, kafka=SCRAM)
         secret = {"username": b"me", "password": desired.name.encode()}
-        return self.clusters.observe(app, Credentials.of(app.spec, {"user": secret}))
-
-    def forget(self, ref):
-        self.clusters.forget(ref.name)
+        return app, Credentials.of(app.spec, {"user": secret})
 
 
 def manifest(number):
@@ -72,7 +67,9 @@ def test_brokers_that_are_away_hold_none_of_a_thousand_applications_up(server, r
         decided[desired.name] = observed.kafka.reason
         return Decision()
 
-    with closing(PassWorld(server, requests, Kafka(connections), brokers)) as world:
+    with closing(
+        PassWorld(server, requests, KafkaClusters(connections=connections), brokers, Passwords(requests))
+    ) as world:
         for number in range(MANY):
             world.cluster.resources.put(APPS, manifest(number))
         passes = AppController(world.cluster, decide, brokers, 30.0)

@@ -29,7 +29,7 @@ class Kafka:
         self.meanwhile = lambda: None
         """What happens while the brokers are being asked."""
 
-    def observe_for_reset(self, desired, question):
+    def observe_for_reset(self, app, credentials, plan, target, inputs):
         self.meanwhile()
         return reset.ObservedApplication(
             topics={"in": 1, "app-c-repartition": 1, "app-c-changelog": 1},
@@ -39,7 +39,7 @@ class Kafka:
             latest={INPUT: 9},
         )
 
-    def act(self, desired, action):
+    def act(self, app, credentials, action):
         self.done.append(action)
 
 

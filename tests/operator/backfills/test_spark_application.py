@@ -6,7 +6,7 @@ import pytest
 from tests.manifest import wrong
 
 from millrace.manifest import StreamsApp, StreamsBackfill
-from millrace_operator.backfills.progress import last_words, parse_progress
+from millrace_operator.backfills.driver_log import last_words, parse_progress
 from millrace_operator.backfills.spark_application import (
     SPARK_GROUPS,
     Attempt,

@@ -1,39 +1,35 @@
 """A small world for backfills: an application, its pods and group, and a Spark operator, changed only by decisions and events."""
 
-import json
 from dataclasses import dataclass, field, replace
 
+from tests.operator.fake_operator import FakeOperator, plan_object, pod_object, served
 from tests.operator.kafka.support import count_plan, streams_app
 
 from millrace.manifest import StreamsAppStatus, StreamsBackfillSpec
 from millrace.manifest.streamsbackfill import Driver
 from millrace.manifest.streamsreset import AppReference
 from millrace.plan.reset import ActiveMember
-from millrace_operator.backfills.model import (
+from millrace_operator.backfills.context import BackfillContext
+from millrace_operator.backfills.driver_log import Progress
+from millrace_operator.backfills.observed_backfill import ObservedBackfill, SparkPod
+from millrace_operator.backfills.reconciler import (
     CreateObject,
     DeleteAttemptsGroup,
     DeleteBackfill,
     DeleteSparkApplication,
-    DesiredBackfill,
-    ObservedBackfill,
-    SparkPod,
+    has_begun,
+    needs_members,
+    reconcile_backfill,
 )
-from millrace_operator.backfills.progress import Progress
-from millrace_operator.backfills.reconciler import has_begun, has_ended, needs_members, reconcile_backfill
-from millrace_operator.backfills.situation import Situation
 from millrace_operator.backfills.spark_application import shown_state, state_of
-from millrace_operator.children.config_maps import plan_config_map
-from millrace_operator.children.naming import FINALIZER, labels
-from millrace_operator.model import AppRevision, DesiredApp, Key, SetFinalizer
+from millrace_operator.children.naming import FINALIZER
+from millrace_operator.model import DesiredApp, DesiredBackfill, SetFinalizer
+from millrace_operator.reconcile.operation_context import has_ended
 from millrace_operator.reconcile.revisions import revision_of, spec_of
-from millrace_operator.reconcile.status import timestamp
+from millrace_operator.reconcile.timestamps import timestamp
 
 KUBEFLOW, APACHE = "sparkoperator.k8s.io/v1beta2", "spark.apache.org/v1"
 FOREIGN = ActiveMember("m-9", None, "java-1-StreamThread-1-consumer", "/10.0.0.9")
-
-
-class CrashError(Exception):
-    """The operator dies here."""
 
 
 def spec(**fields):
@@ -47,8 +43,8 @@ def spec(**fields):
 
 
 @dataclass
-class World:
-    """The actual state of the cluster; `pass_over` is one pass of the operator."""
+class World(FakeOperator):
+    """The actual state of the cluster."""
 
     spec: StreamsBackfillSpec = field(default_factory=spec)
     now: float = 1_700_000_000.0
@@ -139,14 +135,9 @@ class World:
         objects = {}
         if self.planned:
             spec = streams_app(**self.app_changes).spec
-            revision = AppRevision("default", "app", revision_of(spec), spec)
-            item = plan_config_map(revision, count_plan("in", "app").to_json())
-            objects[Key("ConfigMap", item["metadata"]["name"])] = item
-        for index in range(self.pods):
-            name = f"app-{index}"
-            metadata = {"name": name, "uid": name, "labels": labels("app"), "creationTimestamp": "2026-01-01T00:00:00Z"}
-            objects[Key("Pod", name)] = {"metadata": metadata, "spec": {"containers": []}, "status": {}}
-        return objects
+            key, item = plan_object(revision_of(spec), spec, count_plan("in", "app"))
+            objects[key] = item
+        return objects | dict(pod_object(f"app-{index}") for index in range(self.pods))
 
     def look(self):
         """Return the backfill and what a pass observes."""
@@ -192,7 +183,7 @@ class World:
         answer = {}
         if needs_members(desired) and self.exists:
             answer = {"members": own + self.members}
-        elif has_begun(desired.status) and Situation(desired, observed).asks_brokers and self.exists:
+        elif has_begun(desired.status) and BackfillContext(desired, observed).asks_brokers and self.exists:
             assert self.current() is None, "a Spark operator may still start a driver"
             assert not any(self.spark_pods.values()), "a job may still publish"
             answer = {"published": "Everything" if self.attempts_group else "Parts" if self.half else "Nothing"}
@@ -210,26 +201,21 @@ class World:
         changed = app is not None and self.status is not None and revision_of(app) != self.status.revision
         return spec_of(made) if made and changed else None
 
-    def pass_over(self, crash_after=None):
-        """Run one pass, stopping after this many actions if given, and return the decision."""
+    def decide(self):
+        """Return the decision about the backfill."""
         assert not self.gone
         decision = reconcile_backfill(*self.look())
         if self.refusal and any(isinstance(action, CreateObject) for action in decision.actions):
             desired, observed = self.look()
             decision = reconcile_backfill(desired, replace(observed, refusal=self.refusal))
-        for number, action in enumerate(decision.actions):
-            if number == crash_after:
-                raise CrashError
-            self.do(action)
-        if crash_after is not None:
-            raise CrashError
-        if decision.status is not None:
-            text = json.loads(decision.status.model_dump_json(by_alias=True, exclude_none=True))
-            if self.older and decision.status.phase is None:  # what an operator cannot read it leaves there
-                text["phase"] = self.status.phase
-            self.status = type(decision.status).model_validate(text)
-        self.events += decision.events
         return decision
+
+    def keep_status(self, status):
+        """Keep the backfill's status."""
+        text = served(status)
+        if self.older and status.phase is None:  # what an operator cannot read it leaves there
+            text["phase"] = self.status.phase
+        self.status = type(status).model_validate(text)
 
     def do(self, action):
         """Carry out an action; repeating it does no harm."""

@@ -6,6 +6,7 @@ from tests.operator.kafka.support import count_plan
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, BACKFILLS, CONFIG_MAPS, STATEFUL_SETS
 from millrace_operator.cluster.observe import desired_from, neighbours_of
+from millrace_operator.model import DesiredApp
 
 LABELS = {"streams.millrace.dev/app": "b"}
 
@@ -31,7 +32,7 @@ def found(first, second, *, children=(), backfills=(), ids=None, deleting=False)
         objects.put(kind, obj)
     if deleting:
         first["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    return neighbours_of(desired_from(first), resources, objects, lambda ref: (ids or {}).get(ref.name))
+    return neighbours_of(desired_from(first, DesiredApp), resources, objects, lambda ref: (ids or {}).get(ref.name))
 
 
 def child(name, **fields):

@@ -4,9 +4,9 @@ import pytest
 
 from millrace_operator.cluster.cache import Cache, relist
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, PODS, RESETS
-from millrace_operator.cluster.observe import PlanJobOutputs, StorageClasses, desired_from, desired_reset_from
+from millrace_operator.cluster.observe import PlanJobOutputs, StorageClasses, desired_from
 from millrace_operator.cluster.requests import ApiError
-from millrace_operator.model import Key, ResourceRef
+from millrace_operator.model import DesiredApp, DesiredReset, Key, ResourceRef
 
 SPEC = {
     "applicationId": "orders-v1",
@@ -29,7 +29,7 @@ def app(spec=None, status=None, **metadata):
 
 def test_resource_becomes_what_is_desired():
     """Spec and status become models; the manifest stays as it was written."""
-    desired = desired_from(app(status={"currentRevision": "a"}, finalizers=["f"], annotations={"x": "y"}))
+    desired = desired_from(app(status={"currentRevision": "a"}, finalizers=["f"], annotations={"x": "y"}), DesiredApp)
     assert desired.spec is not None
     assert (desired.spec.replicas, desired.manifest, desired.problems) == (1, SPEC, ())
     assert desired.status is not None
@@ -40,13 +40,13 @@ def test_resource_becomes_what_is_desired():
 
 def test_deletion_has_its_time():
     """The time since the deletion started is known."""
-    desired = desired_from(app(deletionTimestamp="1970-01-01T00:01:00Z"))
+    desired = desired_from(app(deletionTimestamp="1970-01-01T00:01:00Z"), DesiredApp)
     assert (desired.deleting, desired.deletion_time) == (True, 60.0)
 
 
 def test_broken_spec_becomes_problems():
     """A resource from an older or newer CRD is reported to its user instead of causing a failure."""
-    desired = desired_from(app({**SPEC, "replicas": "many"}))
+    desired = desired_from(app({**SPEC, "replicas": "many"}), DesiredApp)
     assert desired.spec is None
     assert "spec.replicas" in desired.problems[0]
 
@@ -54,7 +54,7 @@ def test_broken_spec_becomes_problems():
 def test_unreadable_part_of_a_status_does_not_cost_the_rest():
     """What an earlier operator recorded stays, even next to a field that this one cannot read."""
     status = {"currentRevision": "a", "lifecycleState": "Dreaming", "replicas": "x", "newField": 1}
-    desired = desired_from(app(status=status))
+    desired = desired_from(app(status=status), DesiredApp)
     assert desired.status is not None
     assert (desired.status.current_revision, desired.status.lifecycle_state) == ("a", None)
 
@@ -62,11 +62,11 @@ def test_unreadable_part_of_a_status_does_not_cost_the_rest():
 def test_reset_becomes_what_is_desired():
     """A reset is read like an app."""
     body = {"apiVersion": APPS.api_version, "kind": "StreamsReset", "metadata": app()["metadata"]}
-    good = desired_reset_from({**body, "spec": {"appRef": {"name": "orders"}}, "status": {"phase": "Waiting"}})
+    good = desired_from({**body, "spec": {"appRef": {"name": "orders"}}, "status": {"phase": "Waiting"}}, DesiredReset)
     assert good.spec is not None
     assert good.status is not None
     assert (good.spec.app_ref.name, good.status.phase) == ("orders", "Waiting")
-    assert desired_reset_from({**body, "spec": {}}).problems
+    assert desired_from({**body, "spec": {}}, DesiredReset).problems
 
 
 def job(kind="Complete", message=""):

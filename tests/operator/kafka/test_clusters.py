@@ -31,9 +31,9 @@ from millrace.plan.backfill_marks import attempts_group, mark_of, outputs_group
 from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace_operator.children import naming
 from millrace_operator.kafka.client_config import Credentials, client_config
+from millrace_operator.kafka.cluster_observation import observe_cluster
 from millrace_operator.kafka.clusters import LOOK_TIMEOUT_S, KafkaClusters
 from millrace_operator.kafka.connections import CONNECT_TIMEOUT_S
-from millrace_operator.kafka.observation import look
 from millrace_operator.model import (
     ConfigureGroup,
     DeleteGroup,
@@ -450,7 +450,7 @@ def test_stopped_brokers_are_noticed_in_time_and_found_again(hurried, breakable_
     """
     timeouts = []
     monkeypatch.setattr(
-        "millrace_operator.kafka.clusters.look", lambda *asked: timeouts.append(asked[3]) or look(*asked)
+        "millrace_operator.kafka.clusters.look", lambda *asked: timeouts.append(asked[3]) or observe_cluster(*asked)
     )
     kafka, topic = breakable_kafka, new_topic(breakable_kafka)
     plan = count_plan(topic, f"app-{secrets.token_hex(4)}")

@@ -5,11 +5,11 @@ import itertools
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.operator.reconcile.world import World
+from tests.operator.reconcile.world import World, task_with_store
 
+from millrace.instance_status import ProcessingStatus, StreamsStatus
 from millrace.manifest.upgrade import Autoscaling
 from millrace_operator import model
-from millrace_operator.model import ReportedStatus, ReportedTask
 from millrace_operator.reconcile.autoscaling import Load, advise, load_of
 
 AUTO = {"mode": "Auto", "max": 8, "cooldown": {"rebalance": "1m", "scaleDown": "5m"}}
@@ -63,8 +63,8 @@ def test_following_the_advice_yields_the_same_advice(rate, busy, current):
 
 def test_a_load_that_is_not_wholly_known_is_none():
     """If one pod does not report its load, the total is unknown."""
-    busy = ReportedStatus("RUNNING", records_per_second=10.0, busy_ratio=0.5)
-    assert load_of([busy, ReportedStatus("RUNNING")], 5) is None
+    busy = StreamsStatus(processing=ProcessingStatus(records_per_second=10.0, busy_ratio=0.5))
+    assert load_of([busy, StreamsStatus()], 5) is None
     assert load_of([busy], None) is None
     assert load_of([busy, busy], 5) == Load(5, 20.0, 1.0)
 
@@ -146,7 +146,7 @@ def test_an_application_at_rest_is_not_written_to(world):
 
 def test_nothing_is_scaled_while_tasks_warm_up(world):
     """A new pod has no part in the load before its copies have become active: until then, neither more nor fewer pods help."""
-    active, copy = (ReportedTask("0_1", active=active, remaining=0) for active in (True, False))
+    active, copy = (task_with_store("0_1", role) for role in ("active", "standby"))
     world.tasks = {"words-0": (active,), "words-1": (copy,)}
     world.lag, world.busy_ratio = 10**6, 1.0
     world.run(300)
@@ -160,7 +160,7 @@ def test_nothing_is_scaled_while_tasks_warm_up(world):
 
 def test_scaling_in_waits_for_copies(world):
     """While a standby is behind, fewer pods would have to restore; more are always possible."""
-    active, copy = ReportedTask("0_1", active=True, remaining=0), ReportedTask("0_1", active=False, remaining=20_000)
+    active, copy = task_with_store("0_1", "active"), task_with_store("0_1", "standby", 20_000)
     world.change(standby={"replicas": 1, "catchUpTimeout": "1h"})
     world.run(300)
     world.tasks = {"words-0": (active,), "words-1": (copy,)}
@@ -207,7 +207,7 @@ def test_number_of_pods_follows_any_load_without_swinging(loads, first, random):
             done = min(load + world.lag / 20, 500.0 * working)
             world.lag = max(0, int(world.lag + (load - done) * 20))
             world.records_per_second, world.busy_ratio = done / there, done / (500.0 * there)
-            world.tasks = {"words-0": (ReportedTask("0_1", active=False, remaining=9),)} if warm_at else {}
+            world.tasks = {"words-0": (task_with_store("0_1", "standby", 9),)} if warm_at else {}
             world.run(0)
             world.tick(20)
             if not history or history[-1][1] != there:

@@ -88,7 +88,7 @@ def test_deletion_waits_for_the_backfill(policy):
     world.backfill = "history"
     world.run()
     world.delete()
-    decision = world.run_pass()
+    decision = world.pass_over()
     assert SetFinalizer(present=False) not in decision.actions
     assert decision.again_after is not None
     assert world.topics

@@ -95,11 +95,11 @@ class Story:
         return self
 
     def run_pass(self, _: None) -> None:
-        self.world.run_pass()
+        self.world.pass_over()
 
     def crash(self, actions: int) -> None:
         """Carry out only some of the actions, and write no status."""
-        self.world.run_pass(actions)
+        self.world.pass_over(actions)
 
     def stale(self, age: int) -> None:
         """Act on an outdated observation."""
@@ -175,7 +175,7 @@ class Story:
 
 def assert_at_rest(world: World) -> None:
     """Check that nothing is left to do, and that the result matches the spec or the status says why not."""
-    decision = world.run_pass()
+    decision = world.pass_over()
     assert decision.actions == ()
     assert decision.status == world.status
     assert decision.events == ()

@@ -1,11 +1,11 @@
 """Pods are replaced, removed and evicted only while their tasks have copies that could take over, or for as long as one waits."""
 
 import pytest
-from tests.operator.reconcile.world import APP, Program, World
+from tests.operator.reconcile.world import APP, Program, World, task_with_store
 
 from millrace_operator import model
 from millrace_operator.children.naming import APP_UID_LABEL
-from millrace_operator.model import Key, ReportedTask
+from millrace_operator.model import Key
 
 LIMIT_S = 600
 """The default of `standby.catchUpTimeout`."""
@@ -14,8 +14,8 @@ LIMIT_S = 600
 def tasks(active=(), copies=(), behind=0):
     """Return what an instance reports; all of its copies are as far behind."""
     return (
-        *(ReportedTask(f"0_{number}", active=True, remaining=0) for number in active),
-        *(ReportedTask(f"0_{number}", active=False, remaining=behind) for number in copies),
+        *(task_with_store(f"0_{number}", "active") for number in active),
+        *(task_with_store(f"0_{number}", "standby", behind) for number in copies),
     )
 
 
@@ -75,7 +75,7 @@ def test_the_next_pod_waits_until_the_replaced_one_has_its_copies_again(world):
     """A pod that has returned has to catch up with what it keeps a copy of before that one's pod goes."""
     world.change(restartNonce=1)
     for _ in range(20):
-        world.run_pass()
+        world.pass_over()
         if deleted(world):
             break
         world.settle()

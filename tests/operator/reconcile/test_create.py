@@ -9,7 +9,7 @@ from millrace_operator.model import Key
 def test_the_finalizer_comes_first():
     """The finalizer is added before anything else, so that nothing is created that deletion would miss."""
     world = World()
-    assert world.run_pass().actions[0] == model.SetFinalizer(present=True)
+    assert world.pass_over().actions[0] == model.SetFinalizer(present=True)
 
 
 def test_an_application_becomes_ready():
@@ -29,7 +29,7 @@ def test_a_healthy_application_is_left_alone():
     """A pass over a settled application has no actions and no events, and does not write the status."""
     world = World()
     world.run()
-    decision = world.run_pass()
+    decision = world.pass_over()
     assert decision.actions == ()
     assert decision.status == world.status
     assert decision.events == ()
@@ -39,7 +39,7 @@ def test_no_pod_starts_before_its_topics_exist():
     """The StatefulSet is created only when all internal topics exist."""
     world = World()
     for _ in range(20):
-        world.run_pass()
+        world.pass_over()
         if Key("StatefulSet", APP) in world.objects:
             break
         assert not world.pods()

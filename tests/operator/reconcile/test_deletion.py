@@ -135,9 +135,9 @@ def test_members_that_kept_former_ids_are_removed_after_a_crash(world):
     world.run(30)
     world.change(deletionPolicy="Retain")
     world.delete()
-    world.run_pass(1)
+    world.pass_over(1)
     assert Key("StatefulSet", "words") not in world.objects
-    world.run_pass()
+    world.pass_over()
     world.settle()
     world.run(300)
     assert not world.exists
@@ -198,7 +198,7 @@ def test_topics_that_come_back_do_not_hold_deletion_up_forever(world):
     world.tick(3600)
     for _ in range(10):
         world.topics.setdefault(CHANGELOG, world.topics[INPUT])
-        world.run_pass()
+        world.pass_over()
         world.settle()
     assert not world.exists
     assert len(world.done(model.DeleteTopics)) == 1
@@ -314,7 +314,7 @@ def test_pods_deleted_late_by_an_absent_operator_get_their_grace_period(world):
 def test_an_application_that_never_started(world):
     """A resource whose first actions were never carried out is released at once."""
     world = World()
-    world.run_pass(1)
+    world.pass_over(1)
     world.delete()
     world.run(30)
     assert not world.exists

@@ -44,7 +44,7 @@ def test_group_gets_the_manifests_settings(world):
     world.run(10)
     assert world.group_settings == {STANDBYS: "0"}
     assert [pod["metadata"]["uid"] for pod in world.pods()] == [pod["metadata"]["uid"] for pod in pods]
-    assert world.run_pass().actions == ()
+    assert world.pass_over().actions == ()
 
 
 def test_settings_that_cannot_be_seen_are_reported(world):
@@ -93,7 +93,7 @@ def test_protocol_changes_with_all_pods_stopped(classic):
     assert classic.refused_members == []
     assert classic.names("PersistentVolumeClaim") == volumes
     assert sorted(classic.done(model.RemoveMembers)[0].names) == [f"{APP}-0", f"{APP}-1"]
-    assert classic.run_pass().actions == ()
+    assert classic.pass_over().actions == ()
 
 
 def test_change_waits_for_members_of_others(classic):
@@ -128,7 +128,7 @@ def test_change_survives_a_crash_after_any_action(classic):
     """Whatever was done last before the operator died, the change is completed."""
     classic.change(kafka=STREAMS)
     for _ in range(40):
-        classic.run_pass(actions=1)
+        classic.pass_over(crash_after=1)
         classic.settle()
         classic.tick(5)
     classic.run(60)
@@ -139,7 +139,7 @@ def test_change_survives_a_crash_after_any_action(classic):
 def test_dead_dynamic_members_are_removed_without_standbys(world):
     """A process that returns is a new member, so the brokers would wait for the old one until its session times out."""
     end_process(world, f"{APP}-1")
-    world.run_pass()
+    world.pass_over()
     (removal,) = world.done(model.RemoveMembers)
     assert removal.member_ids == (f"m-{APP}-1-1",)
 
@@ -150,7 +150,7 @@ def test_members_of_pods_that_are_gone_are_removed(world):
     world.run(60)
     world.members.add(f"{APP}-1")
     world.log.clear()
-    world.run_pass()
+    world.pass_over()
     (removal,) = world.done(model.RemoveMembers)
     assert removal.member_ids == (f"m-{APP}-1-1",)
 
@@ -170,5 +170,5 @@ def test_lifecycle_while_tasks_move(world):
     world.rebalancing = True
     for pod in world.pods():
         world.set_ready(pod["metadata"]["name"], ready=False)
-    world.run_pass()
+    world.pass_over()
     assert world.status.lifecycle_state == "Rebalancing"

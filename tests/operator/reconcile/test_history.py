@@ -122,13 +122,13 @@ def test_a_roll_that_is_not_done_is_compared_with():
         world.run(10)
     world.restoring.clear()
     for _ in range(8):
-        world.run_pass()
+        world.pass_over()
         world.settle()
     assert len(set(world.revisions())) == 2
     world.programs[OTHER] = Program(plan=plan(["counts", "others"]))
     world.change(image=OTHER)
     for _ in range(8):
-        world.run_pass()
+        world.pass_over()
         world.settle()
     assert_held_back(world, "totals was renamed to others")
     world.change(image=first)
@@ -173,7 +173,7 @@ def test_marking_what_has_started_is_done_once():
     kinds = [(item["kind"], "streams.millrace.dev/started" in item["metadata"]["annotations"]) for item in applied]
     assert kinds.count(("ConfigMap", True)) == 1
     assert kinds.index(("ConfigMap", True)) < kinds.index(("StatefulSet", False))
-    assert world.run_pass().actions == ()
+    assert world.pass_over().actions == ()
 
 
 def test_after_a_reset_any_topology_may_come():

@@ -49,7 +49,7 @@ def test_pods_without_racks_are_told_nothing(world):
 def test_members_of_a_lost_pod_are_removed_where_standbys_can_take_over(world):
     """The node is gone or out of service, so nothing of it can be alive; everybody else's members stay."""
     world.lost_pods.add(world.pods()[1]["metadata"]["uid"])
-    world.run_pass()
+    world.pass_over()
     assert world.done(model.RemoveMembers) == [model.RemoveMembers((f"{APP}-1",), (f"m-{APP}-1-1",))]
 
 
@@ -58,7 +58,7 @@ def test_members_on_a_node_that_does_not_answer_stay(world):
     give_node(world, f"{APP}-1", "n1")
     world.nodes["n1"] = SeenNode({}, ready=False)
     world.set_ready(f"{APP}-1", ready=False)
-    decision = world.run_pass()
+    decision = world.pass_over()
     assert world.done(model.RemoveMembers) == []
     assert decision.again_after <= 2
 
@@ -69,7 +69,7 @@ def test_a_node_that_does_not_answer_is_not_looked_at_for_ever(world):
     world.nodes["n1"] = SeenNode({}, ready=False)
     world.set_ready(f"{APP}-1", ready=False)
     world.members.remove(f"{APP}-1")
-    again = world.run_pass().again_after
+    again = world.pass_over().again_after
     assert again is None or again > 2
 
 
@@ -79,5 +79,5 @@ def test_lost_pod_keeps_its_place_without_standbys():
     world.change(replicas=2)
     world.run(600)
     world.lost_pods.add(world.pods()[1]["metadata"]["uid"])
-    world.run_pass()
+    world.pass_over()
     assert world.done(model.RemoveMembers) == []

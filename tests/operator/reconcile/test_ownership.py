@@ -238,6 +238,6 @@ def test_pods_that_garbage_collection_has_not_come_to_are_waited_for():
     world.change(deletionPolicy="Purge")
     world.delete()
     del world.objects[Key("StatefulSet", APP)]
-    world.run_pass()
+    world.pass_over()
     assert Key("Pod", f"{APP}-0") in [action.key for action in world.done(model.Delete)]
     assert world.done(model.DeleteTopics) == []

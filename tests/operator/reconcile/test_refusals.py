@@ -44,8 +44,8 @@ def test_refused_budget_holds_up_neither_rolls_nor_scaling(world):
     world.change(podDisruptionBudget={"maxUnavailable": 2})
     before = world.revisions()
     world.change(image="registry.example/words:2")
-    world.run_pass()
-    world.run_pass()
+    world.pass_over()
+    world.pass_over()
     assert status_of(world, "Reconciling", "Stalled") == {"Reconciling": "True", "Stalled": "True"}, "it is at work"
     world.run(300)
     assert set(world.revisions()).isdisjoint(before)
@@ -159,7 +159,7 @@ def test_refused_change_of_a_failed_revision_reports_no_rollback(world):
     world.programs["new"] = Program(crashes=True)
     world.change(image="new")
     for _ in range(100):
-        world.run_pass()
+        world.pass_over()
         world.settle()
         if any("new" in pod["spec"]["containers"][0]["image"] for pod in world.pods()):
             break

@@ -31,7 +31,7 @@ def deleted_pods(world):
 def test_pods_are_restarted_one_by_one_for_new_certificates(world):
     """Each is restarted once, highest ordinal first; the revision stays, no member is removed, and then nothing is left to do."""
     revisions = world.revisions()
-    world.run_pass()
+    world.pass_over()
     assert world.condition("Reconciling") == ("True", "RenewingCredentials")
     assert world.status.lifecycle_state == "RollingOut"
     world.run()
@@ -40,7 +40,7 @@ def test_pods_are_restarted_one_by_one_for_new_certificates(world):
     assert world.revisions() == revisions
     assert world.done(model.RemoveMembers) == []
     assert world.condition("Reconciling")[0] == "False"
-    assert world.run_pass().actions == ()
+    assert world.pass_over().actions == ()
 
 
 def test_the_gate_of_a_roll_holds(world):
@@ -135,7 +135,7 @@ def test_a_template_that_is_built_differently_reaches_all_pods_one_by_one(upgrad
     assert upgraded.done(model.RemoveMembers) == []
     assert upgraded.condition("PodsCurrent") == ("True", "TemplateInUse")
     assert upgraded.condition("Reconciling")[0] == "False"
-    decision = upgraded.run_pass()
+    decision = upgraded.pass_over()
     assert decision.actions == ()
     assert decision.renewal is None
 
@@ -167,7 +167,7 @@ def test_without_a_permit_an_application_keeps_its_pods(upgraded, turn, words):
     assert words in upgraded.message("PodsCurrent")
     assert [event.type for event in upgraded.events if event.reason == "TemplateOutdated"] == ["Normal"]
     before = upgraded.status
-    decision = upgraded.run_pass()
+    decision = upgraded.pass_over()
     assert decision.actions == ()
     assert decision.status == before
     assert decision.renewal == model.Renewal(left=3, coming=False)
@@ -198,7 +198,7 @@ def test_the_gate_of_a_roll_holds_for_a_template(upgraded):
     upgraded.run(60)
     assert deleted_pods(upgraded) == []
     assert upgraded.condition("Reconciling") == ("True", "WaitingForGate")
-    assert upgraded.run_pass().renewal == model.Renewal(left=3, coming=False)
+    assert upgraded.pass_over().renewal == model.Renewal(left=3, coming=False)
     upgraded.restoring = {}
     upgraded.run()
     assert len(deleted_pods(upgraded)) == 3
@@ -221,7 +221,7 @@ def test_a_template_by_which_pods_do_not_come_up_costs_one_pod(upgraded):
     assert f"Pod {APP}-2 crashes" in upgraded.message("Stalled")
     assert f"left as they are: {APP}-0, {APP}-1." in upgraded.message("Stalled")
     assert upgraded.condition("RolledBack")[0] == "False"
-    assert upgraded.run_pass().renewal == model.Renewal(left=2, coming=True)
+    assert upgraded.pass_over().renewal == model.Renewal(left=2, coming=True)
     upgraded.renewal = "Waits"  # no progress for a long time: the permit goes to other applications
     upgraded.run(60)
     assert upgraded.condition("Stalled") == ("True", "RenewalFailed")
@@ -248,7 +248,7 @@ def test_a_single_pod_that_does_not_come_up_keeps_the_turn(monkeypatch):
     run_until_pods_are_replaced(world, 1)
     del world.start_pods
     world.run(300)
-    assert world.run_pass().renewal == model.Renewal(left=0, coming=True)
+    assert world.pass_over().renewal == model.Renewal(left=0, coming=True)
     assert world.condition("Stalled") == ("True", "RenewalFailed")
     assert world.status.lifecycle_state == "Failed"
 
@@ -258,11 +258,11 @@ def test_a_turn_lasts_until_the_last_pod_has_run_well(upgraded):
     upgraded.change(upgrade={"gate": {"minStable": "30s"}})
     run_until_pods_are_replaced(upgraded, 3)
     upgraded.settle()
-    decision = upgraded.run_pass()
+    decision = upgraded.pass_over()
     assert timeouts(upgraded) == [7, 7, 7]
     assert decision.renewal is not None
     upgraded.run(60)
-    assert upgraded.run_pass().renewal is None
+    assert upgraded.pass_over().renewal is None
 
 
 @pytest.mark.parametrize(

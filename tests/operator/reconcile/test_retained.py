@@ -184,7 +184,7 @@ def test_members_that_a_deletion_has_left_are_removed():
     """The next application of that name recognises them as the earlier one's, and starts once they are gone."""
     world = left_behind()
     world.recreate()
-    world.run_pass()
+    world.pass_over()
     assert world.condition("ApplicationIdUnique") == ("False", "HandoverPending")
     assert world.condition("Reconciling") == ("True", "WaitingForHandover")
     assert world.condition("Stalled")[0] == "False"

@@ -42,7 +42,7 @@ def test_a_pod_is_drained_before_it_goes(world):
     assert [step for step, _ in itertools.groupby(steps)] == [3, f"{APP}-2", 2, f"{APP}-1", 1]
     assert [pod["metadata"]["name"] for pod in world.pods()] == [f"{APP}-0"]
     assert world.members == {f"{APP}-0"}
-    assert world.run_pass().actions == ()
+    assert world.pass_over().actions == ()
 
 
 def test_a_pod_that_does_not_drain_holds_nothing_up_for_long(world):
@@ -74,7 +74,7 @@ def test_members_of_a_dead_process_are_removed_where_standbys_can_take_over(worl
     world.run(600)
     world.log.clear()
     end_process(world, f"{APP}-1", state=state)
-    world.run_pass()
+    world.pass_over()
     assert world.done(model.RemoveMembers) == [model.RemoveMembers((f"{APP}-1",), (f"m-{APP}-1-1",))]
 
 
@@ -84,14 +84,14 @@ def test_successor_of_a_dead_process_stays_in_the_group(world):
     world.run(600)
     world.log.clear()
     end_process(world, f"{APP}-1", members=[f"m-{APP}-1-0"])
-    world.run_pass()
+    world.pass_over()
     assert world.done(model.RemoveMembers) == []
 
 
 def test_dead_process_keeps_its_place_without_standbys(world):
     """Its successor in the same pod has its state, and others would have to restore it."""
     end_process(world, f"{APP}-1")
-    world.run_pass()
+    world.pass_over()
     assert world.done(model.RemoveMembers) == []
 
 
@@ -135,12 +135,12 @@ def test_pod_that_cannot_drain_is_removed_immediately(world):
 def test_draining_pod_is_annotated_once_and_not_restarted(world):
     """It stays drained while others take over its tasks, and the annotation says since when."""
     world.change(replicas=2)
-    world.run_pass()
+    world.pass_over()
     drained = world.drained.copy()
     world.rebalancing = True
     for _ in range(5):
         world.now += 2
-        world.run_pass()
+        world.pass_over()
     (told,) = world.done(model.DrainPod)
     assert {told.uid} == drained == world.drained
     (pod,) = (pod for pod in world.pods() if pod["metadata"]["uid"] == told.uid)
@@ -170,7 +170,7 @@ def test_drained_pod_that_is_wanted_again_is_restarted(world, deaf):
     """Scaling back out while a pod drains replaces it, even if it has not noticed yet that it should drain."""
     world.deaf = deaf
     world.change(replicas=2)
-    world.run_pass()
+    world.pass_over()
     [told] = world.done(model.DrainPod)
     world.change(replicas=3)
     world.run()
@@ -212,7 +212,7 @@ def test_suspend_and_resume(world):
     assert world.members == set()
     assert world.status.lifecycle_state == "Suspended"
     assert world.condition("Ready") == ("True", "Suspended"), "it is as the spec says"
-    assert world.run_pass().actions == ()
+    assert world.pass_over().actions == ()
     world.change(state="running")
     world.run()
     assert world.revisions() == [revision] * 3
@@ -261,7 +261,7 @@ def test_no_replicas_are_a_state_to_rest_in(first):
     assert world.status.lifecycle_state == "Suspended"
     assert (world.status.replicas, world.status.observed_generation) == (0, world.generation)
     before = world.status
-    assert world.run_pass() == model.Decision(status=before)
+    assert world.pass_over() == model.Decision(status=before)
     world.change(replicas=3)
     world.run()
     assert world.condition("Ready") == ("True", "AllTasksRun")

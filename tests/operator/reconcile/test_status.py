@@ -7,9 +7,9 @@ from tests.operator.reconcile.world import APP, SMALL, Program, World, plan
 
 from millrace.manifest.status import Condition, ConditionType
 from millrace_operator import model
-from millrace_operator.reconcile.reasons import REASONS, ConditionReason, ReasonMeaning
+from millrace_operator.reconcile.app_status import transitions
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.reconciler import reconcile
-from millrace_operator.reconcile.status import transitions
 
 
 @pytest.fixture
@@ -24,18 +24,17 @@ def world():
 
 def test_every_reason_is_explained():
     """Each reason has its condition, a meaning, and a remedy unless all is well."""
-    assert set(REASONS) == set(ConditionReason)
-    for explanation in REASONS.values():
-        assert isinstance(explanation, ReasonMeaning)
-        assert explanation.condition in ConditionType.__args__
-        assert explanation.meaning.endswith(".")
+    assert all(ConditionReason.named(str(reason)) is reason for reason in ConditionReason)
+    for reason in ConditionReason:
+        assert reason.condition in ConditionType.__args__
+        assert reason.meaning.endswith(".")
 
 
 def test_all_conditions_are_set(world):
     """A running application has every condition, each with a reason that belongs to it."""
     assert {item.type for item in world.status.conditions} == set(ConditionType.__args__)
     for condition in world.status.conditions:
-        assert REASONS[condition.reason].condition == condition.type
+        assert ConditionReason(condition.reason).condition == condition.type
 
 
 def test_what_a_healthy_application_says(world):
@@ -56,11 +55,11 @@ def test_a_condition_keeps_its_time_until_its_status_changes(world):
     """A new message or reason is not a transition."""
     before = next(item for item in world.status.conditions if item.type == "Ready").last_transition_time
     world.tick(100)
-    world.run_pass()
+    world.pass_over()
     after = next(item for item in world.status.conditions if item.type == "Ready").last_transition_time
     assert after == before
     world.set_ready("words-0", False)
-    world.run_pass()
+    world.pass_over()
     changed = next(item for item in world.status.conditions if item.type == "Ready")
     assert changed.status == "False"
     assert changed.last_transition_time == world.timestamp()
@@ -70,28 +69,28 @@ def test_a_condition_keeps_its_time_until_its_status_changes(world):
 def test_lag_is_rounded_to_two_digits(world, lag, told):
     """A lag below a hundred records is reported as zero."""
     world.lag = lag
-    world.run_pass()
+    world.pass_over()
     assert world.status.lag.total == told
 
 
 def test_a_lag_that_hovers_is_not_written(world):
     """A change of up to a tenth is ignored, and the trend settles."""
     world.lag = 10_000
-    world.run_pass()
+    world.pass_over()
     assert world.status.lag.trend == "Growing"
-    world.run_pass()
+    world.pass_over()
     assert world.status.lag.trend == "Steady"
     writes = world.status_writes
     for lag in (10_400, 9_700, 10_900, 10_000):
         world.lag = lag
-        world.run_pass()
+        world.pass_over()
     assert world.status_writes == writes
 
 
 def test_restoration_is_reported(world):
     """Restoring tasks, the remaining records and the estimated time are in the status."""
     world.restoring["words-0"] = 2
-    world.run_pass()
+    world.pass_over()
     assert world.condition("StateRestored") == ("False", "Restoring")
     assert world.status.tasks.restoring == 2
 
@@ -136,7 +135,7 @@ def test_desired_replicas_are_reported(world):
     """`kubectl get` shows how many of the wanted pods are ready, whoever sets their number."""
     assert (world.status.desired_replicas, world.status.ready) == (2, "2/2")
     world.change(replicas=3)
-    world.run_pass()
+    world.pass_over()
     assert (world.status.desired_replicas, world.status.ready) == (3, "2/3")
     world.change(replicas=3, autoscaling={"mode": "Auto", "min": 2, "max": 8})
     world.run()
@@ -175,7 +174,7 @@ def test_the_life_of_an_application():
     world = World()
     seen = []
     for _ in range(40):
-        world.run_pass()
+        world.pass_over()
         if not seen or seen[-1] != world.status.lifecycle_state:
             seen.append(world.status.lifecycle_state)
         world.settle()
@@ -190,7 +189,7 @@ def test_a_pod_that_does_not_answer_in_time_changes_nothing(world):
         decision = reconcile(world.desired(), dataclasses.replace(observed, instances=answers))
         assert decision.status == world.status
     world.restoring = {"words-0": 1}
-    world.run_pass()
+    world.pass_over()
     assert world.condition("StateRestored") == ("False", "Restoring")
     decision = reconcile(world.desired(), dataclasses.replace(observed, instances={}))
     assert decision.status == world.status
@@ -202,7 +201,7 @@ def test_new_pods_that_wait_for_their_volumes_are_no_trouble_yet():
     world.boot_seconds = 1000
     trouble = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "unbound claims"}
     for _ in range(40):
-        world.run_pass()
+        world.pass_over()
         world.settle()
         for key, item in world.objects.items():
             if key.kind == "PersistentVolumeClaim":
@@ -215,7 +214,7 @@ def test_new_pods_that_wait_for_their_volumes_are_no_trouble_yet():
     assert world.condition("StorageHealthy") == ("Unknown", "VolumePending")
     assert world.warnings == []
     world.tick(30)
-    world.run_pass()
+    world.pass_over()
     assert world.condition("Ready") == ("False", "PodsFailing")
     assert world.condition("StorageHealthy") == ("False", "VolumePending")
     assert [event.reason for event in world.warnings] == ["VolumePending"]
@@ -226,7 +225,7 @@ def test_what_passes_by_itself_is_no_warning(world):
     new = World()
     new.run(30)
     world.restoring = {"words-0": 1}
-    world.run_pass()
+    world.pass_over()
     told = {event.reason: event.type for event in (*new.events, *world.events)}
     assert (told["TopicsBeingCreated"], told["Restoring"]) == ("Normal", "Normal")
     assert new.warnings == world.warnings == []

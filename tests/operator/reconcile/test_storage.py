@@ -35,7 +35,7 @@ def test_volumes_grow_without_touching_pods(world):
     assert [pod["metadata"]["uid"] for pod in world.pods()] == uids
     assert [action.orphan for action in world.done(model.Delete)] == [True]
     assert world.condition("StorageHealthy") == ("True", "VolumesFit")
-    assert world.run_pass().actions == ()
+    assert world.pass_over().actions == ()
 
 
 def test_a_claim_without_a_volume_is_resized_when_it_has_one(world):
@@ -66,7 +66,7 @@ def test_a_class_that_lets_no_volume_grow(world):
     assert world.condition("StorageHealthy") == ("False", "ExpansionUnsupported")
     assert "allowVolumeExpansion" in world.message("StorageHealthy")
     assert len(world.pods()) == 3
-    assert world.run_pass().actions == ()
+    assert world.pass_over().actions == ()
 
 
 def test_volumes_do_not_shrink(world):
@@ -100,7 +100,7 @@ def test_a_volume_that_is_full_stays_so_while_no_pod_answers(world):
     assert world.condition("StorageHealthy") == ("False", "VolumeNearlyFull")
     for pod in world.pods():
         del world.objects[model.Key("Pod", pod["metadata"]["name"])]
-    world.run_pass()
+    world.pass_over()
     assert world.condition("StorageHealthy") == ("False", "VolumeNearlyFull"), "the pods are about to be made again"
     world.run(10)
     world.used_percent = 10.0

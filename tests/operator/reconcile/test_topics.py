@@ -10,7 +10,7 @@ from millrace.plan.model import PlannedRepartitionTopic, PlannedSubtopology
 from millrace_operator import model
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION
 from millrace_operator.model import KafkaState, Topic
-from millrace_operator.reconcile.reasons import ConditionReason
+from millrace_operator.reconcile.condition_reason import ConditionReason
 from millrace_operator.reconcile.topics import examine
 
 CHANGELOG = "words-v1-counts-changelog"
@@ -281,5 +281,5 @@ def test_brokers_that_were_not_asked_yet_change_no_condition(world):
     before = world.status
     world.brokers_up = False
     world.kafka_reason = "Unknown"
-    world.run_pass()
+    world.pass_over()
     assert world.status.conditions == before.conditions

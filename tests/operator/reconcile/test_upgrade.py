@@ -36,7 +36,7 @@ def test_pods_are_replaced_one_by_one_from_the_top(world):
     assert deleted_pods(world) == [f"{APP}-2", f"{APP}-1", f"{APP}-0"]
     assert world.most_pods_down == 1
     assert set(world.revisions()) == {world.status.stable_revision}
-    assert world.run_pass().actions == ()
+    assert world.pass_over().actions == ()
 
 
 def test_a_rolling_pod_stays_a_member(world):
@@ -129,7 +129,7 @@ def test_a_gate_waits_for_the_group_to_be_stable_long_enough(world):
     times = []
     for _ in range(60):
         before = len(deleted_pods(world))
-        world.run_pass()
+        world.pass_over()
         world.settle()
         if len(deleted_pods(world)) > before:
             times.append(world.now)
@@ -160,7 +160,7 @@ def test_a_revision_that_fails_is_rolled_back(world, program, reason):
     assert world.status.stable_revision == world.status.current_revision == old
     assert deleted_pods(world) == [f"{APP}-2", f"{APP}-2"]
     assert world.most_pods_down == 1
-    assert world.run_pass().actions == ()
+    assert world.pass_over().actions == ()
 
 
 def test_rollback_is_reported_once_and_never_forgotten(world):
@@ -186,14 +186,14 @@ def test_a_failing_upgrade_that_was_overtaken_gives_way_to_what_ran_well(world):
     world.programs |= {NEW: Program(crashes=True), "registry.example/words:3": Program(plan=None)}
     world.change(image=NEW)
     while len(set(world.revisions())) == 1:
-        world.run_pass()
+        world.pass_over()
         world.settle()
     world.change(image="registry.example/words:3")
     world.run(300)
     assert world.revisions() == [old] * 3
     assert world.condition("RolledBack") == ("True", "UpgradeNotBegun")
     assert world.condition("Stalled") == ("True", "PlanFailed")
-    assert world.run_pass().actions == ()
+    assert world.pass_over().actions == ()
 
 
 def test_a_single_crash_is_no_failure(world):
@@ -216,7 +216,7 @@ def test_pod_that_runs_again_at_the_timeout_reports_its_crashes(world):
     world.programs[NEW] = Program(becomes_ready=False)
     world.change(image=NEW)
     while len(set(world.revisions())) == 1:
-        world.run_pass()
+        world.pass_over()
         world.settle()
     ended = {"exitCode": 1, "message": "ValueError: no such store", "finishedAt": world.timestamp()}
     running = {"state": {"running": {}}, "restartCount": 1, "lastState": {"terminated": ended}}
@@ -412,7 +412,7 @@ def test_brokers_that_are_away_roll_nothing_back(world):
     """A pod that is not ready because no broker answers says nothing about its revision."""
     world.change(image=NEW)
     for _ in range(4):
-        world.run_pass()
+        world.pass_over()
         world.settle()
     world.brokers_up = False
     world.run(600)

@@ -17,6 +17,16 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Literal
 
+from tests.operator.fake_operator import FakeOperator
+
+from millrace.instance_status import (
+    DiskUsage,
+    ProcessingStatus,
+    RestoreProgress,
+    StreamsStatus,
+    TaskCounts,
+    TaskStatus,
+)
 from millrace.kafka.group_settings import GroupSetting, wrong_group_settings
 from millrace.manifest import StreamsAppSpec, StreamsAppStatus, to_group_settings
 from millrace.plan.model import (
@@ -50,14 +60,12 @@ from millrace_operator.model import (
     KafkaState,
     Key,
     ObservedApp,
-    ReportedStatus,
-    ReportedTask,
     SeenNode,
     Topic,
 )
-from millrace_operator.reconcile.children_view import seconds
 from millrace_operator.reconcile.ownership import conflict_message, is_own
 from millrace_operator.reconcile.reconciler import reconcile
+from millrace_operator.reconcile.timestamps import seconds
 
 APP = "words"
 NAMESPACE = "team"
@@ -135,7 +143,7 @@ class RefusedError(Exception):
 
 
 @dataclass
-class World:
+class World(FakeOperator):
     """The cluster, the brokers, and one StreamsApp."""
 
     manifest: dict[str, Any] = field(default_factory=lambda: copy.deepcopy(SMALL))
@@ -182,7 +190,7 @@ class World:
     boot_seconds: float = 0
     """How long a pod takes to become ready."""
     restoring: dict[str, int] = field(default_factory=dict)
-    tasks: dict[str, tuple[ReportedTask, ...]] = field(default_factory=dict)
+    tasks: dict[str, tuple[TaskStatus, ...]] = field(default_factory=dict)
     """What each pod's instance reports of its tasks, if it is up."""
     nodes: dict[str, SeenNode] = field(default_factory=dict)
     lost_pods: set[str] = field(default_factory=set)
@@ -361,18 +369,16 @@ class World:
         """Change the Secrets: running pods do not use the new ones yet."""
         self.stale = {pod["metadata"]["uid"] for pod in self.pods()}
 
-    def _instance(self, pod: Mapping[str, Any]) -> ReportedStatus:
+    def _instance(self, pod: Mapping[str, Any]) -> StreamsStatus:
         drained = pod["metadata"]["uid"] in self.drained
         ready = is_ready(pod)
         restoring = self.restoring.get(pod["metadata"]["name"], 0)
-        return ReportedStatus(
+        return StreamsStatus(
             state="DRAINED" if drained else "RUNNING" if ready else "REBALANCING",
-            ready=ready,
-            active=0 if drained else 1,
-            restoring=restoring,
-            records_per_second=self.records_per_second,
-            busy_ratio=self.busy_ratio,
-            storage_used_percent=self.used_percent,
+            task_counts=TaskCounts(active=0 if drained else 1, restoring=restoring),
+            restoration=RestoreProgress(eta_seconds=None),
+            processing=ProcessingStatus(records_per_second=self.records_per_second, busy_ratio=self.busy_ratio),
+            storage=DiskUsage(self.used_percent),
             credentials_stale=pod["metadata"]["uid"] in self.stale,
             refused_tasks=self.not_taken.get(pod["metadata"]["name"], ()),
             tasks=() if drained else self.tasks.get(pod["metadata"]["name"], ()),
@@ -385,22 +391,22 @@ class World:
 
     # Passes
 
-    def run_pass(self, actions: int | None = None) -> Decision:
-        """Reconcile once, and carry out the decision or, as after a crash, only its first actions."""
-        return self.carry_out(reconcile(self.desired(), self.observed()), actions)
+    def decide(self) -> Decision:
+        """Return the decision about the application."""
+        return reconcile(self.desired(), self.observed())
 
-    def carry_out(self, decision: Decision, actions: int | None = None) -> Decision:
-        """Carry out a decision, or only its first actions."""
+    def carry_out(self, decision: Decision, crash_after: int | None = None) -> Decision:
+        """Carry out a decision, or only its first actions; what is refused is reported as the controller does."""
         self.asked = decision.renewal is not None
         desired = self.desired()
         try:
-            refusals = carry_out(decision.actions[:actions], self._try)
+            refusals = carry_out(decision.actions[:crash_after], self._try)
         except TakenError:
             return decision
         if refusals:
             decision = with_refusals(desired, decision, refusals)
         self.warnings.extend(event for event in decision.events if event.type == "Warning")
-        if actions is None and self.exists:
+        if crash_after is None and self.exists:
             if decision.status is not None and decision.status != self.status:
                 self.status = decision.status
                 self.status_writes += 1
@@ -422,7 +428,7 @@ class World:
     def _run(self, seconds: float, step: float) -> Decision:
         end = self.now + seconds
         while True:
-            decision = self.run_pass()
+            decision = self.pass_over()
             self.settle()
             if self.now >= end:
                 return decision
@@ -433,7 +439,7 @@ class World:
         idle = 0
         for _ in range(limit):
             before = self.status
-            idle = 0 if self.run_pass().actions or self.status != before else idle + 1
+            idle = 0 if self.pass_over().actions or self.status != before else idle + 1
             self.settle()
             if idle * 10 > 80 or not self.exists:
                 break
@@ -793,6 +799,11 @@ def _is_watched(item: Mapping[str, Any]) -> bool:
 def waiting(reason: str) -> dict[str, Any]:
     """Return the status of a container that waits."""
     return {"state": {"waiting": {"reason": reason}}}
+
+
+def task_with_store(task_id: str, role: str, remaining: int | None = 0) -> TaskStatus:
+    """Return a task as an instance reports it."""
+    return TaskStatus(task_id, state="RUNNING", stores=("counts",), role=role, remaining=remaining)
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:

@@ -1,32 +1,38 @@
 """A small world for resets: an application's resource, its volumes and its topics, changed only by the decisions."""
 
-import json
 from dataclasses import dataclass, field, replace
 
+from tests.operator.fake_operator import FakeOperator, plan_object, pod_object, served
 from tests.operator.kafka.support import count_plan, streams_app
 
 from millrace.errors import ActiveGroupError
 from millrace.manifest import StreamsAppStatus, StreamsResetSpec
 from millrace.manifest.status import InternalTopicStatus
 from millrace.plan import reset
+from millrace.plan.model import TopologyPlan
 from millrace.records import TopicPartition
 from millrace_operator.children import naming
-from millrace_operator.children.config_maps import plan_config_map, retained_config_map
+from millrace_operator.children.config_maps import retained_config_map
 from millrace_operator.children.naming import FINALIZER, REVISION_LABEL, STARTED_ANNOTATION, labels
-from millrace_operator.model import Apply, AppRevision, Delete, DeleteTopics, DesiredApp, Key, SetFinalizer, SetOffsets
-from millrace_operator.resets.reconciler import DesiredReset, ObservedReset, PatchApp, question_for, reconcile_reset
+from millrace_operator.model import (
+    Apply,
+    Delete,
+    DeleteTopics,
+    DesiredApp,
+    DesiredReset,
+    Key,
+    SetFinalizer,
+    SetOffsets,
+)
+from millrace_operator.resets.reconciler import ObservedReset, PatchApp, question_for, reconcile_reset
 
 REPARTITION, CHANGELOG, OLD_CHANGELOG = "app-c-repartition", "app-c-changelog", "app-old-changelog"
 INPUT = [TopicPartition("in", 0), TopicPartition("in", 1)]
 
 
-class CrashError(Exception):
-    """The operator dies here."""
-
-
 @dataclass
-class World:
-    """The actual state of the cluster; `pass_over` is one pass of the operator."""
+class World(FakeOperator):
+    """The actual state of the cluster."""
 
     spec: StreamsResetSpec
     state: str = "suspended"
@@ -88,12 +94,11 @@ class World:
         objects = {}
         if self.planned:
             for revision, store in (("new", "c"), ("old", "old")):
-                plan = count_plan("in", "app").to_json().replace("app-c-changelog", f"app-{store}-changelog")
-                item = plan_config_map(AppRevision("default", "app", revision, streams_app().spec), plan)
-                item["metadata"]["uid"] = f"m-{revision}"
+                text = count_plan("in", "app").to_json().replace("app-c-changelog", f"app-{store}-changelog")
+                key, item = plan_object(revision, streams_app().spec, TopologyPlan.from_json(text))
                 if revision in self.started:
                     item["metadata"]["annotations"] = {STARTED_ANNOTATION: "1690000000"}
-                objects[Key("ConfigMap", item["metadata"]["name"])] = item
+                objects[key] = item
         if self.earlier:
             item = retained_config_map("default", "app", self.earlier)
             item["metadata"]["uid"] = "m-retained"
@@ -111,15 +116,7 @@ class World:
                 "spec": {"replicas": wanted, "template": {"spec": {"containers": [{"args": self._arguments()}]}}},
                 "status": {"observedGeneration": seen, "replicas": present},
             }
-        for name in self.pods:
-            metadata = {
-                "name": name,
-                "uid": name,
-                "labels": labels("app"),
-                "creationTimestamp": "2026-01-01T00:00:00Z",
-            }
-            objects[Key("Pod", name)] = {"metadata": metadata, "spec": {"containers": []}, "status": {}}
-        return objects
+        return objects | dict(map(pod_object, self.pods))
 
     def _arguments(self):
         return ["run", "-c", f"client.id={naming.member('$(POD_NAME)', self.pods_uid)}"]
@@ -152,20 +149,13 @@ class World:
         )
         return desired, replace(observed, brokers=brokers)
 
-    def pass_over(self, crash_after=None):
-        """Run one pass, stopping after this many actions if given, and return the decision."""
-        decision = reconcile_reset(*self.look())
-        for number, action in enumerate(decision.actions):
-            if number == crash_after:
-                raise CrashError
-            self.do(action)
-        if crash_after is not None:
-            raise CrashError
-        if decision.status is not None:
-            text = json.loads(decision.status.model_dump_json(by_alias=True, exclude_none=True))
-            self.reset_status = type(decision.status).model_validate(text)
-        self.events += decision.events
-        return decision
+    def decide(self):
+        """Return the decision about the reset."""
+        return reconcile_reset(*self.look())
+
+    def keep_status(self, status):
+        """Keep the reset's status."""
+        self.reset_status = type(status).model_validate(served(status))
 
     def do(self, action):
         """Carry out an action; repeating it does no harm."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from millrace.checks import Suggesting, callback, serdes
-from millrace.dsl.options.named import name_of
+from millrace.dsl.options.named import WithName, name_of
+from millrace.dsl.options.with_serdes import WithSerdes
 from millrace.processor.api import TimestampExtractor
 from millrace.serdes.base import Serde
 from millrace.topology.offset_reset import AutoOffsetReset
@@ -18,7 +19,7 @@ V2 = TypeVar("V2")
 
 
 @dataclass(frozen=True, slots=True)
-class Consumed(Suggesting, Generic[K, V]):
+class Consumed(Suggesting, WithName, WithSerdes[K, V], Generic[K, V]):
     """How an input topic is read.
 
     >>> from millrace.serdes import Serdes
@@ -49,14 +50,6 @@ class Consumed(Suggesting, Generic[K, V]):
         """Name the source."""
         return cls(name=name)
 
-    def with_key_serde(self, serde: Serde[K] | None) -> Consumed[K, V]:
-        """Read keys with this serde."""
-        return replace(self, key_serde=serde)
-
-    def with_value_serde(self, serde: Serde[V] | None) -> Consumed[K, V]:
-        """Read values with this serde."""
-        return replace(self, value_serde=serde)
-
     def with_timestamp_extractor(self, extractor: TimestampExtractor | None) -> Consumed[K, V]:
         """Get the timestamps of records from this function."""
         return replace(self, timestamp_extractor=extractor)
@@ -64,7 +57,3 @@ class Consumed(Suggesting, Generic[K, V]):
     def with_offset_reset_policy(self, reset: AutoOffsetReset | str | None) -> Consumed[K, V]:
         """Start here when the group has no committed offset."""
         return replace(self, offset_reset=reset)
-
-    def with_name(self, name: str | None) -> Consumed[K, V]:
-        """Name the source."""
-        return replace(self, name=name)

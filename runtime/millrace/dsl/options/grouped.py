@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from millrace.checks import Suggesting, callback, serdes, whole, wrong
-from millrace.dsl.options.named import name_of
+from millrace.dsl.options.named import WithName, name_of
+from millrace.dsl.options.with_serdes import WithSerdes
 from millrace.processor.api import StreamPartitioner
 from millrace.serdes.base import Serde
 
@@ -17,7 +18,7 @@ V2 = TypeVar("V2")
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped(Suggesting, Generic[K, V]):
+class Grouped(Suggesting, WithName, WithSerdes[K, V], Generic[K, V]):
     """How records are repartitioned for a grouping, if their key has changed."""
 
     name: str | None = None
@@ -41,21 +42,9 @@ class Grouped(Suggesting, Generic[K, V]):
         """Use these serdes for the groups' keys and values."""
         return Grouped(name, key_serde, value_serde)
 
-    def with_name(self, name: str | None) -> Grouped[K, V]:
-        """Name the repartition topic."""
-        return replace(self, name=name)
-
-    def with_key_serde(self, serde: Serde[K] | None) -> Grouped[K, V]:
-        """Use this serde for the groups' keys."""
-        return replace(self, key_serde=serde)
-
-    def with_value_serde(self, serde: Serde[V] | None) -> Grouped[K, V]:
-        """Use this serde for the groups' values."""
-        return replace(self, value_serde=serde)
-
 
 @dataclass(frozen=True, slots=True)
-class Repartitioned(Suggesting, Generic[K, V]):
+class Repartitioned(Suggesting, WithName, WithSerdes[K, V], Generic[K, V]):
     """How a stream is sent through an internal topic."""
 
     name: str | None = None
@@ -97,21 +86,9 @@ class Repartitioned(Suggesting, Generic[K, V]):
         """Choose partitions with this function."""
         return cls(partitioner=partitioner)
 
-    def with_name(self, name: str | None) -> Repartitioned[K, V]:
-        """Name the topic."""
-        return replace(self, name=name)
-
     def with_number_of_partitions(self, number: int) -> Repartitioned[K, V]:
         """Use this number of partitions; streams and tables joined with it must have the same number."""
         return replace(self, partitions=number)
-
-    def with_key_serde(self, serde: Serde[K] | None) -> Repartitioned[K, V]:
-        """Write and read keys with this serde."""
-        return replace(self, key_serde=serde)
-
-    def with_value_serde(self, serde: Serde[V] | None) -> Repartitioned[K, V]:
-        """Write and read values with this serde."""
-        return replace(self, value_serde=serde)
 
     def with_stream_partitioner(self, partitioner: StreamPartitioner | None) -> Repartitioned[K, V]:
         """Choose partitions with this function."""

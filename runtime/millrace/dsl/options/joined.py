@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from millrace.checks import Suggesting, callback, serdes
-from millrace.dsl.options.named import name_of
+from millrace.dsl.options.named import WithName, name_of
+from millrace.dsl.options.with_serdes import WithSerdes
 from millrace.dsl.store_suppliers import DslStoreSuppliers
 from millrace.durations import Duration, to_millis
 from millrace.processor.api import StreamPartitioner
@@ -59,14 +60,16 @@ class ForeignKeyWithKey(Generic[K, V, FK]):
 
 
 @dataclass(frozen=True, slots=True)
-class Joined(Suggesting, Generic[K, V, VO]):
+class Joined(Suggesting, WithName, WithSerdes[K, V], Generic[K, V, VO]):
     """How a stream is joined with a table."""
 
     name: str | None = None
     """Of the join, and of the repartition topic if one is needed."""
     key_serde: Serde[K] | None = None
     value_serde: Serde[V] | None = None
+    """Of the stream."""
     other_value_serde: Serde[VO] | None = None
+    """Of the table."""
     grace_period_ms: int | None = None
     """Hold stream records back for this time, so that a versioned table can catch up (KIP-923)."""
 
@@ -93,18 +96,6 @@ class Joined(Suggesting, Generic[K, V, VO]):
         joined = Joined(name, key_serde, value_serde, other_value_serde)
         return joined if grace_period is None else joined.with_grace_period(grace_period)
 
-    def with_name(self, name: str | None) -> Joined[K, V, VO]:
-        """Name the join."""
-        return replace(self, name=name)
-
-    def with_key_serde(self, serde: Serde[K] | None) -> Joined[K, V, VO]:
-        """Use this serde for keys."""
-        return replace(self, key_serde=serde)
-
-    def with_value_serde(self, serde: Serde[V] | None) -> Joined[K, V, VO]:
-        """Use this serde for the stream's values."""
-        return replace(self, value_serde=serde)
-
     def with_other_value_serde(self, serde: Serde[VO] | None) -> Joined[K, V, VO]:
         """Use this serde for the table's values."""
         return replace(self, other_value_serde=serde)
@@ -119,7 +110,7 @@ class Joined(Suggesting, Generic[K, V, VO]):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamJoined(Suggesting, Generic[K, V, VO]):
+class StreamJoined(Suggesting, WithName, WithSerdes[K, V], Generic[K, V, VO]):
     """How two streams are joined: names, serdes and the window stores of both sides."""
 
     name: str | None = None
@@ -127,7 +118,9 @@ class StreamJoined(Suggesting, Generic[K, V, VO]):
     """Base name of the stores and their changelogs."""
     key_serde: Serde[K] | None = None
     value_serde: Serde[V] | None = None
+    """Of the stream that is joined."""
     other_value_serde: Serde[VO] | None = None
+    """Of the stream that it is joined with."""
     this_store_supplier: WindowBytesStoreSupplier | None = None
     other_store_supplier: WindowBytesStoreSupplier | None = None
     dsl_store_suppliers: DslStoreSuppliers | type[DslStoreSuppliers] | None = None
@@ -154,21 +147,9 @@ class StreamJoined(Suggesting, Generic[K, V, VO]):
         """Use these serdes for keys and for the values of both sides."""
         return StreamJoined(key_serde=key_serde, value_serde=value_serde, other_value_serde=other_value_serde)
 
-    def with_name(self, name: str | None) -> StreamJoined[K, V, VO]:
-        """Name the nodes and repartition topics."""
-        return replace(self, name=name)
-
     def with_store_name(self, store_name: str | None) -> StreamJoined[K, V, VO]:
         """Give the stores a base name."""
         return replace(self, store_name=store_name)
-
-    def with_key_serde(self, serde: Serde[K] | None) -> StreamJoined[K, V, VO]:
-        """Use this serde for keys."""
-        return replace(self, key_serde=serde)
-
-    def with_value_serde(self, serde: Serde[V] | None) -> StreamJoined[K, V, VO]:
-        """Use this serde for the values of this side."""
-        return replace(self, value_serde=serde)
 
     def with_other_value_serde(self, serde: Serde[VO] | None) -> StreamJoined[K, V, VO]:
         """Use this serde for the values of the other side."""
@@ -198,7 +179,7 @@ class StreamJoined(Suggesting, Generic[K, V, VO]):
 
 
 @dataclass(frozen=True, slots=True)
-class TableJoined(Suggesting, Generic[K, VO]):
+class TableJoined(Suggesting, WithName, Generic[K, VO]):
     """How two tables are joined by a foreign key."""
 
     name: str | None = None
@@ -224,10 +205,6 @@ class TableJoined(Suggesting, Generic[K, VO]):
     ) -> TableJoined[Any, Any]:
         """Let these choose the partitions of subscriptions and responses."""
         return cls(None, partitioner, other_partitioner)
-
-    def with_name(self, name: str | None) -> TableJoined[K, VO]:
-        """Name the join."""
-        return replace(self, name=name)
 
     def with_partitioner(self, partitioner: StreamPartitioner | None) -> TableJoined[K, VO]:
         """Let this choose the partitions of responses."""

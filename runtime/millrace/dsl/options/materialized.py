@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from millrace.checks import Suggesting, checked_name, instance, serdes, wrong
+from millrace.dsl.options.with_serdes import WithSerdes
 from millrace.dsl.store_suppliers import DslStoreSuppliers, StoreType
 from millrace.durations import Duration, to_millis
 from millrace.loading import implements
@@ -20,7 +21,7 @@ V2 = TypeVar("V2")
 
 
 @dataclass(frozen=True, slots=True)
-class Materialized(Suggesting, Generic[K, V]):
+class Materialized(Suggesting, WithSerdes[K, V], Generic[K, V]):
     """How a table is kept: its name for queries, its store, serdes, cache and changelog.
 
     >>> Materialized.as_("counts").with_caching_disabled().caching_enabled
@@ -66,14 +67,6 @@ class Materialized(Suggesting, Generic[K, V]):
     def with_(cls, key_serde: Serde[K2] | None = None, value_serde: Serde[V2] | None = None) -> Materialized[K2, V2]:
         """Use these serdes, in a store that cannot be queried by name."""
         return Materialized(key_serde=key_serde, value_serde=value_serde)
-
-    def with_key_serde(self, serde: Serde[K] | None) -> Materialized[K, V]:
-        """Use this serde for keys."""
-        return replace(self, key_serde=serde)
-
-    def with_value_serde(self, serde: Serde[V] | None) -> Materialized[K, V]:
-        """Use this serde for values."""
-        return replace(self, value_serde=serde)
 
     def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> Materialized[K, V]:
         """Log changes to a topic with these settings."""

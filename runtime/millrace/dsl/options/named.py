@@ -1,8 +1,9 @@
-"""`Named`: the name of an operator."""
+"""The name of an operator: as `Named`, and in its options."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
 
 from millrace.checks import Suggesting, checked_name, wrong
 
@@ -20,6 +21,17 @@ class Named(Suggesting):
     def as_(cls, name: str) -> Named:
         """Return the name."""
         return cls(name)
+
+
+class WithName:
+    """An option with a `name`."""
+
+    __slots__ = ()
+
+    def with_name(self, name: str | None) -> Self:
+        """Name the operator's node, and the topics and stores that it needs."""
+        option: Any = self
+        return cast("Self", replace(option, name=name))
 
 
 def name_of(named: Named | str | None) -> str | None:

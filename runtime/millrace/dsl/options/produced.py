@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from millrace.checks import Suggesting, callback, instance, serdes
-from millrace.dsl.options.named import name_of
+from millrace.dsl.options.named import WithName, name_of
+from millrace.dsl.options.with_serdes import WithSerdes
 from millrace.processor.api import StreamPartitioner
 from millrace.serdes.base import Serde
 
@@ -20,7 +21,7 @@ V2 = TypeVar("V2")
 
 
 @dataclass(frozen=True, slots=True)
-class Produced(Suggesting, Generic[K, V]):
+class Produced(Suggesting, WithName, WithSerdes[K, V], Generic[K, V]):
     """How an output topic is written."""
 
     key_serde: Serde[K] | None = None
@@ -54,25 +55,13 @@ class Produced(Suggesting, Generic[K, V]):
         """Choose partitions with this function."""
         return cls(partitioner=partitioner)
 
-    def with_key_serde(self, serde: Serde[K] | None) -> Produced[K, V]:
-        """Write keys with this serde."""
-        return replace(self, key_serde=serde)
-
-    def with_value_serde(self, serde: Serde[V] | None) -> Produced[K, V]:
-        """Write values with this serde."""
-        return replace(self, value_serde=serde)
-
     def with_stream_partitioner(self, partitioner: StreamPartitioner | None) -> Produced[K, V]:
         """Choose partitions with this function."""
         return replace(self, partitioner=partitioner)
 
-    def with_name(self, name: str | None) -> Produced[K, V]:
-        """Name the sink."""
-        return replace(self, name=name)
-
 
 @dataclass(frozen=True, slots=True)
-class Printed(Suggesting, Generic[K, V]):
+class Printed(Suggesting, WithName, Generic[K, V]):
     """Where and how records are printed."""
 
     path: Path | None = None
@@ -104,7 +93,3 @@ class Printed(Suggesting, Generic[K, V]):
     def with_key_value_mapper(self, mapper: Callable[[K, V], str]) -> Printed[K, V]:
         """Print what this function returns instead of key and value."""
         return replace(self, mapper=mapper)
-
-    def with_name(self, name: str | None) -> Printed[K, V]:
-        """Name the node."""
-        return replace(self, name=name)

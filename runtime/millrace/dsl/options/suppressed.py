@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from millrace.checks import Suggesting, instance, mistake, whole
-from millrace.dsl.options.named import name_of
+from millrace.dsl.options.named import WithName, name_of
 from millrace.durations import Duration, to_millis
 
 
@@ -79,13 +79,14 @@ class BufferConfig(Suggesting):
 
 
 @dataclass(frozen=True, slots=True)
-class Suppressed(Suggesting):
+class Suppressed(Suggesting, WithName):
     """How long updates are held back."""
 
     wait_ms: int | None = None
     """Time after the first update of a key; None: until its window closes."""
     buffer: BufferConfig = field(default_factory=BufferConfig.unbounded)
     name: str | None = None
+    """Of the node; its store is `<name>-store`."""
 
     def __post_init__(self) -> None:
         instance(self.buffer, "buffer", BufferConfig, "a BufferConfig", "write BufferConfig.unbounded() for example")
@@ -113,7 +114,3 @@ class Suppressed(Suggesting):
                 "shut_down_when_full()"
             )
         return cls(None, buffer)
-
-    def with_name(self, name: str | None) -> Suppressed:
-        """Name the node; its store is `<name>-store`."""
-        return replace(self, name=name)

@@ -88,10 +88,10 @@ class Joining:
         self._requests = GroupRequests(coordinator, watch, settings)
         self._user_data = user_data
         self._assign = assign
-        self._assigning: list[object] = []
-        """The assignments not yet sent: more than one if this member was removed meanwhile, and leads again."""
+        self._attempts = 0
+        """How often it has begun to rejoin: what earlier attempts still do is obsolete."""
         self._data: tuple[float, bytes] | None = None
-        """When the stream thread made the member's user data last, and the data."""
+        """When the stream thread made the member's user data last, and the data; None = not since it was asked to rejoin."""
         self._retry_at_s = 0.0
         self._backoff_ms = settings.retry_backoff_ms
 
@@ -99,11 +99,6 @@ class Joining:
     def requests(self) -> GroupRequests:
         """The member's requests."""
         return self._requests
-
-    @property
-    def assigning(self) -> bool:
-        """Whether this member leads and has not yet sent its assignment to the others."""
-        return bool(self._assigning)
 
     def wait_s(self) -> float | None:
         """Return the seconds until the next attempt to join; None if no attempt is due."""
@@ -153,6 +148,12 @@ class Joining:
         if self._data is None or now - self._data[0] >= _TELL_EVERY_S:
             self._data = now, self._user_data()
 
+    def request_rejoin(self, reason: str) -> None:
+        """Rejoin at the thread's next poll, with user data made then; not before, with that from before the request."""
+        with self._shared.lock:
+            self._data = None
+            self._shared.request_rejoin(reason)
+
     def rebalance(self, *, busy: bool) -> None:
         """Rejoin because the group rebalances: at the thread's next poll, or now if it is busy and has nothing to give up."""
         shared, reason = self._shared, "the group is rebalancing"
@@ -179,11 +180,14 @@ class Joining:
                 rack_id=self._settings.rack_id,
             )
             shared.state = MemberState.JOINING
-            shared.step = step = self._connection.start(self._rejoin, shared.member_id, subscription, reason or "")
+            self._attempts += 1
+            shared.step = step = self._connection.start(
+                self._rejoin, self._attempts, shared.member_id, subscription, reason or ""
+            )
         step.add_both(lambda _: shared.changed.set())
 
     async def _rejoin(
-        self, member_id: str, subscription: MemberSubscription, reason: str
+        self, attempt: int, member_id: str, subscription: MemberSubscription, reason: str
     ) -> tuple[JoinGroupResponse, SyncGroupResponse | None]:
         """Join and, unless refused, assign if this member leads, and sync; on the IO thread. Return both answers."""
         joined = await self._requests.join(member_id, subscription, reason)
@@ -191,22 +195,19 @@ class Joining:
             self._watch.follow()
             return joined, None
         self._enter(joined)
-        identity = self._in_generation()
+        identity = self._in_generation(attempt)
+        assignments: Mapping[str, bytes] = {}
         if joined.leader != joined.member_id:
             self._watch.follow()
-            return joined, await self._sync(*identity, {})
-        members = {
-            member.member_id: decode_subscription(member.metadata, member.group_instance_id)
-            for member in joined.members
-        }
-        await self._watch.assigned(frozenset(topic for member in members.values() for topic in member.topics))
-        if joined.skip_assignment:
-            return joined, await self._sync(*identity, {})
-        self._assigning.append(identity)
-        try:
-            return joined, await self._sync(*identity, await self._assigned(joined.generation_id, members))
-        finally:
-            self._assigning.remove(identity)
+        else:
+            members = {
+                member.member_id: decode_subscription(member.metadata, member.group_instance_id)
+                for member in joined.members
+            }
+            await self._watch.assigned(frozenset(topic for member in members.values() for topic in member.topics))
+            if not joined.skip_assignment:
+                assignments = await self._assigned(joined.generation_id, members)
+        return joined, await self._sync(*identity, assignments)
 
     async def _assigned(self, generation: int, members: Mapping[str, MemberSubscription]) -> dict[str, bytes]:
         """Return the assignments of the group's members."""
@@ -242,10 +243,13 @@ class Joining:
                 self._shared.id_is_stored = True
         return synced
 
-    def _in_generation(self) -> tuple[int, str, Callable[[], bool]]:
-        """Return generation and member id, and a function that returns whether they are still valid."""
+    def _in_generation(self, attempt: int) -> tuple[int, str, Callable[[], bool]]:
+        """Return generation and member id, and a function that returns whether they still are those of the latest attempt.
+
+        The next attempt may have the same: a coordinator that failed may count a generation again.
+        """
         identity = self._shared.generation, self._shared.member_id
-        return *identity, lambda: self._shared.heartbeat_identity() == identity
+        return *identity, lambda: self._attempts == attempt and self._shared.heartbeat_identity() == identity
 
     def _synced(self, response: SyncGroupResponse) -> list[GroupEvent]:
         if response.error_code:
@@ -373,8 +377,8 @@ class GroupRequests:
         Args:
             generation: The member's.
             member_id: The member's.
-            current: Whether the member is still in that generation. Otherwise this must not be sent once the coordinator is
-                found: a JoinGroup may overtake it, and a coordinator that failed may count the same generation again.
+            current: Whether to send it still, once the coordinator is found: not if the member has left that generation, even
+                if it has joined one with the same number since.
             assignments: By member id; empty unless this member leads.
 
         Raises:

@@ -86,11 +86,6 @@ class GroupMember(BaseMember):
         return self._shared.state is not MemberState.STABLE
 
     @property
-    def assigning(self) -> bool:
-        """Whether this member leads the group and has not yet sent its assignment to the others."""
-        return self._joining.assigning
-
-    @property
     def subscribed_topics(self) -> frozenset[str]:
         """The topics read now, including those that match patterns."""
         return self._watch.topics
@@ -107,8 +102,8 @@ class GroupMember(BaseMember):
         return self._joining.wait_s()
 
     def request_rejoin(self, reason: str) -> None:
-        """Rejoin at the next `poll`, for example for a follow-up or probing rebalance."""
-        self._shared.request_rejoin(reason)
+        """Rejoin at the next `poll`, for example for a follow-up or probing rebalance, or to tell the leader something."""
+        self._joining.request_rejoin(reason)
 
     def reset(self, reason: str, *, keep_member_id: bool) -> None:
         """Forget the generation and rejoin because the thread has dropped its tasks; the owned partitions are `Lost`."""

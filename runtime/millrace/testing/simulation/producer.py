@@ -93,6 +93,7 @@ class SimulatedProducer:
         def try_it() -> bool:
             if self._world.is_coordinator_down:
                 return False
+            self._note_sent("InitProducerId")
             try:
                 _, self._epoch = self._world.broker.init_producer(transactional_id, self._timeout_s)
             except RefusedError as error:

@@ -1,4 +1,4 @@
-"""A prototype of an application that gives each of its stream threads a process: a parent with several `peers_millrace.py`.
+"""A prototype of an application that gives each of its stream threads a process: a parent with several `millrace_programs.py`.
 
 The parent starts the processes, passes on when to begin and to end, and adds up what they report. That is the least that an
 instance of several processes needs; it has no queries, handlers, listeners or metrics, which would all have to come from and go
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers_process import say
+from benchmarks.peers.process import say
 
 _SAMPLE_S = 0.02
 
@@ -31,7 +31,11 @@ class _Child:
         }
         self.latest: dict[str, Any] = {}
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("peers_millrace.py")), *(f"{k}={v}" for k, v in own.items())],
+            [
+                sys.executable,
+                str(Path(__file__).with_name("millrace_programs.py")),
+                *(f"{k}={v}" for k, v in own.items()),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

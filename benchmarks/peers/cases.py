@@ -46,7 +46,7 @@ class Peer:
         processes: how many.
         threads: `num.stream.threads` of each.
         share: of the records; seconds and CPU are for all of them.
-        children: how many processes each one has for its stream threads (a prototype, see `peers_processes.py`).
+        children: how many processes each one has for its stream threads (a prototype, see `process_per_thread.py`).
         beside: the name of the Java that it is compared with.
     """
 

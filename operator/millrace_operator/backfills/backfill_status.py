@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from millrace.manifest import Condition, StreamsBackfillStatus
 from millrace.manifest.streamsbackfill import Phase, SparkStatus
-from millrace_operator.backfills.model import DesiredBackfill, ObservedBackfill
-from millrace_operator.backfills.situation import (
+from millrace_operator.backfills.context import (
     ANSWERED,
     IN_ONE,
     IN_ONE_BEFORE,
@@ -17,17 +15,20 @@ from millrace_operator.backfills.situation import (
     PUBLISHING,
     STOPPED,
     UNREADABLE,
-    Situation,
+    BackfillContext,
 )
+from millrace_operator.backfills.observed_backfill import ObservedBackfill
 from millrace_operator.backfills.spark_application import SparkState, application_name, shown_state, web_ui_of
-from millrace_operator.reconcile.status import timestamp
+from millrace_operator.model import DesiredBackfill
+from millrace_operator.reconcile.timestamps import timestamp
 
 CREATED: Final = "SparkApplicationCreated"
 
 
-@dataclass(frozen=True, slots=True)
-class BackfillStatus(Situation):
+class BackfillStatus(BackfillContext):
     """Builds the status in one situation."""
+
+    __slots__ = ()
 
     def progress_of(self, state: SparkState | None) -> tuple[Phase, str]:
         """Return how far the job has come."""
@@ -129,7 +130,7 @@ def _conditions_of_next_attempt(conditions: Iterable[Condition]) -> tuple[Condit
 
 def with_problem(desired: DesiredBackfill, now: float, problem: str) -> StreamsBackfillStatus:
     """Return the status of a backfill whose pass has failed. While it stops, its message stays: it is the reason for its end."""
-    this = Situation(desired, ObservedBackfill(now))
+    this = BackfillContext(desired, ObservedBackfill(now))
     if this.status.phase != "Stopping":
         return this.status.model_copy(update={"message": problem})
     others = (item for item in this.status.conditions if item.type != STOPPED)

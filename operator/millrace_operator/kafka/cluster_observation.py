@@ -24,7 +24,7 @@ _ALWAYS = frozenset({"cleanup.policy", "retention.ms", "min.insync.replicas"})
 _INSTANCE = re.compile(r"(?P<pod>.+?)(\.[0-9a-z]+)?-\d+")
 
 
-def look(
+def observe_cluster(
     connection: AdminConnection,
     application_id: str,
     plans: Sequence[TopologyPlan],

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Self
 
 from benchmarks.environments import environment
-from benchmarks.instances import HERE, Instance, java_command
-from benchmarks.peers_cases import SETTINGS, Case, Peer, found_in_output
+from benchmarks.instances import Instance, java_command
+from benchmarks.peers.cases import SETTINGS, Case, Peer, found_in_output
 from benchmarks.process_tree import busy_seconds, cpu_seconds
 from benchmarks.programs import Expected, Names
 from benchmarks.records import Written, topics, write_state
@@ -29,6 +29,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicParti
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from tests.waiting import wait_until
 
+_HERE = Path(__file__).parent
 _SAMPLE_S = 0.05
 _TIMEOUT_S = 3600.0
 _VALUE_BYTES = 100
@@ -225,12 +226,12 @@ def _start(peer: Peer, name: str, settings: dict[str, object], directory: Path) 
     if peer.language == "java":
         command = java_command("Peer")
     elif peer.language == "quix":
-        command = (str(quix_python()), "-E", str(HERE / "peers_quix.py"))  # without this environment's path
+        command = (str(quix_python()), "-E", str(_HERE / "quix_programs.py"))  # without this environment's path
     elif peer.children:
-        command = (sys.executable, str(HERE / "peers_processes.py"))
+        command = (sys.executable, str(_HERE / "process_per_thread.py"))
         settings = {**settings, "processes": peer.children}
     else:
-        command = (sys.executable, str(HERE / "peers_millrace.py"))
+        command = (sys.executable, str(_HERE / "millrace_programs.py"))
     return Instance(peer.language, name, settings, directory, command=command)
 
 

@@ -1,4 +1,4 @@
-"""A program of the benchmark of peers in Millrace: `java/Peer.java` and `peers_quix.py` do the same."""
+"""A program of the benchmark of peers in Millrace: `java/Peer.java` and `quix_programs.py` do the same."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import Any
 
-from benchmarks.peers_process import Measured, say
+from benchmarks.peers.process import Measured, say
 from benchmarks.programs import Build, Names
 
 from millrace.garbage import rarely_collected

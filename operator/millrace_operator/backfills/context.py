@@ -10,12 +10,11 @@ from typing import Final, Literal
 from millrace.manifest import Condition, StreamsBackfillSpec, StreamsBackfillStatus
 from millrace.plan.model import TopologyPlan
 from millrace_operator.backfills.explanations import EVERYTHING, MAYBE_PARTS, NOTHING, PARTS, WHOLE
-from millrace_operator.backfills.model import DesiredBackfill, ObservedBackfill, SparkPod
+from millrace_operator.backfills.observed_backfill import ObservedBackfill, SparkPod
 from millrace_operator.backfills.spark_application import application_name, state_of
-from millrace_operator.model import DesiredApp, Object, ObservedApp
-from millrace_operator.reconcile.children_view import ChildrenView, view_of
+from millrace_operator.model import DesiredBackfill, Object
+from millrace_operator.reconcile.operation_context import OperationContext
 from millrace_operator.reconcile.revisions import revision_of
-from millrace_operator.reconcile.status import timestamp
 
 PUBLISHING: Final = "PublicationBegun"
 IN_ONE: Final = "InOneTransaction"
@@ -44,38 +43,10 @@ _ANSWER_PATIENCE_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """One backfill at the time of one pass.
-
-    Args:
-        desired: The resource as it stands.
-        observed: What was seen of the application, its brokers and its Spark pods.
-    """
+class BackfillContext(OperationContext[StreamsBackfillSpec, StreamsBackfillStatus, ObservedBackfill]):
+    """One backfill at the time of one pass."""
 
     desired: DesiredBackfill
-    observed: ObservedBackfill
-
-    @property
-    def status(self) -> StreamsBackfillStatus:
-        """The status that was last written."""
-        return self.desired.status or StreamsBackfillStatus()
-
-    @property
-    def spec(self) -> StreamsBackfillSpec:
-        """The spec, which is immutable and was valid when the backfill began."""
-        assert self.desired.spec is not None
-        return self.desired.spec
-
-    @property
-    def app(self) -> DesiredApp:
-        """The application, where there is one."""
-        assert self.observed.app is not None
-        return self.observed.app
-
-    @property
-    def view(self) -> ChildrenView:
-        """The application's children."""
-        return view_of(self.app, ObservedApp(now=self.observed.now, objects=self.observed.objects))
 
     @property
     def plan(self) -> TopologyPlan | None:
@@ -349,20 +320,3 @@ class Situation:
     def in_phase_s(self) -> float:
         """How long ago the phase last changed."""
         return self.seconds_since(self.status.phase_time)
-
-    def known(self, kind: str) -> Condition | None:
-        """Return the condition of a type in the status; None if it has none."""
-        return next((item for item in self.status.conditions if item.type == kind), None)
-
-    def condition(self, kind: str, value: Literal["True", "False", "Unknown"], reason: str, message: str) -> Condition:
-        """Return a condition, which keeps the time of its last change if it is in the status with the same value."""
-        known = self.known(kind)
-        same = known is not None and known.status == value
-        return Condition(
-            type=kind,
-            status=value,
-            reason=reason,
-            message=message,
-            last_transition_time=known.last_transition_time if same and known else timestamp(self.observed.now),
-            observed_generation=self.desired.generation,
-        )

@@ -4,14 +4,13 @@ import base64
 import secrets
 
 import pytest
-from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
+from tests.operator.kafka.support import patient_clusters, streams_app
 
 from millrace.manifest import StreamsAppStatus
 from millrace.manifest.status import InternalTopicStatus
-from millrace_operator.app.kafka_service import KafkaService
-from millrace_operator.children.config_maps import plan_config_map
+from millrace_operator.app.broker_access import BrokerAccess
 from millrace_operator.cluster.requests import ApiError
-from millrace_operator.model import AppRevision, DesiredApp, KafkaState, Key
+from millrace_operator.model import DesiredApp
 
 GONE = ApiError("GET secret", 404, "NotFound", "")
 SECRET = {"username": b"me", "password": b"pw", "other": b"changed"}
@@ -29,14 +28,6 @@ class Requests:
         return {"data": {key: base64.b64encode(value) for key, value in SECRET.items()}}
 
 
-class Asked:
-    """Records which credentials the brokers are asked with, and for which topics."""
-
-    def observe(self, _app, credentials, *_plans, internal_topics=()):
-        self.credentials, self.internal_topics = credentials, set(internal_topics)
-        return KafkaState(reason="SecretMissing" if credentials.problem else "")
-
-
 def desired(servers="127.0.0.1:9092", application_id="app", *, deleting=False, topics=(), **kafka):
     """Return an application as the API returns it."""
     app = streams_app(servers, application_id, kafka=kafka)
@@ -48,6 +39,14 @@ def desired(servers="127.0.0.1:9092", application_id="app", *, deleting=False, t
     )
 
 
+def is_missing(access, app):
+    """Return whether a Secret is missing, or may not be read."""
+    try:
+        return access.of(app)[1].problem is not None
+    except ApiError:
+        return True
+
+
 AUTH = {"auth": {"type": "plain", "secretRef": {"name": "user"}}}
 
 
@@ -55,48 +54,36 @@ AUTH = {"auth": {"type": "plain", "secretRef": {"name": "user"}}}
 def test_credentials_outlive_their_secret_while_the_application_is_deleted(failure):
     """The last ones read are used; for an application that is not being deleted, the missing Secret is reported."""
     now = [0.0]
-    requests, asked = Requests(), Asked()
-    service = KafkaService(requests, asked, lambda: now[0])
-    service.observe(desired(**AUTH), {})
+    requests = Requests()
+    access = BrokerAccess(requests, lambda: now[0])
+    access.of(desired(**AUTH))
     requests.failure = failure
     now[0] = 1e6
-    assert service.observe(desired(**AUTH), {}).reason == "SecretMissing"
+    assert is_missing(access, desired(**AUTH))
     now[0] = 2e6
-    assert service.observe(desired(**AUTH, deleting=True), {}).reason == ""
-    assert dict(asked.credentials.settings) == {"sasl.username": "me", "sasl.password": "pw"}
+    _, credentials = access.of(desired(**AUTH, deleting=True))
+    assert credentials.problem is None
+    assert dict(credentials.settings) == {"sasl.username": "me", "sasl.password": "pw"}
 
 
 def test_credentials_are_only_used_for_the_manifest_that_named_them():
     """Another Secret of new brokers is missing: they are not shown the old one, not even for a deletion."""
-    now, asked = [0.0], Asked()
-    service = KafkaService(Requests(), asked, lambda: now[0])
-    service.observe(desired(**AUTH), {})
+    now = [0.0]
+    access = BrokerAccess(Requests(), lambda: now[0])
+    access.of(desired(**AUTH))
     moved = {"auth": {"type": "plain", "secretRef": {"name": "new"}}}
-    assert service.observe(desired("10.0.0.1:9092", **moved), {}).reason == "SecretMissing"
+    assert is_missing(access, desired("10.0.0.1:9092", **moved))
     now[0] = 1e6
-    assert service.observe(desired("10.0.0.1:9092", deleting=True, **moved), {}).reason == "SecretMissing"
-    assert not asked.credentials.settings
+    assert is_missing(access, desired("10.0.0.1:9092", deleting=True, **moved))
+    assert not access.of(desired("10.0.0.1:9092", deleting=True, **moved))[1].settings
 
 
 def test_manifest_that_names_another_key_of_its_secret_takes_effect_at_once():
     """What was read of a Secret is kept for minutes, but only for the same keys."""
-    asked = Asked()
-    service = KafkaService(Requests(), asked, lambda: 0.0)
-    service.observe(desired(**AUTH), {})
+    access = BrokerAccess(Requests(), lambda: 0.0)
+    access.of(desired(**AUTH))
     keys = {"auth": {"type": "plain", "secretRef": {"name": "user", "keys": {"password": "other"}}}}
-    service.observe(desired(**keys), {})
-    assert asked.credentials.settings["sasl.password"] == "changed"
-
-
-def test_topics_outlive_their_plans_while_the_application_is_deleted():
-    """The topics of the status and of every plan seen are still known when all ConfigMaps are gone."""
-    asked = Asked()
-    service = KafkaService(Requests(), asked)
-    plan = count_plan("in", "app").to_json()
-    item = plan_config_map(AppRevision("default", "app", "one", streams_app().spec), plan)
-    service.observe(desired(topics=["app-old-changelog"]), {Key("ConfigMap", item["metadata"]["name"]): item})
-    service.observe(desired(deleting=True, topics=["app-old-changelog"]), {})
-    assert asked.internal_topics == {"app-old-changelog", "app-c-changelog", "app-c-repartition"}
+    assert access.of(desired(**keys))[1].settings["sasl.password"] == "changed"
 
 
 @pytest.mark.broker
@@ -104,10 +91,11 @@ def test_brokers_are_asked_for_the_topics_of_the_status(kafka, monkeypatch):
     """Without any plan, as after an operator restart, existing topics are found and can be deleted."""
     name = f"app-{secrets.token_hex(4)}"
     kafka.create_topics(f"{name}-c-changelog")
-    service = KafkaService(Requests(), patient_clusters(monkeypatch))
+    access, clusters = BrokerAccess(Requests()), patient_clusters(monkeypatch)
     try:
         topics = [f"{name}-c-changelog", f"{name}-gone-changelog"]
-        state = service.observe(desired(kafka.bootstrap_servers, name, deleting=True, topics=topics), {})
+        app = desired(kafka.bootstrap_servers, name, deleting=True, topics=topics)
+        state = clusters.observe(*access.of(app), internal_topics=topics)
     finally:
-        service.close()
+        clusters.close()
     assert (state.error, state.internal, state.topics.keys()) == (None, set(topics), {topics[0]})

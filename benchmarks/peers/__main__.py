@@ -4,7 +4,7 @@
 
 Each run is a process of its own, with one stream thread, an application id and a disk of its own; the peers by turns, in another
 order every time. The word count is also run with two stream threads, in Java and Millrace, with two replicas of Millrace, and
-with two processes of one parent (`peers_processes.py`).
+with two processes of one parent (`process_per_thread.py`).
 The same for all are the topics, with four partitions, and the intervals of commits (30 s, under exactly-once 100 ms, and 100 ms
 without it in one more case, which tells what exactly-once costs from what commits cost); Java and Millrace have a record cache of
 10 MiB, or none. Java has a heap of 1 GB. Everything else is each peer's default.
@@ -30,8 +30,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from benchmarks.peers_cases import CASES, PEERS, RESTORATION, Case, Peer
-from benchmarks.peers_runs import Figures, quix_python, run, run_restoration, write_restoration
+from benchmarks.peers.cases import CASES, PEERS, RESTORATION, Case, Peer
+from benchmarks.peers.runs import Figures, quix_python, run, run_restoration, write_restoration
 from benchmarks.programs import LINE_WORDS, Expected, Names, write_input
 from benchmarks.report import Report, add_options, announce, progress
 from benchmarks.topics import PARTITIONS

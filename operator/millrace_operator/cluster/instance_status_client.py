@@ -13,12 +13,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import aiohttp
 
+from millrace.instance_status import StreamsStatus, parse_status
 from millrace_operator.children.naming import COMPONENT_LABEL, HTTP_PORT
-from millrace_operator.model import Object, ReportedStatus, ReportedTask, labels_of
+from millrace_operator.model import Object, labels_of
 
 _CONNECT_SECONDS: Final = 1.0
 _DEADLINE_SECONDS: Final = 3.0
@@ -30,7 +31,6 @@ _LATE_SECONDS: Final = 5.0
 """How long a pod that was late twice in a row is not asked; doubled with every further time."""
 _LONGEST_LATE_SECONDS: Final = 60.0
 _MOST_LATE: Final = 10_000
-_T = TypeVar("_T")
 
 
 class InstanceStatusClient:
@@ -51,7 +51,7 @@ class InstanceStatusClient:
         self._thread = threading.Thread(target=self._loop.run_forever, name="instances", daemon=True)
         self._thread.start()
 
-    def ask(self, pods: Iterable[Object]) -> dict[str, ReportedStatus]:
+    def ask(self, pods: Iterable[Object]) -> dict[str, StreamsStatus]:
         """Return what the pods report about themselves, by name; those that do not answer are left out."""
         asked = {str(pod["metadata"]["name"]): pod for pod in pods if self._is_due(pod)}
         if not asked:
@@ -132,64 +132,10 @@ def _uid(pod: Object) -> str:
     return str(pod["metadata"].get("uid", ""))
 
 
-def _status_in(pod: Object, data: bytes) -> ReportedStatus | None:
+def _status_in(pod: Object, data: bytes) -> StreamsStatus | None:
     """Return what a pod's answer says; None if it is unusable or comes from another pod."""
     try:
-        status = json.loads(data)
-        reported = instance_status_from(status)
-    except (ValueError, TypeError, RecursionError):
+        status = parse_status(json.loads(data))
+    except (ValueError, RecursionError):
         return None
-    of_another = status.get("pod_uid") not in {None, "", _uid(pod)}
-    return None if of_another else reported
-
-
-def instance_status_from(status: Object) -> ReportedStatus:
-    """Return what a `/status` answer says, whatever version of the runtime it comes from.
-
-    Raises:
-        ValueError: It is not a `/status` answer.
-        TypeError: As above.
-    """
-    if not isinstance(status, Mapping) or not isinstance(status.get("state"), str):
-        raise ValueError("not a status")  # noqa: TRY004 - what is wrong is the answer, not the call
-    tasks, restoration = _part(status, "task_counts"), _part(status, "restoration")
-    processing = _part(status, "processing")
-    listed = status.get("tasks")
-    each = [task for task in listed if isinstance(task, Mapping)] if isinstance(listed, list) else []
-    states = [task.get("state") for task in each]
-    restoring = int(tasks.get("restoring") or 0)
-    return ReportedStatus(
-        state=status["state"],
-        error=None if status.get("error") is None else str(status["error"]),
-        topology_hash=_optional(str, status.get("topology_hash") or None),
-        ready=status["state"] == "RUNNING" and not restoring and all(state == "RUNNING" for state in states),
-        active=int(tasks.get("active") or 0),
-        standby=int(tasks.get("standby") or 0),
-        warmup=int(tasks.get("warmup") or 0),
-        restoring=restoring,
-        remaining_records=_optional(int, restoration.get("remaining_records", 0)),
-        eta_seconds=_optional(float, restoration.get("eta_seconds")),
-        lag=_optional(int, _part(status, "lag").get("total")),
-        records_per_second=_optional(float, processing.get("records_per_second")),
-        busy_ratio=_optional(float, processing.get("busy_ratio")),
-        storage_used_percent=_optional(float, _part(status, "storage").get("used_percent")),
-        credentials_stale=bool(status.get("credentials_stale")),
-        refused_tasks=tuple(map(str, status.get("refused_tasks") or ())),
-        rebalances=int(_part(status, "group").get("rebalances") or 0),
-        tasks=tuple(
-            ReportedTask(
-                str(task.get("id")), task.get("role", "active") == "active", _optional(int, task.get("remaining"))
-            )
-            for task in each
-            if task.get("stores")
-        ),
-    )
-
-
-def _part(status: Object, name: str) -> Object:
-    part = status.get(name)
-    return part if isinstance(part, Mapping) else {}
-
-
-def _optional(kind: Callable[[Any], _T], value: object) -> _T | None:
-    return None if value is None else kind(value)
+    return None if status.pod_uid not in {"", _uid(pod)} else status

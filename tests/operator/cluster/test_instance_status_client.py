@@ -1,4 +1,4 @@
-"""Asking pods: their answers become `InstanceStatus` objects, and pods that do not answer are left out."""
+"""Asking pods: their answers become `StreamsStatus` objects, and pods that do not answer are left out."""
 
 import contextlib
 import json
@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from tests.waiting import wait_until
 
-from millrace.instance.status import InputLag, RestoreProgress, StreamsStatus, TaskCounts, TaskStatus
-from millrace_operator.cluster.instance_status import InstanceStatusClient, instance_status_from
+from millrace.instance_status import StreamsStatus
+from millrace_operator.cluster.instance_status_client import InstanceStatusClient
 
 
 class Pod:
@@ -51,8 +51,8 @@ def pod():
 @pytest.fixture
 def instances(pod, monkeypatch):
     """A client for this pod's port, with long timeouts for a slow machine."""
-    monkeypatch.setattr("millrace_operator.cluster.instance_status._CONNECT_SECONDS", 60.0)
-    monkeypatch.setattr("millrace_operator.cluster.instance_status._DEADLINE_SECONDS", 60.0)
+    monkeypatch.setattr("millrace_operator.cluster.instance_status_client._CONNECT_SECONDS", 60.0)
+    monkeypatch.setattr("millrace_operator.cluster.instance_status_client._DEADLINE_SECONDS", 60.0)
     instances = InstanceStatusClient(pod.server.server_address[1])
     yield instances
     instances.close()
@@ -149,7 +149,7 @@ class Dribble:
 )
 def test_slow_answer_of_a_pod_delays_no_other_pod(begin, monkeypatch):
     """Each byte arrives in time but the answer never does: the deadline covers headers and body."""
-    monkeypatch.setattr("millrace_operator.cluster.instance_status._DEADLINE_SECONDS", 0.5)
+    monkeypatch.setattr("millrace_operator.cluster.instance_status_client._DEADLINE_SECONDS", 0.5)
     now, found = [0.0], []
     pod = Dribble(begin)
     instances = InstanceStatusClient(pod.port, lambda: now[0])
@@ -170,7 +170,7 @@ def test_slow_answer_of_a_pod_delays_no_other_pod(begin, monkeypatch):
 
 def test_pods_that_dribble_hold_no_other_application_up(monkeypatch):
     """However many such pods there are, other applications' pods are asked in the meantime."""
-    monkeypatch.setattr("millrace_operator.cluster.instance_status._DEADLINE_SECONDS", 60.0)
+    monkeypatch.setattr("millrace_operator.cluster.instance_status_client._DEADLINE_SECONDS", 60.0)
     evil, good = Dribble(b"HTTP/1.1 200 OK\r\nX: "), Pod()
     good.answers["/status"] = (200, json.dumps(status()))
     instances = InstanceStatusClient()
@@ -194,38 +194,3 @@ def test_pod_that_is_gone_is_left_out():
     instances = InstanceStatusClient(1)
     assert instances.ask([seen()]) == {}
     instances.close()
-
-
-def test_answer_of_todays_runtime_is_understood():
-    """Every figure is read from where the runtime puts it."""
-    told = instance_status_from(
-        status(
-            error="boom",
-            topology_hash="abc",
-            task_counts=TaskCounts(active=3, standby=1, warmup=2, restoring=1),
-            restoration=RestoreProgress(remaining_records=7, eta_seconds=1.5),
-            lag=InputLag(total=9),
-            credentials_stale=True,
-            refused_tasks=("0_1",),
-        )
-    )
-    assert (told.error, told.topology_hash) == ("boom", "abc")
-    assert (told.active, told.standby, told.warmup, told.restoring) == (3, 1, 2, 1)
-    assert (told.remaining_records, told.eta_seconds, told.lag) == (7, 1.5, 9)
-    assert told.credentials_stale
-    assert told.refused_tasks == ("0_1",)
-    assert not told.ready
-
-
-def test_instance_is_ready_when_all_its_tasks_run():
-    """State RUNNING is not enough while a task is still being created."""
-    running = {**status(), "tasks": [asdict(TaskStatus("0_0", "t", "RUNNING", 0))]}
-    assert instance_status_from(running).ready
-    assert not instance_status_from({**running, "tasks": [asdict(TaskStatus("0_0", "t", "CREATED", 0))]}).ready
-    assert not instance_status_from({**running, "state": "REBALANCING"}).ready
-
-
-def test_answer_of_an_older_runtime_is_understood():
-    """Fields that it does not report are unknown."""
-    told = instance_status_from({"state": "RUNNING"})
-    assert (told.state, told.active, told.lag, told.busy_ratio) == ("RUNNING", 0, None, None)

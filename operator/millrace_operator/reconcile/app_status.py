@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Final, get_args
 
+from millrace.instance_status import StreamsStatus
 from millrace.manifest import StreamsAppStatus
 from millrace.manifest.status import (
     MOST_PODS_LISTED,
@@ -21,7 +21,6 @@ from millrace.manifest.status import (
     ConditionType,
     GroupStatus,
     LagStatus,
-    LifecycleState,
     PodTasksStatus,
     RestorationStatus,
     StorageStatus,
@@ -29,25 +28,26 @@ from millrace.manifest.status import (
     TopologyStatus,
 )
 from millrace_operator.children.naming import selector
-from millrace_operator.model import Event, ReportedStatus
-from millrace_operator.reconcile.context import ReconcileContext
-from millrace_operator.reconcile.reasons import NO_ACTION, REASONS
+from millrace_operator.model import Event
+from millrace_operator.reconcile.condition_reason import ConditionReason
+from millrace_operator.reconcile.context import Outcome, ReconcileContext, Target
 from millrace_operator.reconcile.storage import max_used_percent
+from millrace_operator.reconcile.timestamps import timestamp
 
 _COMPATIBILITY: Final = {"True": "Compatible", "False": "NeedsReset", "Unknown": "Unknown"}
 _LONGEST_MESSAGE: Final = 4000
 _NO_LAG: Final = 100
 
 
-def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: int) -> StreamsAppStatus:
+def status_of(context: ReconcileContext, outcome: Outcome) -> StreamsAppStatus:
     """Return the status of a pass.
 
     Args:
         context: The context of the pass, in which all conditions are set.
-        lifecycle: What the application is doing.
-        replicas: How many pods there should be.
+        outcome: What else the pass has concluded.
     """
-    old = context.status
+    old, target, lifecycle, replicas = context.status, outcome.target, outcome.lifecycle, outcome.replicas
+    topics = None if target is None else target.topics
     pods = context.view.pods.values()
     ready = sum(pod.ready for pod in pods)
     instances = context.observed.instances.values()
@@ -61,9 +61,9 @@ def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: in
             "desired_replicas": replicas,
             "ready": f"{ready}/{replicas}",
             "selector": ",".join(f"{name}={value}" for name, value in sorted(selector(context.desired.name).items())),
-            "current_revision": old.current_revision if context.target is None else context.target.revision,
-            "stable_revision": context.stable,
-            "topology": _topology(context),
+            "current_revision": old.current_revision if target is None else target.revision,
+            "stable_revision": outcome.stable,
+            "topology": _topology(context, target),
             "group": old.group
             if kafka.error is not None
             else GroupStatus(protocol=kafka.group.protocol, state=kafka.group.state, members=len(kafka.group.members))
@@ -72,19 +72,19 @@ def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: in
             "tasks": old.tasks
             if not context.all_ready_pods_report
             else TasksStatus(
-                active=sum(item.active for item in instances),
-                standby=sum(item.standby for item in instances),
-                warmup=sum(item.warmup for item in instances),
-                restoring=sum(item.restoring for item in instances),
+                active=sum(item.task_counts.active for item in instances),
+                standby=sum(item.task_counts.standby for item in instances),
+                warmup=sum(item.task_counts.warmup for item in instances),
+                restoring=sum(item.task_counts.restoring for item in instances),
                 pods=tuple(_pods_tasks(context)),
             ),
             "restoration": _restoration(instances) if context.all_ready_pods_report else old.restoration,
             "lag": _lag(context),
-            "internal_topics": old.internal_topics if context.topics is None else context.topics.statuses,
+            "internal_topics": old.internal_topics if topics is None else topics.statuses,
             "storage": old.storage
             if (used := max_used_percent(context)) is None
             else StorageStatus(max_used_percent=used),
-            "autoscaling": context.autoscaling,
+            "autoscaling": outcome.autoscaling,
             "backfill": backfill.name if backfill and lifecycle not in {"Deleting", "Paused", "Blocked"} else None,
             "conditions": tuple(
                 _condition(context, kind)
@@ -98,9 +98,12 @@ def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: in
 def _pods_tasks(context: ReconcileContext) -> Iterator[PodTasksStatus]:
     """Yield the tasks of the pods that have reported theirs, by ordinal."""
     for _, pod in sorted(context.view.pods.items())[:MOST_PODS_LISTED]:
-        told = context.observed.instances.get(pod.name)
-        if told is not None:
-            yield PodTasksStatus(name=pod.name, active=told.active, standby=told.standby, restoring=told.restoring)
+        instance = context.observed.instances.get(pod.name)
+        if instance is not None:
+            counts = instance.task_counts
+            yield PodTasksStatus(
+                name=pod.name, active=counts.active, standby=counts.standby, restoring=counts.restoring
+            )
 
 
 def _condition(context: ReconcileContext, kind: ConditionType) -> Condition:
@@ -120,23 +123,13 @@ def _condition(context: ReconcileContext, kind: ConditionType) -> Condition:
     )
 
 
-def timestamp(seconds: float) -> str:
-    """Return a time as Kubernetes writes it.
-
-    >>> timestamp(0)
-    '1970-01-01T00:00:00Z'
-    """
-    return datetime.fromtimestamp(math.floor(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _topology(context: ReconcileContext) -> TopologyStatus | None:
+def _topology(context: ReconcileContext, target: Target | None) -> TopologyStatus | None:
     old = context.status.topology
     condition = context.conditions.get("TopologyCompatible")
     compatibility = "Unknown" if condition is None else _COMPATIBILITY[condition.status]
-    plan = None if context.target is None else context.target.plan
-    if plan is None:
+    if target is None or target.plan is None:
         return old
-    tasks = None if context.topics is None else context.topics.tasks
+    plan, tasks = target.plan, None if target.topics is None else target.topics.tasks
     return TopologyStatus.model_validate(
         {
             "hash": plan.hash[:16],
@@ -147,8 +140,8 @@ def _topology(context: ReconcileContext) -> TopologyStatus | None:
     )
 
 
-def _restoration(instances: Iterable[ReportedStatus]) -> RestorationStatus:
-    items = [item for item in instances if item.restoring]
+def _restoration(instances: Iterable[StreamsStatus]) -> RestorationStatus:
+    items = [item.restoration for item in instances if item.task_counts.restoring]
     remaining = [item.remaining_records for item in items]
     etas = [item.eta_seconds for item in items if item.eta_seconds is not None]
     return RestorationStatus(
@@ -214,8 +207,8 @@ def _condition_events(old: Condition | None, new: Condition) -> Iterator[Event]:
     if not changed or new.status == "Unknown":
         return
     if is_bad:
-        known = REASONS.get(new.reason)
-        passes = known is not None and known.remedy == NO_ACTION
+        known = ConditionReason.named(new.reason)
+        passes = known is not None and known.passes
         yield Event(new.reason, new.message[:_LONGEST_EVENT], "Normal" if new.type in _PLAIN or passes else "Warning")
     elif old is not None and old.status not in {new.status, "Unknown"}:
         yield Event(new.reason, f"{new.type}: {new.message}"[:_LONGEST_EVENT])

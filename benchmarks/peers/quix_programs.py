@@ -1,4 +1,4 @@
-"""The programs of the benchmark of peers in Quix Streams, run by the interpreter of an environment of its own (`peers_runs.py`).
+"""The programs of the benchmark of peers in Quix Streams, run by the interpreter of an environment of its own (`runs.py`).
 
 Not quite the same: Quix Streams has no record cache, so that it writes every change; it joins a stream with a table as of the
 record's time; and its state is JSON. `restoration` keeps the last value of every key, and writes the one before.
@@ -14,9 +14,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from process import Measured, say
 from quixstreams import Application, State
-
-from peers_process import Measured, say
 
 WINDOW_MS, GRACE_MS = 10_000, 5_000
 KEPT = timedelta(days=1)
