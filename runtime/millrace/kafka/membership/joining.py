@@ -244,7 +244,7 @@ class Joining:
         return synced
 
     def _in_generation(self, attempt: int) -> tuple[int, str, Callable[[], bool]]:
-        """Return generation and member id, and a function that returns whether they still are those of the latest attempt.
+        """Return generation and member id, and a function that returns whether they still belong to the latest attempt.
 
         The next attempt may have the same: a coordinator that failed may count a generation again.
         """
