@@ -70,8 +70,8 @@ class ConditionReason(StrEnum):
         "Backfilling",
         "Ready",
         (
-            "The application is stopped while a StreamsBackfill computes its state, or because one has left half "
-            "a state."
+            "The application is stopped while a StreamsBackfill computes its state, or because one has left an inconsistent "
+            "state."
         ),
         "Read the StreamsBackfill's message.",
     )
