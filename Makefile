@@ -69,7 +69,7 @@ types: $(READY) ## Check types (mypy --strict)
 	@$(BIN)/mypy
 
 .PHONY: layers
-layers: $(READY) ## Check that packages import only the layers below them
+layers: $(READY) ## Check that packages import only the layers below them, and that nothing is imported in a circle
 	@$(BIN)/lint-imports --no-logo
 
 .PHONY: demo

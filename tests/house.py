@@ -28,7 +28,7 @@ def circles(graph: grimp.ImportGraph) -> list[list[str]]:
 
 
 def upward(graph: grimp.ImportGraph, package: str) -> list[str]:
-    """Return the imports between the children of a package, at any depth, that go against the direction of the others."""
+    """Return about the fewest imports without which the children of a package, at any depth, use each other in one direction."""
     packages = [module for module in graph.modules if f"{module}.".startswith(f"{package}.")]
     return sorted(f"{a} -> {b}" for module in packages for a, b in graph.nominate_cycle_breakers(module))
 

@@ -1,8 +1,8 @@
-"""What an instance reports to the operator, probes and `millrace dev`: the document, and how it is written and read.
+"""The status that an instance reports to the operator, probes and `millrace dev`: the document, and how it is written and read.
 
-As JSON (`/status`) the names are those of the fields; docs/operations.md describes them. Fields are never removed or renamed, as
-the operator may be older or newer than the application's image. So a reader ignores fields that it does not know, and gives those
-that are missing their defaults.
+Its JSON (`/status`) has the fields' names; docs/operations.md describes them. Fields are never removed or renamed, as the
+operator may be older or newer than the application's image. So a reader ignores unknown fields, and gives missing ones their
+defaults.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ThreadStatus:
     progress_age_ms: int = 0
     """Since its loop last made progress."""
     waits_for: str | None = None
-    """What it is waiting for a broker to answer."""
+    """The answer from a broker that it is waiting for."""
     commit_age_ms: int | None = None
     """Since everything it had processed was committed; None = never."""
     member_id: str = ""
@@ -115,7 +115,7 @@ class InputLag:
 
 @dataclass(frozen=True, slots=True)
 class ProcessingStatus:
-    """What was processed, and how fast."""
+    """How much was processed, and how fast."""
 
     records: int = 0
     """Since the start."""
@@ -158,12 +158,12 @@ class StreamsStatus:
     credentials_stale: bool = False
     """Whether files with credentials have changed in a way that requires a restart."""
     refused_tasks: tuple[str, ...] = ()
-    """Tasks that it was assigned and does not take, because the group's leader has another topology: nobody processes them."""
+    """Assigned tasks that it refuses, because the group's leader has another topology: nobody processes them."""
     error: str | None = None
     version: str = ""
     """Of Millrace."""
     topology_hash: str = ""
-    """That of `millrace plan`."""
+    """The hash that `millrace plan` shows."""
     pod_uid: str = ""
     """The uid of the Kubernetes pod (the variable `POD_UID`), as its address may belong to another pod by now."""
 
@@ -180,7 +180,7 @@ def write_status(status: StreamsStatus, path: Path) -> None:
 
 
 def read_status(path: Path) -> StreamsStatus | None:
-    """Return what `write_status` wrote; None if there is nothing that can be read."""
+    """Read the status that `write_status` wrote; None if there is none, or it cannot be read."""
     try:
         return parse_status(json.loads(path.read_text()))
     except (FileNotFoundError, ValueError):
@@ -188,7 +188,7 @@ def read_status(path: Path) -> StreamsStatus | None:
 
 
 def parse_status(document: object) -> StreamsStatus:
-    """Return the status in a document, whatever version of Millrace it comes from.
+    """Return the status in a document, from any version of Millrace.
 
     Args:
         document: As parsed from JSON.
@@ -215,7 +215,7 @@ def _object(kind: type[_T], document: Mapping[str, object]) -> _T:
 
 
 def _value(kind: Any, value: object) -> Any:
-    """Return a value as the type of its field; null and what is no list or object become that type's empty value."""
+    """Return a value as its field's type; null, and values that are no list or object, become that type's empty value."""
     options = [option for option in get_args(kind) if option is not NoneType]
     if NoneType in get_args(kind):
         return None if value is None else _value(options[0], value)

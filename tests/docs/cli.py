@@ -24,7 +24,7 @@ Every command has `--help`. This page is generated from that help by `python -m 
 ```sh
 millrace describe -f streamsapp.yaml   # look at it
 millrace plan -f streamsapp.yaml       # what it needs
-millrace dev up -f streamsapp.yaml     # run it here, with a Kafka of its own
+millrace dev up -f streamsapp.yaml     # run it here, with its own Kafka
 millrace explain wordcount             # what it does in Kubernetes, and what is wrong
 ```
 
@@ -68,8 +68,8 @@ def _section(name: str, command: Any) -> str:
 
 
 def _argument(parameter: Any) -> str:
-    name = (parameter.metavar or parameter.name.upper()) + ("…" if parameter.nargs == -1 else "")
-    return name if parameter.required else f"[{name.strip('[]')}]"
+    name = (parameter.metavar or parameter.name).upper().strip("[]….") + ("…" if parameter.nargs == -1 else "")
+    return name if parameter.required else f"[{name}]"
 
 
 def _names(option: Any) -> str:

@@ -50,12 +50,18 @@ Running = Callable[[str], AbstractContextManager[Callable[[], str]]]
 """Runs a program on a broker, and gives a function that tells of its state."""
 
 
-def written(kafka: Any, running: Running, steps: Sequence[Step]) -> Written:
-    """Return what a program has written when it has done all steps and has ended."""
+def written(kafka: Any, running: Running, steps: Sequence[Step], *internal_topics: str) -> Written:
+    """Return what a program has written when it has done all steps and has ended.
+
+    Args:
+        kafka: The broker.
+        running: Runs the program.
+        steps: What it does.
+        internal_topics: Those that the program does not wait for, having created them.
+    """
     outputs = [TopicPartition(topic, number, 0) for topic in steps[-1].outputs for number in range(PARTITIONS)]
-    kafka.create_topics(
-        *{record.topic for step in steps for record in step.records}, *steps[-1].outputs, partitions=PARTITIONS
-    )
+    inputs = {record.topic for step in steps for record in step.records}
+    kafka.create_topics(*inputs, *steps[-1].outputs, *internal_topics, partitions=PARTITIONS)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "murmur2_random"})
     reading = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reading", "enable.partition.eof": True}
     consumer = Consumer({**reading, "auto.offset.reset": "earliest"})
@@ -243,7 +249,8 @@ def test_programs_of_faust_and_millrace_write_the_same(own_kafka: Any, tmp_path:
     steps = [Step(records, {"counts": 10, "admins": 3, "per-minute": 10, "collected": 10})]
     ours = written(own_kafka(), millrace("from-faust.md", tmp_path), steps)
     command = [environment("faust") / "faust", "-A", "other", "worker", "--without-web", "--loglevel", "info"]
-    theirs = written(own_kafka(), other("from-faust.md", "Faust", command, tmp_path), steps)
+    changelogs = [f"clicks-{table}-changelog" for table in ("counts", "per-minute")]
+    theirs = written(own_kafka(), other("from-faust.md", "Faust", command, tmp_path), steps, *changelogs)
     assert ours == theirs
 
 

@@ -8,6 +8,7 @@ import re
 import secrets
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
 from tests.brokers import new_topic
 from tests.committed import committed, committed_offset
 from tests.instance.support import produce, read_all, running, settings
@@ -16,6 +17,7 @@ from tests.waiting import wait_until
 
 from millrace import StreamsBuilder
 from millrace.config import StreamsConfig
+from millrace.errors import TransactionAbortedError
 from millrace.instance.producer import StreamsProducer
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_producer
@@ -189,6 +191,30 @@ def test_producer_with_another_log_is_replaced_each_time_which_is_said_once(begu
     clients = commit_slowly(begun(open_client=with_own_log))
     assert len(set(clients)) == 3
     assert caplog.text.count("default.client.supplier") == 1
+
+
+def test_producer_is_replaced_if_a_coordinator_left_the_cluster_before_it_answered(begun):
+    """The abort that follows is a second request, so the commit may be the late one, although it failed at once."""
+
+    class Leaving(Producer):
+        leaving = False
+
+        def commit_transaction(self, *args):
+            if self.leaving:
+                raise KafkaException(KafkaError(KafkaError._DESTROY_BROKER, "it has left", False, False, True))
+            super().commit_transaction(*args)
+
+    transactions = begun(open_client=Leaving)
+    client = transactions.producer.client
+    client.leaving = True
+    transactions.send("second")
+    with pytest.raises(TransactionAbortedError):
+        transactions.commit(2)
+    transactions.producer.abort()
+    assert transactions.producer.client is not client
+    transactions.send("again")
+    transactions.commit(2)
+    assert transactions.written == ["first", "again"]
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from millrace.errors import (
     TopologyError,
     TransactionAbortedError,
 )
-from millrace.processor.adapter import FixedKeyProcessorFactory
+from millrace.processor.adapter import NodeFixedKeyProcessorContext, ProcessorFactory
 from millrace.processor.api import FixedKeyProcessor, Processor, PunctuationType
 from millrace.records import NO_HEADERS, Headers, Record
 from millrace.serdes import Serdes
@@ -41,7 +41,7 @@ def one(supplier):
 def fixed(supplier):
     """Return in → fixed-key processor → out."""
     topology = Topology().add_source("src", "in")
-    topology._builder.add_processor("p", FixedKeyProcessorFactory(supplier), ["src"])
+    topology._builder.add_processor("p", ProcessorFactory(supplier, NodeFixedKeyProcessorContext), ["src"])
     return topology.add_sink("snk", "out", "p")
 
 

@@ -29,9 +29,7 @@ class Format(StrEnum):
 def describe(
     entrypoint: EntrypointArgument = None,
     file: ManifestOption = None,
-    form: Annotated[
-        Format, typer.Option("--format", help="The text is identical to that of Kafka Streams.")
-    ] = Format.TEXT,
+    form: Annotated[Format, typer.Option("--format", help="The text is the same as Kafka Streams'.")] = Format.TEXT,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.", show_default=False)] = None,
     application_id: ApplicationIdOption = None,
     config: SettingOption = None,

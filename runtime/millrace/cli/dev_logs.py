@@ -53,12 +53,12 @@ def logs(
     wanted = {f"{name}-{replica}" if replica.isdigit() else replica for replica in replicas or ()}
     if unknown := sorted(wanted - place.logs().keys()):
         there = ", ".join(place.logs()) or "none"
-        raise ConfigError(f"There is no log of {unknown[0]} in {place.root}; there are logs of: {there}")
+        raise ConfigError(f"There is no log of {unknown[0]} in {place.root}, only of: {there}")
     _print_logs(place, wanted, tail=tail, follow=follow)
 
 
 class _Log:
-    """A log file, of which whole lines are read."""
+    """A log file that is read in whole lines."""
 
     def __init__(self, path: Path, *, at_start: bool) -> None:
         self._path = path
@@ -78,7 +78,7 @@ class _Log:
 def _print_logs(directory: LocalDirectory, replicas: Collection[str], *, tail: int, follow: bool) -> None:
     """Print the ends of logs, each line under its replica's name if there are several; follow them until the host ends.
 
-    With no replicas named, all are printed, those that start later included.
+    If no replicas are named, all are printed, even replicas that start later.
     """
     logs: dict[str, _Log] = {}
     first = True

@@ -51,8 +51,8 @@ def plan(
     With `--diff`, show the changes since an older plan instead, and whether existing state can be kept. The exit code is
     then 0 if it can, and 3 if the application needs a reset first (`millrace reset`).
 
-    Then it lists unnamed stores and repartition topics, each with the call that needs it and the option that names it. A
-    generated name changes with the operators before it, and then the state is left behind.
+    Either way, it then lists unnamed stores and repartition topics, each with the call that needs it and the option that
+    names it. A generated name changes with the operators before it, and then the state is left behind.
 
     It needs no brokers or secrets. The settings are checked as far as possible without them. With `--json`, standard output
     contains only the document (on one line, unless it is a terminal). All that the program prints goes to standard error,

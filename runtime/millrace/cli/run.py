@@ -91,7 +91,7 @@ def run(
             "--node-labels-dir",
             metavar="DIR",
             envvar="MILLRACE_NODE_LABELS_DIR",
-            help="Where the node's labels are that the manifest's racks name.",
+            help="Where to find the node's labels for the manifest's racks.",
             show_default=False,
         ),
     ] = None,

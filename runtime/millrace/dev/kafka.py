@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -322,16 +323,31 @@ class EmbeddedKafka:
             DevKafkaError: A partition has no leader in time.
         """
         admin = self.admin()
-        topics = [NewTopic(name, partitions, replication_factor, config=dict(config or {})) for name in names]
-        for future in admin.create_topics(topics, request_timeout=self._start_timeout_s).values():
-            future.result()
         deadline = Deadline(self._start_timeout_s)
+        for name in names:
+            self._create_topic(
+                admin, NewTopic(name, partitions, replication_factor, config=dict(config or {})), deadline
+            )
         for name in names:
             while not has_leaders(admin, name, partitions):
                 if deadline.passed:
                     message = f"Topic {name} has no leaders after {self._start_timeout_s:.0f} s. {self.log_tails()}"
                     raise DevKafkaError(message)
                 time.sleep(_POLL_S)
+
+    def _create_topic(self, admin: AdminClient, topic: NewTopic, deadline: Deadline) -> None:
+        unanswered = False
+        while True:
+            try:
+                admin.create_topics([topic], request_timeout=deadline.left_s(at_least=0.1))[topic.topic].result()
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError._DESTROY_BROKER and not deadline.passed:  # noqa: SLF001 (it has left the cluster)
+                    unanswered = True
+                    continue
+                if not (unanswered and code == KafkaError.TOPIC_ALREADY_EXISTS):
+                    raise
+            return
 
     def log_tails(self) -> str:
         """Return the last log lines of each broker, under the files' names."""

@@ -172,7 +172,7 @@ class LocalDirectory:
                 if other or deadline.passed:
                     raise LocalHostError(
                         f"{self.root} is in use by another `millrace dev up`{f' (pid {other.pid})' if other else ''}: "
-                        "stop it with `millrace dev down`, or give this one a folder of its own with --dir"
+                        "stop it with `millrace dev down`, or give this one its own folder with --dir"
                     )
                 time.sleep(_POLL_S)
             note = HostNote(self.root / _HOST_FILE, HostRecord(os.getpid(), str(manifest)))

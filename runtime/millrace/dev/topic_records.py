@@ -72,7 +72,7 @@ def parse(line: str, topic: str, serdes: TopicSerdes, partitions: int) -> Parsed
 
     Args:
         line: The JSON.
-        topic: Where the record is to be written.
+        topic: The topic to write it to.
         serdes: How its key and value are written.
         partitions: How many partitions the topic has.
 

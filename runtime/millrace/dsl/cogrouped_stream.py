@@ -14,7 +14,7 @@ from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import CogroupMerge, StreamAggregate
 from millrace.dsl.processors.session_aggregate import SessionAggregate
 from millrace.dsl.stores import TableOptions, table_options
-from millrace.dsl.windowed_stream import WindowedTable, check_windows, windowed_aggregate
+from millrace.dsl.stream_aggregation import WindowedTable, check_windows, windowed_aggregate
 from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.records import Windowed
 

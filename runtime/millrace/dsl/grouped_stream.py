@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, overload
 
 from millrace.checks import callback
-from millrace.dsl.abstract_stream import AbstractStream
 from millrace.dsl.cogrouped_stream import CogroupedKStream
-from millrace.dsl.graph.builder import GraphBuilder
-from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
-from millrace.dsl.graph.repartition import Repartition
 from millrace.dsl.ktable import KTable
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import StreamAggregate, StreamReduce, count_aggregator
-from millrace.dsl.processors.tables import TableProcessor
-from millrace.dsl.stores import TableOptions, table_options
-from millrace.dsl.windowed_stream import SessionWindowedKStream, TimeWindowedKStream, WindowedTable, check_windows
+from millrace.dsl.stores import table_options
+from millrace.dsl.stream_aggregation import AbstractKGroupedStream, check_windows
+from millrace.dsl.windowed_stream import SessionWindowedKStream, TimeWindowedKStream
 from millrace.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.serdes import Serdes
-from millrace.serdes.base import Serde
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -30,35 +25,12 @@ AGGREGATE = "KSTREAM-AGGREGATE-"
 REDUCE = "KSTREAM-REDUCE-"
 
 
-class KGroupedStream(AbstractStream[K, V]):
+class KGroupedStream(AbstractKGroupedStream[K, V]):
     """Made by `KStream.group_by` and `group_by_key`. Records without key or value are dropped by the aggregations."""
 
     _ELSEWHERE: ClassVar = dict.fromkeys(
         ("to", "to_stream", "suppress", "map_values"), "aggregate it first: count(), reduce(…) or aggregate(…)"
     )
-
-    def __init__(
-        self,
-        graph: GraphBuilder,
-        name: str,
-        node: GraphNode,
-        *,
-        sources: Iterable[str],
-        key_serde: Serde[K] | None,
-        value_serde: Serde[V] | None,
-        repartition_required: bool,
-        repartition_name: str | None,
-    ) -> None:
-        super().__init__(graph, name, node, sources=sources, key_serde=key_serde, value_serde=value_serde)
-        self._repartition_required = repartition_required
-        self._repartition_name = repartition_name
-        self._repartition_node: Repartition | None = None
-
-    def _details(self) -> tuple[str, ...]:
-        if not self._repartition_required:
-            return ()
-        name = "a topic named after the store" if self._repartition_name is None else self._repartition_name
-        return (f"to be repartitioned through {name}",)
 
     def count(
         self, materialized: Materialized[K, int] | str | None = None, *, named: Named | str | None = None
@@ -164,50 +136,3 @@ class KGroupedStream(AbstractStream[K, V]):
         """
         callback(aggregator, "aggregator", "key, value, aggregate")
         return CogroupedKStream.beginning_with(self, aggregator)
-
-    # Building blocks.
-
-    def _aggregated(
-        self,
-        name: str,
-        options: TableOptions,
-        processor: TableProcessor,
-        windowed: WindowedTable | None = None,
-    ) -> KTable[Any, Any]:
-        """Add an aggregation; the stream is repartitioned first if its key has changed."""
-        parent, sources = self._repartitioned(options)
-        store = options.store() if windowed is None else options.store(windowed.store, windowed.windows)
-        node = ProcessorStep(name, processor, stores=(store,))
-        node.window_grace_ms = None if windowed is None else windowed.grace_ms
-        node.versioned_output = store.versioned
-        self._graph.add(parent, node)
-        return KTable(
-            self._graph,
-            name,
-            node,
-            processor,
-            sources=sources,
-            key_serde=options.option.key_serde if windowed is None else windowed.key_serde,
-            value_serde=options.option.value_serde,
-            queryable_store_name=options.queryable_name,
-        )
-
-    def _repartitioned(self, options: TableOptions) -> tuple[GraphNode, frozenset[str]]:
-        """Return the node whose records are aggregated; all aggregations share a repartition topic that has a name."""
-        if not self._repartition_required:
-            return self._node, self._sources
-        node = self._new_repartition(options)
-        if self._repartition_node is None or self._repartition_name is None:
-            self._repartition_node = node
-        self._graph.add(self._node, self._repartition_node)
-        return self._repartition_node, frozenset((node.name,))
-
-    def _new_repartition(self, options: TableOptions) -> Repartition:
-        given = self._repartition_name
-        return Repartition(
-            self._graph.names,
-            given if given is not None else options.store_name,
-            key_serde=self._key_serde,
-            value_serde=self._value_serde,
-            name_is_generated=given is None and not options.queryable,
-        )

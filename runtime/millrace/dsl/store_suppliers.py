@@ -95,33 +95,25 @@ class RocksDbDslStoreSuppliers:
 
     def window_store(self, params: DslWindowParams) -> WindowBytesStoreSupplier:
         """Return a timestamped window store; for results emitted on close, one that can be read in order of time."""
+        store, headers = (params.name, params.retention_ms, params.window_size_ms), params.store_format == "headers"
         if params.retain_duplicates:
-            return Stores.persistent_window_store(
-                params.name, params.retention_ms, params.window_size_ms, retain_duplicates=True
-            )
+            return Stores.persistent_window_store(*store, retain_duplicates=True)
         if params.emits_on_close:
             return Stores.persistent_time_ordered_window_store(
-                params.name,
-                params.retention_ms,
-                params.window_size_ms,
-                has_index=params.is_sliding or params.store_format == "headers",
-                with_headers=params.store_format == "headers",
+                *store, has_index=params.is_sliding, with_headers=headers
             )
-        if params.store_format == "headers":
-            return Stores.persistent_timestamped_window_store_with_headers(
-                params.name, params.retention_ms, params.window_size_ms
-            )
-        return Stores.persistent_timestamped_window_store(params.name, params.retention_ms, params.window_size_ms)
+        if headers:
+            return Stores.persistent_timestamped_window_store_with_headers(*store)
+        return Stores.persistent_timestamped_window_store(*store)
 
     def session_store(self, params: DslSessionParams) -> SessionBytesStoreSupplier:
         """Return a session store."""
+        store, headers = (params.name, params.retention_ms), params.store_format == "headers"
         if params.emits_on_close:
-            return Stores.persistent_time_ordered_session_store(
-                params.name, params.retention_ms, with_headers=params.store_format == "headers"
-            )
-        if params.store_format == "headers":
-            return Stores.persistent_session_store_with_headers(params.name, params.retention_ms)
-        return Stores.persistent_session_store(params.name, params.retention_ms)
+            return Stores.persistent_time_ordered_session_store(*store, with_headers=headers)
+        if headers:
+            return Stores.persistent_session_store_with_headers(*store)
+        return Stores.persistent_session_store(*store)
 
 
 class InMemoryDslStoreSuppliers:

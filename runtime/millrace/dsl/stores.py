@@ -7,7 +7,7 @@ implementation (`dsl.store.suppliers.class`, `default.dsl.store`) and the value 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace.checks import hint_for, instance, mistake
@@ -22,7 +22,6 @@ from millrace.dsl.store_suppliers import (
     DslStoreSuppliers,
     DslWindowParams,
     InMemoryDslStoreSuppliers,
-    StoreType,
     dsl_suppliers,
 )
 from millrace.dsl.windows import JoinWindows, planned_windows
@@ -41,29 +40,28 @@ class TableStoreSpec:
     """The store of a table before the configuration is known: a `DeferredStore`."""
 
     name: str
-    key_serde: AnySerde | None = None
-    value_serde: AnySerde | None = None
-    supplier: AnyStoreSupplier | None = None
-    store_type: StoreType | None = None
-    suppliers: DslStoreSuppliers | type[DslStoreSuppliers] | None = None
+    option: AnyMaterialized
     windows: DslWindowParams | DslSessionParams | None = None
     planned_windows: PlannedWindows | None = None
-    logging_enabled: bool = True
-    caching_enabled: bool = True
-    log_config: Mapping[str, str] = field(default_factory=dict)
     generated_name: bool = False
+
+    @property
+    def logging_enabled(self) -> bool:
+        """Whether the store has a changelog."""
+        return self.option.logging_enabled
 
     @property
     def versioned(self) -> bool:
         """Whether the store keeps the history of values."""
-        return implements(self.supplier, VersionedBytesStoreSupplier)
+        return implements(self.option.supplier, VersionedBytesStoreSupplier)
 
     def for_config(self, config: StreamsConfig) -> StoreBuilder:
         """Return the builder of the real store."""
-        supplier = self.supplier if self.supplier is not None else self._default_supplier(config)
-        builder = self._new_builder()(supplier, self.key_serde, self.value_serde)
-        if self.logging_enabled:
-            builder.with_logging_enabled(self.log_config)
+        option = self.option
+        supplier = option.supplier if option.supplier is not None else self._default_supplier(config)
+        builder = self._new_builder()(supplier, option.key_serde, option.value_serde)
+        if option.logging_enabled:
+            builder.with_logging_enabled(option.log_config)
         else:
             builder.with_logging_disabled()
         if self._caches:
@@ -75,7 +73,7 @@ class TableStoreSpec:
         return builder
 
     def _planned_windows(self) -> PlannedWindows | None:
-        if self.planned_windows is None or self.supplier is None:
+        if self.planned_windows is None or self.option.supplier is None:
             return self.planned_windows
         return self.planned_windows.model_copy(update={"in_order_of_time": False})  # the user's supplier decides
 
@@ -103,10 +101,10 @@ class TableStoreSpec:
             windows.retain_duplicates or (windows.emits_on_close and windows.is_sliding)
         ):
             return False
-        return self.caching_enabled and not self.versioned
+        return self.option.caching_enabled and not self.versioned
 
     def _default_supplier(self, config: StreamsConfig) -> AnyStoreSupplier:
-        suppliers = dsl_suppliers(self.suppliers, self.store_type, config)
+        suppliers = dsl_suppliers(self.option.dsl_store_suppliers, self.option.store_type, config)
         store_format = config.dsl_store_format
         if isinstance(self.windows, DslWindowParams):
             return suppliers.window_store(replace(self.windows, store_format=store_format))
@@ -144,21 +142,7 @@ class TableOptions:
         self, windows: DslWindowParams | DslSessionParams | None = None, planned: PlannedWindows | None = None
     ) -> TableStoreSpec:
         """Return the store."""
-        option = self.option
-        return TableStoreSpec(
-            self.store_name,
-            option.key_serde,
-            option.value_serde,
-            option.supplier,
-            option.store_type,
-            option.dsl_store_suppliers,
-            windows,
-            planned,
-            option.logging_enabled,
-            option.caching_enabled,
-            option.log_config,
-            generated_name=not self.queryable,
-        )
+        return TableStoreSpec(self.store_name, self.option, windows, planned, generated_name=not self.queryable)
 
 
 def table_options(
@@ -223,17 +207,20 @@ def join_window_store(
                 f"join needs its size, {windows.size_ms} ms, kept for size and grace, {retention} ms"
             )
         name = supplier.name
-    return TableStoreSpec(
-        name,
-        joined.key_serde,
-        value_serde,
-        supplier,
-        suppliers=joined.dsl_store_suppliers,
-        windows=DslWindowParams(name, retention, windows.size_ms, retain_duplicates=True),
-        planned_windows=planned_windows(windows),
+    option: AnyMaterialized = Materialized(
+        supplier=supplier,
+        dsl_store_suppliers=joined.dsl_store_suppliers,
+        key_serde=joined.key_serde,
+        value_serde=value_serde,
         logging_enabled=joined.logging_enabled or supplier is not None,
         caching_enabled=False,
         log_config={**joined.log_config, "cleanup.policy": "delete"} if supplier is None else {},
+    )
+    return TableStoreSpec(
+        name,
+        option,
+        DslWindowParams(name, retention, windows.size_ms, retain_duplicates=True),
+        planned_windows(windows),
         generated_name=supplier is None and joined.store_name is None,
     )
 

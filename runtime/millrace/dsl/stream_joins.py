@@ -12,6 +12,7 @@ from millrace.dsl.abstract_stream import AbstractKStream, AbstractKTable
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.graph.joins import StreamStreamJoin, WindowedStore
 from millrace.dsl.graph.nodes import ProcessorStep
+from millrace.dsl.ktable import KTable
 from millrace.dsl.names import Names
 from millrace.dsl.options.joined import AnyJoiner, AnyStreamJoined, Joined, StreamJoined, ValueJoinerWithKey, with_key
 from millrace.dsl.options.named import Named, name_of
@@ -26,7 +27,6 @@ from millrace.topology.model import DeclaredStore
 
 if TYPE_CHECKING:
     from millrace.dsl.kstream import KStream
-    from millrace.dsl.ktable import KTable
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -4,133 +4,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from millrace.checks import Suggesting, callback, instance, mistake, wrong
+from millrace.checks import Suggesting, callback, instance, mistake
+from millrace.dsl.ktable import KTable
 from millrace.dsl.options.materialized import AnyMaterialized, Materialized
 from millrace.dsl.options.named import Named, name_of
-from millrace.dsl.processors.aggregate import Aggregator, Initializer, count_aggregator
+from millrace.dsl.processors.aggregate import count_aggregator
 from millrace.dsl.processors.session_aggregate import SessionAggregate
-from millrace.dsl.processors.sliding_window_aggregate import SlidingWindowAggregate
 from millrace.dsl.processors.tables import TableProcessor
-from millrace.dsl.processors.window_aggregate import WindowAggregate, Windows
-from millrace.dsl.store_suppliers import DslSessionParams, DslWindowParams
-from millrace.dsl.stores import TableOptions, table_options
+from millrace.dsl.stores import table_options
+from millrace.dsl.stream_aggregation import AbstractKGroupedStream, AnyWindows, WindowedTable, windowed_aggregate
 from millrace.dsl.windows import (
     EmitStrategy,
-    JoinWindows,
     SessionWindows,
     SlidingWindows,
     TimeWindows,
     UnlimitedWindows,
-    planned_windows,
 )
-from millrace.plan.model import PlannedWindows
 from millrace.records import Windowed
 from millrace.serdes import Serdes
 from millrace.serdes.base import AnySerde
-from millrace.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
-
-if TYPE_CHECKING:
-    from millrace.dsl.grouped_stream import KGroupedStream
-    from millrace.dsl.ktable import KTable
 
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")
 
-AnyWindows = TimeWindows | UnlimitedWindows | SlidingWindows | SessionWindows
 W = TypeVar("W", bound=AnyWindows)
-
-
-@dataclass(frozen=True, slots=True)
-class WindowedTable:
-    """The settings of a windowed aggregation's table, apart from the aggregates."""
-
-    store: DslWindowParams | DslSessionParams
-    key_serde: AnySerde | None
-    """Of windowed keys; None if the grouping has no serde, since the default serde may not be the one of the inner keys."""
-    grace_ms: int
-    """How long after its end a window can change."""
-    windows: PlannedWindows
-
-    @classmethod
-    def of(cls, windows: AnyWindows, options: TableOptions, emit: EmitStrategy) -> WindowedTable:
-        """Return the store, key serde and grace period of an aggregation by these windows.
-
-        Raises:
-            TopologyError: the store's retention is shorter than windows can change.
-        """
-        key_serde, emits_on_close = options.option.key_serde, emit is EmitStrategy.ON_WINDOW_CLOSE
-        if isinstance(windows, SessionWindows):
-            grace_ms = windows.grace_ms + windows.inactivity_gap_ms
-            retention_ms = _retention(options, grace_ms, "session", "the inactivity gap and grace")
-            return cls(
-                DslSessionParams(options.store_name, retention_ms, emits_on_close),
-                None if key_serde is None else SessionWindowedSerde(key_serde),
-                grace_ms,
-                planned_windows(windows, in_order_of_time=emits_on_close),
-            )
-        sliding = isinstance(windows, SlidingWindows)
-        size_ms = windows.time_difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
-        needed_ms = min((2 * size_ms if sliding else size_ms) + windows.grace_ms, 2**63 - 1)
-        retention_ms = _retention(options, needed_ms, "window", "the windows' size and grace")
-        return cls(
-            DslWindowParams(
-                options.store_name, retention_ms, size_ms, emits_on_close=emits_on_close, is_sliding=sliding
-            ),
-            None if key_serde is None else TimeWindowedSerde(key_serde, size_ms),
-            windows.grace_ms,
-            planned_windows(windows, in_order_of_time=emits_on_close),
-        )
-
-
-def _retention(options: TableOptions, needed_ms: int, kind: str, reason: str) -> int:
-    retention_ms = options.option.retention_ms
-    if retention_ms is None:
-        return needed_ms
-    if retention_ms < needed_ms:
-        raise mistake(
-            f"The retention of {kind} store {options.store_name} must be at least {needed_ms} ms, {reason}, not {retention_ms} ms"
-        )
-    return retention_ms
-
-
-def windowed_aggregate(
-    store_name: str,
-    windows: Windows | SlidingWindows,
-    emit_strategy: EmitStrategy,
-    initializer: Initializer,
-    aggregator: Aggregator,
-) -> WindowAggregate | SlidingWindowAggregate:
-    """Return the aggregation for a kind of windows.
-
-    Raises:
-        TopologyError: results are to be emitted on close, but the windows never close.
-    """
-    if isinstance(windows, SlidingWindows):
-        return SlidingWindowAggregate(store_name, windows, emit_strategy, initializer, aggregator)
-    return WindowAggregate(store_name, windows, emit_strategy, initializer, aggregator)
-
-
-def check_windows(windows: object) -> None:
-    """Check windows to aggregate by.
-
-    Raises:
-        TopologyError: they are windows of joins, or none.
-    """
-    if not isinstance(windows, AnyWindows):
-        joins = isinstance(windows, JoinWindows)
-        hint = "JoinWindows are for joins" if joins else "write TimeWindows.of_size_with_no_grace(…) for example"
-        raise wrong("windows", "TimeWindows, SlidingWindows, SessionWindows or UnlimitedWindows", windows, hint)
 
 
 class _WindowedKStream(Suggesting, Generic[K, V, W]):
     """A grouped stream with the windows to aggregate by."""
 
     def __init__(
-        self, grouped: KGroupedStream[K, V], windows: W, emit: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE
+        self, grouped: AbstractKGroupedStream[K, V], windows: W, emit: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE
     ) -> None:
         self._grouped = grouped
         self._windows = windows

@@ -41,7 +41,7 @@ class Committer:
         self._resources = resources
         self._exactly_once = resources.context.config.exactly_once
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
-        """The committed offset of each input partition, as far as this thread knows; where it started if there is none."""
+        """The last known committed offset of each input partition; where it started if there is none."""
         self.commits_total = 0
 
     def is_wanted(self, tasks: Iterable[StreamTask]) -> bool:

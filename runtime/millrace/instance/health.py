@@ -114,7 +114,7 @@ def health_warnings(status: StreamsStatus) -> tuple[str, ...]:
         return ()
     warning = (
         f"tasks {', '.join(status.refused_tasks)} are not taken: the group's leader has another topology. Run the same program "
-        "in all instances, or give this one an application.id of its own"
+        "in all instances, or give this one its own application.id"
     )
     return (warning,)
 

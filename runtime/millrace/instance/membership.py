@@ -212,7 +212,7 @@ class ClassicMembership(GroupMembership):
             names = ", ".join(map(str, unfit))
             _log.warning(
                 "The group's leader has another topology: tasks %s are not taken, because their input is not read here. "
-                "Run the same program in all instances, or give this one an application.id of its own",
+                "Run the same program in all instances, or give this one its own application.id",
                 names,
             )
             tasks = replace(

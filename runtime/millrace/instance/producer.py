@@ -338,7 +338,7 @@ class StreamsProducer:
         deadline = Deadline(_REPORT_S)
         self.flush(lambda: reported() or deadline.passed)
         if code == KafkaError._STATE:  # noqa: SLF001
-            # In a thread of its own, as the first error is still being handled in this one; see `abort`.
+            # In a separate thread, as the first error is still being handled in this one; see `abort`.
             reason = in_background(f"{threading.current_thread().name}-why", self.client.begin_transaction).exception()
             error = reason if isinstance(reason, KafkaException) else error
         failure = translate_error(error, doing, self._unsent)
@@ -608,6 +608,10 @@ class StreamsProducer:
                     _log.info("Trying again to %s: %s", doing, cause.str())
                     time.sleep(_PAUSE_S)
                     continue
+                if cause.code() == KafkaError._DESTROY_BROKER:  # noqa: SLF001
+                    # The broker left the cluster before it answered. The abort that follows is a second request, so the first
+                    # may be the late one, however quickly this was noticed.
+                    self._suspect(f"The request to {doing}")
                 raise translate_error(error, doing, self._unsent) from error
             return
 

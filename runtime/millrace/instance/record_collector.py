@@ -95,7 +95,7 @@ class _Undelivered:
 
     Args:
         error: why.
-        record: the record, as far as it is known.
+        record: the known parts of the record.
         identity: None unless it was sent carefully.
         source: the record it was made from, if known.
     """

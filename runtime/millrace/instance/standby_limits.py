@@ -1,6 +1,6 @@
 """How far standbys follow source topics: to the group's committed offset, which is fetched now and then.
 
-A store that is a copy of a source topic has no changelog of its own. Records beyond the committed offset have yet to be
+A store that is a copy of a source topic has no separate changelog. Records beyond the committed offset have yet to be
 processed by the active task; if a standby already had them, they would be applied twice after a take-over.
 """
 

@@ -75,7 +75,7 @@ class TaskManager:
         self._on_disk: dict[TaskId, int] = {}
         """The offset sums of the state on disk that no other thread uses."""
         self._on_disk_as_of: object = None
-        """What has not changed since they were read."""
+        """The version of local state when they were read."""
         self.records_total = 0
 
     @property

@@ -74,6 +74,7 @@ _TRANSIENT: Final = frozenset(
         KafkaError._TIMED_OUT,  # noqa: SLF001
         KafkaError._TRANSPORT,  # noqa: SLF001
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._DESTROY_BROKER,  # noqa: SLF001 (the broker asked has left the cluster)
         KafkaError._WAIT_COORD,  # noqa: SLF001
         KafkaError._RESOLVE,  # noqa: SLF001
         KafkaError._NOENT,  # noqa: SLF001 (no leader known yet)

@@ -180,7 +180,7 @@ class _Consumer(Consumer):
 
 
 class _Producer(Producer):
-    """The library's, plus weak references, and it ends in a thread of its own.
+    """The library's, plus weak references, and it ends in a separate thread.
 
     librdkafka waits for its own threads when a client is freed. If a coordinator left the cluster during a commit, one of
     them may never end, and would block the thread that frees the client: the stream thread, or the one that collects

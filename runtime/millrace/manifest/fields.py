@@ -62,7 +62,7 @@ def quantity_value(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """A regular expression that a string has to match, as an annotation of a field."""
+    """A regular expression that a string must match, as an annotation of a field."""
 
     pattern: str
     message: str

@@ -244,7 +244,7 @@ class Kafka(ManifestModel):
         tuple[BootstrapServer, ...],
         *atomic_list(64, least=1),
     ] = ()
-    """Addresses (host:port) of some of the brokers. `millrace dev up` ignores them and uses a Kafka of its own."""
+    """Addresses (host:port) of some of the brokers. `millrace dev up` ignores them and uses its own Kafka."""
     binding_secret_ref: LocalReference | None = None
     """A Secret of the Service Binding Specification, instead of `bootstrapServers`, `tls` and `auth`: it says where the
     brokers are and how to reach them. Pods pick up a changed password; other changes take effect when they restart."""

@@ -33,7 +33,7 @@ _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class BindingError(Exception):
-    """The Secret lacks something or has a value that is not understood; the message is to be read after its name."""
+    """The Secret lacks a key or has an invalid value; the message continues a sentence that begins with its name."""
 
 
 def settings_of_binding(data: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

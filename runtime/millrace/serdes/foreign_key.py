@@ -49,7 +49,7 @@ def value_hash(data: bytes) -> bytes:
 
 
 class Instruction(IntEnum):
-    """What the owner of a foreign key has to do with a subscription."""
+    """What the owner of a foreign key must do with a subscription."""
 
     DELETE_KEY_NO_PROPAGATE = 0
     """Delete the subscription; another one replaces it."""

@@ -352,7 +352,7 @@ _READ_BACK: Final[Mapping[object, type]] = {
 def c_encoder(serde: Serde[Any]) -> Callable[[Any], bytes] | None:
     """Return the function in C that a serde calls with only the object, or None if it does more than that.
 
-    It saves a call for each record. What it raises is to be raised by the serde, which says what is wrong: call that then.
+    It saves a call for each record. If it raises, call the serde, whose error says what is wrong.
     """
     return _C_ENCODERS.get(getattr(serde.serialize, "__func__", None))
 

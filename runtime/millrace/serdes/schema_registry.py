@@ -290,7 +290,7 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def _kind_of(error: BaseException) -> type[SerializationError]:
-    """Return what to raise: the registry did not do what it will do another time, or the data does not fit."""
+    """Return the error to raise: the registry failed but may work later, or the data does not fit."""
     for cause in causes(error):
         if isinstance(cause, OSError | OAuthTokenError):
             return UnavailableSerdeError

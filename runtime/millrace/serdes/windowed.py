@@ -53,7 +53,7 @@ class TimeWindowedSerde(Serde[Windowed[K]], Generic[K]):
         self.for_changelog = for_changelog
         self.shareable = inner.shareable
         self.suffix_size = _START_SEQ.size if for_changelog else _INT64.size
-        """How many bytes follow those of the inner key."""
+        """How many bytes follow the inner key."""
 
     def configure(self, config: StreamsConfig) -> None:
         """Configure the inner serde, and take the window's size if it was not given."""
@@ -109,7 +109,7 @@ class SessionWindowedSerde(Serde[Windowed[K]], Generic[K]):
         self.inner = inner
         self.shareable = inner.shareable
         self.suffix_size = _END_START.size
-        """How many bytes follow those of the inner key."""
+        """How many bytes follow the inner key."""
 
     def configure(self, config: StreamsConfig) -> None:
         """Configure the inner serde."""

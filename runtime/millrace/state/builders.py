@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 from millrace.checks import mistake, serdes, wrong
 from millrace.plan.model import PlannedWindows
@@ -17,8 +16,8 @@ from millrace.state.key_value import (
 )
 from millrace.state.session import SessionStore, SessionStoreWithHeaders
 from millrace.state.suppliers import (
+    AnyStoreSupplier,
     SessionBytesStoreSupplier,
-    StoreSupplier,
     VersionedBytesStoreSupplier,
     WindowBytesStoreSupplier,
 )
@@ -96,23 +95,28 @@ class StoreBuilderBase:
         return f"{type(self).__name__}({self.name!r})"
 
 
-_OF_KIND: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "key-value": ("name", ("retention_ms", "history_retention_ms")),
-    "window": ("window_size_ms", ()),
-    "session": ("retention_ms", ("window_size_ms",)),
-    "versioned": ("history_retention_ms", ()),
+class _Kind(NamedTuple):
+    """What builders have to know of the suppliers of a kind of store."""
+
+    attribute: str
+    """Every supplier of this kind has it …"""
+    others: tuple[str, ...] = ()
+    """… and none of these, which suppliers of other kinds have."""
+    retention: str | None = None
+    """Where it says how long entries are kept (ms)."""
+    options: tuple[str, ...] = ()
+    """What the typed store is told too."""
+
+
+_KINDS: Mapping[str, _Kind] = {
+    "key-value": _Kind("name", ("retention_ms", "history_retention_ms")),
+    "window": _Kind("window_size_ms", (), "retention_ms", ("window_size_ms", "retain_duplicates")),
+    "session": _Kind("retention_ms", ("window_size_ms",), "retention_ms"),
+    "versioned": _Kind("history_retention_ms", (), "history_retention_ms"),
 }
-"""What a supplier of a kind of store has, and what only suppliers of other kinds have."""
 
 
-def _check_supplier(supplier: object, kind: str) -> None:
-    needed, of_others = _OF_KIND[kind]
-    fits = hasattr(supplier, needed) and not any(hasattr(supplier, name) for name in of_others)
-    if isinstance(supplier, type) or not fits or not callable(getattr(supplier, "get", None)):
-        raise wrong("supplier", f"a supplier of a {kind} store", supplier, "Stores makes them")
-
-
-S = TypeVar("S", bound=StoreSupplier)
+S = TypeVar("S", bound=AnyStoreSupplier)
 
 _FORMATS: dict[Callable[..., StateStore], ValueFormat] = {
     KeyValueStore: PLAIN,
@@ -124,6 +128,7 @@ _FORMATS: dict[Callable[..., StateStore], ValueFormat] = {
     TimestampedWindowStoreWithHeaders: HEADERS,
     SessionStore: PLAIN,
     SessionStoreWithHeaders: SESSION_HEADERS,
+    VersionedKeyValueStore: PLAIN,
 }
 """The format of the values of each type of store, if the supplier leaves the choice to the builder."""
 
@@ -145,14 +150,19 @@ class LayeredStoreBuilder(StoreBuilderBase, Generic[S]):
         value_serde: AnySerde | None,
         store_type: Callable[..., StateStore],
     ) -> None:
-        _check_supplier(supplier, self.kind)
+        kind = _KINDS[self.kind]
+        fits = hasattr(supplier, kind.attribute) and not any(hasattr(supplier, name) for name in kind.others)
+        if isinstance(supplier, type) or not fits or not callable(getattr(supplier, "get", None)):
+            raise wrong("supplier", f"a supplier of a {self.kind} store", supplier, "Stores makes them")
         serdes(key_serde=key_serde, value_serde=value_serde)
         super().__init__(supplier.name)
         self.supplier = supplier
         self.key_serde = key_serde
         self.value_serde = value_serde
+        self.retention_ms = getattr(supplier, kind.retention) if kind.retention else None
         self._store_type = store_type
-        self._format = supplier.value_format or _FORMATS[store_type]
+        self._options = {name: getattr(supplier, name) for name in kind.options}
+        self._format = getattr(supplier, "value_format", None) or _FORMATS[store_type]
 
     @property
     def persistent(self) -> bool:
@@ -173,6 +183,7 @@ class LayeredStoreBuilder(StoreBuilderBase, Generic[S]):
             self.value_serde,
             caching=self.caching_enabled,
             logging=self.logging_enabled,
+            **self._options,
         )
 
 
@@ -180,16 +191,6 @@ class SessionStoreBuilder(LayeredStoreBuilder[SessionBytesStoreSupplier]):
     """Builds session stores."""
 
     kind = "session"
-
-    def __init__(
-        self,
-        supplier: SessionBytesStoreSupplier,
-        key_serde: AnySerde | None,
-        value_serde: AnySerde | None,
-        store_type: Callable[..., StateStore],
-    ) -> None:
-        super().__init__(supplier, key_serde, value_serde, store_type)
-        self.retention_ms = supplier.retention_ms
 
 
 class WindowStoreBuilder(LayeredStoreBuilder[WindowBytesStoreSupplier]):
@@ -204,11 +205,7 @@ class WindowStoreBuilder(LayeredStoreBuilder[WindowBytesStoreSupplier]):
         value_serde: AnySerde | None,
         store_type: Callable[..., StateStore],
     ) -> None:
-        _check_supplier(supplier, self.kind)
-        options = {"window_size_ms": supplier.window_size_ms, "retain_duplicates": supplier.retain_duplicates}
         super().__init__(supplier, key_serde, value_serde, store_type)
-        self._store_type = partial(store_type, **options)
-        self.retention_ms = supplier.retention_ms
         self.window_size_ms = supplier.window_size_ms
         self.retain_duplicates = supplier.retain_duplicates
         if self.retain_duplicates and store_type is WindowStore:
@@ -220,22 +217,10 @@ class WindowStoreBuilder(LayeredStoreBuilder[WindowBytesStoreSupplier]):
         return self
 
 
-class VersionedKeyValueStoreBuilder(StoreBuilderBase):
+class VersionedKeyValueStoreBuilder(LayeredStoreBuilder[VersionedBytesStoreSupplier]):
     """Builds versioned stores, which are never cached."""
 
     kind = "versioned"
-    value_format = "plain"
-
-    def __init__(
-        self, supplier: VersionedBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
-    ) -> None:
-        _check_supplier(supplier, self.kind)
-        serdes(key_serde=key_serde, value_serde=value_serde)
-        super().__init__(supplier.name)
-        self.supplier = supplier
-        self.key_serde = key_serde
-        self.value_serde = value_serde
-        self.retention_ms = supplier.history_retention_ms
 
     def with_caching_enabled(self) -> Self:
         """Fail: a cache would drop versions.
@@ -244,14 +229,3 @@ class VersionedKeyValueStoreBuilder(StoreBuilderBase):
             TopologyError: always.
         """
         raise mistake(f"Store {self.name!r}: versioned stores cannot be cached; call with_caching_disabled()")
-
-    @property
-    def persistent(self) -> bool:
-        """Tell whether the store survives a restart."""
-        return self.supplier.persistent
-
-    def build(self) -> StateStore:
-        """Return a new store: typed → change log → bytes."""
-        return VersionedKeyValueStore[Any, Any](
-            self.supplier.get(), self.key_serde, self.value_serde, logging=self.logging_enabled
-        )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from millrace.checks import Suggesting, instance
 from millrace.durations import Duration, to_millis
 from millrace.serdes.base import AnySerde
@@ -14,8 +12,6 @@ from millrace.state.builders import (
     WindowStoreBuilder,
 )
 from millrace.state.key_value import KeyValueStore, TimestampedKeyValueStore, TimestampedKeyValueStoreWithHeaders
-from millrace.state.memory import LruKeyValueStore, MemoryKeyValueStore
-from millrace.state.rocksdb import RocksKeyValueStore
 from millrace.state.session import SessionStore, SessionStoreWithHeaders
 from millrace.state.session_bytes_store import RocksSessionStore, RocksTimeOrderedSessionStore
 from millrace.state.suppliers import (
@@ -40,6 +36,7 @@ from millrace.state.value_formats import (
     TIMESTAMPED,
     ValueFormat,
 )
+from millrace.state.versioned import VersionedKeyValueStore
 from millrace.state.window import (
     JoinWindowStore,
     TimestampedWindowStore,
@@ -91,31 +88,27 @@ class Stores(Suggesting):
     @staticmethod
     def persistent_key_value_store(name: str) -> KeyValueSupplier:
         """Return a supplier of plain values in RocksDB."""
-        return KeyValueSupplier(_named(name), PLAIN, persistent=True, get=partial(RocksKeyValueStore, name, PLAIN))
+        return KeyValueSupplier(_named(name), PLAIN)
 
     @staticmethod
     def persistent_timestamped_key_value_store(name: str) -> KeyValueSupplier:
         """Return a supplier of timestamped values in RocksDB."""
-        return KeyValueSupplier(
-            _named(name), TIMESTAMPED, persistent=True, get=partial(RocksKeyValueStore, name, TIMESTAMPED)
-        )
+        return KeyValueSupplier(_named(name), TIMESTAMPED)
 
     @staticmethod
     def persistent_timestamped_key_value_store_with_headers(name: str) -> KeyValueSupplier:
         """Return a supplier of values with timestamp and headers in RocksDB (KIP-1271)."""
-        return KeyValueSupplier(_named(name), HEADERS, persistent=True, get=partial(RocksKeyValueStore, name, HEADERS))
+        return KeyValueSupplier(_named(name), HEADERS)
 
     @staticmethod
     def in_memory_key_value_store(name: str) -> KeyValueSupplier:
         """Return a supplier of a store in memory."""
-        return KeyValueSupplier(_named(name), None, persistent=False, get=partial(MemoryKeyValueStore, name))
+        return KeyValueSupplier(_named(name), None)
 
     @staticmethod
     def lru_map(name: str, max_cache_size: int) -> KeyValueSupplier:
         """Return a supplier of a store in memory that keeps only the `max_cache_size` most recently used keys."""
-        return KeyValueSupplier(
-            _named(name), None, persistent=False, get=partial(LruKeyValueStore, name, max_cache_size)
-        )
+        return KeyValueSupplier(_named(name), None, max_cache_size)
 
     @staticmethod
     def persistent_window_store(
@@ -284,4 +277,4 @@ class Stores(Suggesting):
         supplier: VersionedBytesStoreSupplier, key_serde: AnySerde | None, value_serde: AnySerde | None
     ) -> VersionedKeyValueStoreBuilder:
         """Return a builder of versioned stores."""
-        return VersionedKeyValueStoreBuilder(supplier, key_serde, value_serde)
+        return VersionedKeyValueStoreBuilder(supplier, key_serde, value_serde, VersionedKeyValueStore)

@@ -5,13 +5,14 @@ To use your own store, implement one of the supplier protocols here and the byte
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from millrace.checks import located
 from millrace.errors import ConfigError
 from millrace.state.bytes_store import BytesStore, KeyValueBytesStore
+from millrace.state.memory import LruKeyValueStore, MemoryKeyValueStore
+from millrace.state.rocksdb import RocksKeyValueStore
 from millrace.state.segments import default_segment_interval_ms
 from millrace.state.session_bytes_store import (
     MemorySessionStore,
@@ -87,17 +88,6 @@ class SessionBytesStoreSupplier(StoreSupplier, Protocol):
         """Return a new store."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyValueSupplier:
-    """RocksDB in one value format, or a store in memory, in the value format that the builder chooses."""
-
-    name: str
-    value_format: ValueFormat | None
-    persistent: bool
-    get: Callable[[], KeyValueBytesStore]
-    """Returns a new store."""
-
-
 class VersionedBytesStoreSupplier(Protocol):
     """Creates the bytes store below a versioned store."""
 
@@ -121,6 +111,28 @@ AnyStoreSupplier = StoreSupplier | VersionedBytesStoreSupplier
 
 WindowLayout = type[RocksWindowStore] | type[RocksTimeOrderedWindowStore] | type[RocksIndexedWindowStore]
 SessionLayout = type[RocksSessionStore] | type[RocksTimeOrderedSessionStore]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValueSupplier:
+    """RocksDB in one value format, or a store in memory, in the value format that the builder chooses."""
+
+    name: str
+    value_format: ValueFormat | None
+    """None: in memory."""
+    max_size: int | None = None
+    """How many keys a store in memory keeps: the most recently used ones; None: all."""
+
+    @property
+    def persistent(self) -> bool:
+        """Whether the store survives a restart."""
+        return self.value_format is not None
+
+    def get(self) -> KeyValueBytesStore:
+        """Return a new store."""
+        if self.value_format is not None:
+            return RocksKeyValueStore(self.name, self.value_format)
+        return MemoryKeyValueStore(self.name) if self.max_size is None else LruKeyValueStore(self.name, self.max_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,11 @@ from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 from millrace.checks import shown, timestamp_ms
 from millrace.records import NO_HEADERS
-from millrace.serdes.base import AnySerde
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
 from millrace.state.cache import CacheEntry
 from millrace.state.change_log import note_position, restored_offsets
 from millrace.state.keys import MAX_LONG
 from millrace.state.layered_store import LayeredStore
-from millrace.state.value_formats import PLAIN
 from millrace.state.versioned_bytes_store import NOT_PUT, VALID_TO_UNDEFINED, FoundVersion, RocksVersionedStore
 
 K = TypeVar("K")
@@ -43,16 +41,6 @@ class VersionedKeyValueStore(LayeredStore[RocksVersionedStore], Generic[K, V]):
     """A store that keeps the versions of each key for its history retention."""
 
     kind = "versioned"
-
-    def __init__(
-        self,
-        bytes_store: RocksVersionedStore,
-        key_serde: AnySerde | None,
-        value_serde: AnySerde | None,
-        *,
-        logging: bool = True,
-    ) -> None:
-        super().__init__(bytes_store, PLAIN, key_serde, value_serde, logging=logging)
 
     @property
     def history_retention_ms(self) -> int:

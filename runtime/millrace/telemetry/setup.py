@@ -9,7 +9,7 @@
 | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | the resource; the default service name is the `application.id` |
 
 The setting `telemetry.otlp.headers.file` adds headers from a file, such as an API key, which must not be in a variable and
-may change while the process runs: the file is read before every request, of which there are a few a minute. With
+may change while the process runs: the file is read before every request, a few times a minute. With
 `health.metrics` Prometheus can fetch the metrics, alongside other exporters or alone.
 
 The SDK itself reads the variables for samplers, propagators, batch sizes and timeouts. This set-up differs from the SDK's own in

@@ -92,9 +92,12 @@ class DeferredStore(Protocol):
     """A store whose implementation and default serdes depend on the configuration."""
 
     name: str
-    logging_enabled: bool
     generated_name: bool
     """Whether the store's name was generated (KIP-1111)."""
+
+    @property
+    def logging_enabled(self) -> bool:
+        """Whether the store has a changelog."""
 
     def for_config(self, config: StreamsConfig) -> StoreBuilder:
         """Return the builder of the store for an application."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.dsl.processors.support import Pipeline, Running, new_values
 
-from millrace.dsl.windowed_stream import windowed_aggregate
+from millrace.dsl.stream_aggregation import windowed_aggregate
 from millrace.dsl.windows import EmitStrategy, SlidingWindows
 from millrace.errors import FailedProcessingError
 from millrace.records import Change, ValueAndTimestamp, Window, Windowed

@@ -11,7 +11,7 @@ from millrace.dsl.options.suppressed import BufferConfig
 from millrace.dsl.processors.aggregate import count_aggregator
 from millrace.dsl.processors.suppress import TableSuppress
 from millrace.dsl.processors.table_operators import TableSourceProcessor
-from millrace.dsl.windowed_stream import windowed_aggregate
+from millrace.dsl.stream_aggregation import windowed_aggregate
 from millrace.dsl.windows import EmitStrategy, TimeWindows
 from millrace.errors import FailedProcessingError
 from millrace.records import Change, Headers, ValueAndTimestamp, Window, Windowed

@@ -8,7 +8,7 @@ import pytest
 from tests.dsl.processors.support import Pipeline, Running, new_values
 
 from millrace.dsl.processors.aggregate import count_aggregator
-from millrace.dsl.windowed_stream import windowed_aggregate
+from millrace.dsl.stream_aggregation import windowed_aggregate
 from millrace.dsl.windows import EmitStrategy, TimeWindows, UnlimitedWindows
 from millrace.errors import FailedProcessingError, TopologyError
 from millrace.processor.handlers import LogAndContinueProcessingExceptionHandler

@@ -9,7 +9,7 @@ STABLE         heartbeats                 a rebalance → JOINING; removed → U
 CLOSED         nothing                    —
 
 Rejoining, from JoinGroup to the answer of SyncGroup, is one coroutine of the member's IO thread, so that the group does not
-wait for a stream thread that is busy with a slow record; assigning, which asks brokers, has a thread of its own. The stream
+wait for a stream thread that is busy with a slow record; assigning, which asks brokers, has its own thread. The stream
 thread reads the outcome in `advance`, and only then gives anything up. It also begins to rejoin, except when the group
 rebalances while the thread is busy and has nothing to give up: then the IO thread does, with the thread's last data.
 """
@@ -244,7 +244,7 @@ class Joining:
         return synced
 
     def _in_generation(self, attempt: int) -> tuple[int, str, Callable[[], bool]]:
-        """Return generation and member id, and a function that returns whether they still are those of the latest attempt.
+        """Return generation and member id, and a function that returns whether they still belong to the latest attempt.
 
         The next attempt may have the same: a coordinator that failed may count a generation again.
         """

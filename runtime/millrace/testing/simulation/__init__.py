@@ -1,7 +1,7 @@
 """Runs a topology on many instances in a simulated cluster, with faults, thousands of times, and checks what it writes.
 
-What runs is the product: stream threads' rounds, task managers, group members, assignors, stores. Brokers, networks, disks and
-time are simulated, in one thread, and a seed determines everything that happens. So whatever goes wrong can be seen again.
+The product's code runs: stream threads' rounds, task managers, group members, assignors, stores. Brokers, networks, disks
+and time are simulated, in one thread, and a seed determines everything that happens. So every failure can be repeated.
 
 Example:
     >>> from millrace import Consumed, Produced, Serdes, StreamsBuilder

@@ -25,7 +25,7 @@ _EARLIEST, _LATEST = _SPEC.earliest()._value, _SPEC.latest()._value  # noqa: SLF
 
 
 class SimulatedAdmin:
-    """An admin client; every answer is there at once, or the request times out."""
+    """An admin client; every request is answered at once, or times out."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

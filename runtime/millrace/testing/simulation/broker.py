@@ -1,8 +1,8 @@
 """A model of Kafka's brokers: logs, idempotent and transactional producers, and fetches.
 
-It knows the protocol's rules and none of a client's: each method is one request, refused with Kafka's error code. Every
+It knows the rules of the protocol, not of clients: each method is one request, refused with Kafka's error code. Every
 produce is acknowledged by all replicas at once, so the high watermark is the end of the log. What a broker itself does later
-(writing the markers of a transaction, timing one out) is done when the owner of the model says so.
+(writing the markers of a transaction, timing one out) is done when the owner of the model calls for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RefusedError(Exception):
 
 
 class Outcome(Enum):
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -49,7 +49,7 @@ class Transaction:
     began_s: float
     outcome: Outcome = Outcome.OPEN
     first_offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    """Where it begins in each partition that it has written to, until the partition has its marker."""
+    """Its first offset in each partition that it has written to, until the partition has its marker."""
     groups: set[str] = field(default_factory=set)
     """Groups whose offsets it commits, until they have its marker."""
 
@@ -78,7 +78,7 @@ class Log:
 
     start: int = 0
     entries: list[Entry] = field(default_factory=list)
-    """All that was ever written, also before `start`; an entry's index is its offset."""
+    """All entries ever written, also before `start`; an entry's index is its offset."""
     open: dict[Transaction, int] = field(default_factory=dict)
     """Transactions without a marker here, with the offset where they begin."""
 
@@ -315,7 +315,7 @@ class Broker:
     def fetch(
         self, partition: TopicPartition, offset: int, max_records: int, *, committed_only: bool
     ) -> tuple[list[Entry], int, int]:
-        """Return records from an offset on, the offset to go on with, and the end for this reader.
+        """Return records from an offset on, the offset to continue with, and the end for this reader.
 
         Raises:
             RefusedError: OFFSET_OUT_OF_RANGE, or there is no such partition.

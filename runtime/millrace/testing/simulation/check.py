@@ -1,10 +1,11 @@
-"""Whether a run's output is right: compared with what one task after another makes of the same records.
+"""Checks a run's output: compares it with the output of tasks that process the same records one after another.
 
-The simulation knows which records each task processed, in which order, as far as they were committed. For every task, a new one
-processes the committed records of its inputs in that order, without any faults. Under exactly-once the committed records of every
-topic that the application writes must be those that these tasks send, and each store must hold what theirs hold. Under
-at-least-once nothing that they send may be missing, for sub-topologies without stores: what a store counts depends on what is
-repeated. Under both, a store holds what its changelog does; under at-least-once perhaps without what former owners wrote late.
+The simulation knows which records each task processed, in which order, as far as they were committed. For every task, a new
+one processes the committed records of its inputs in that order, without any faults. Under exactly-once the committed records
+of every topic that the application writes must be those that these tasks send, and each store must hold what theirs hold.
+Under at-least-once nothing that they send may be missing, for sub-topologies without stores: a store's counts depend on
+repetitions. Under both, a store holds what its changelog does; under at-least-once perhaps without what former owners wrote
+late.
 
 Changelogs of stores that retain duplicates are not compared: their keys end in a number that counts from the process's start.
 Record caches and suppression buffers write at commits, so these tasks commit where the application did. In which order a
@@ -35,14 +36,14 @@ _MOST_SHOWN: Final = 3
 
 
 def check(world: World, folder: Path) -> None:
-    """Compare a finished run with what its input should have led to.
+    """Compare a finished run with the results that its input should have.
 
     Args:
         world: the run, whose instances are settled.
-        folder: an empty one, for the stores of the tasks that it is compared with.
+        folder: an empty one, for the stores of the tasks to compare with.
 
     Raises:
-        Problem: something is wrong; says what.
+        Problem: something is wrong; the message says what.
     """
     for instance in world.instances:
         for death in instance.deaths:
@@ -249,7 +250,7 @@ class _Copies:
         self._count = 0
 
     def explains(self, partition: TopicPartition, holds: object) -> bool:
-        """Whether a store holds what its changelog may lead to, of whose writes some came late, from a former owner.
+        """Whether a store's content can result from its changelog, where some writes of a former owner came late.
 
         The task has applied the late writes that were there when it was restored, and not those that came afterwards. So each
         key has the last value that was written in time, or one that was written late after that.
@@ -263,7 +264,7 @@ class _Copies:
         return all(held.get(key) in {variant.get(key) for variant in variants} for key in keys)
 
     def restored(self, partition: TopicPartition, without: Collection[int] = ()) -> object:
-        """Return what a store holds that is restored from a changelog, perhaps without the records at some offsets."""
+        """Return the content of a store restored from a changelog, perhaps without the records at some offsets."""
         self._count += 1
         task = self._task
         copy = StreamTask(

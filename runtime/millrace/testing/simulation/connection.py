@@ -43,7 +43,7 @@ _FOREVER_S: Final = 1e9
 
 
 class SimulatedConnection:
-    """What `millrace.kafka.connection.Connection` is in reality."""
+    """Stands for `millrace.kafka.connection.Connection`."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -165,7 +165,7 @@ class SimulatedConnection:
         return await answered
 
     def _name(self, request: Any) -> str:
-        """Return what a request is called in faults: heartbeats of streams groups as classic requests that do the same."""
+        """Return a request's name in faults: heartbeats of streams groups have the names of corresponding classic requests."""
         if not isinstance(request, StreamsGroupHeartbeatRequest):
             return _NAMES[type(request)]
         if request.member_epoch <= 0:
@@ -184,4 +184,4 @@ class SimulatedConnection:
 
 
 class _LostError(Exception):
-    """A request or its answer is lost; the sender notices when its time is over."""
+    """A request or its answer is lost; the sender notices when it times out."""

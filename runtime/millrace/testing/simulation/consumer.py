@@ -1,7 +1,7 @@
 """The consumer of the simulated cluster, with the part of confluent-kafka's interface that Millrace uses.
 
-It returns what was in the log when it last fetched, so what it knows of ends is old, as in reality, and it fails with the errors
-that librdkafka would report.
+It returns the records of its last fetch, so its ends are old, as in reality, and it fails with the errors that librdkafka
+would report.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class SimulatedConsumer:
     """A consumer with an explicit assignment.
 
     Args:
-        host: whose it is.
-        committed_only: whether it reads committed records only.
-        name: what its requests are called in faults.
+        host: its thread.
+        committed_only: whether it only reads committed records.
+        name: the name of its requests in faults.
     """
 
     def __init__(self, host: Host, *, committed_only: bool, name: str) -> None:
@@ -110,7 +110,7 @@ class SimulatedConsumer:
             self._forget(partition)
 
     def pause(self, partitions: Iterable[ClientTopicPartition]) -> None:
-        """Stop fetching partitions for now; what was fetched is fetched again later."""
+        """Stop fetching partitions for now; their fetched records are fetched again later."""
         for item in partitions:
             partition = TopicPartition(item.topic, item.partition)
             self._paused.add(partition)
@@ -128,7 +128,7 @@ class SimulatedConsumer:
         self._fetched = deque(one for one in self._fetched if (one.topic(), one.partition()) != partition)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[SimulatedMessage]:
-        """Return what was fetched before, and fetch more."""
+        """Return fetched records, and fetch more."""
         del timeout
         return self._host.call(self._name, lambda: self._take(num_messages))
 

@@ -1,9 +1,9 @@
 """RocksDB in memory: a simulated run opens many databases for a few rows each, and opening a real one takes 15 ms.
 
-What is written with a batch stays if the database is flushed before the process dies: there is no write-ahead log, and a
-flush takes all column families together. RocksDB also flushes on its own; here this happens now and then. A database is lost
-with its directory. Only what `millrace.state.rocksdb` and `millrace.state.disk_offsets` call is here; these modules
-themselves are the product's.
+A batch survives if the database is flushed before the process dies: there is no write-ahead log, and a flush takes all
+column families together. RocksDB also flushes on its own; here this happens now and then. A database is lost with its
+directory. It only has the methods that `millrace.state.rocksdb` and `millrace.state.disk_offsets` call; these modules run
+unchanged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Database:
         self.families = families
         self._rng = rng
         self._unflushed: list[tuple[str, bytes, bytes | None]] = []
-        """For each change: where, and what was there before."""
+        """For each change: the place, and its former content."""
         self._dead = False
 
     def write(self, changes: list[tuple[str, bytes, bytes | None]]) -> None:
@@ -65,7 +65,7 @@ class _Database:
         self._unflushed.clear()
 
     def after_crash(self) -> _Database:
-        """Return what is left when the process has died."""
+        """Return the content that is left when the process has died."""
         self._dead = True
         for family, key, value in reversed(self._unflushed):
             _set(self.families[family], key, value)
@@ -157,7 +157,7 @@ class Disks:
         return list(self._databases[path].families)
 
     def crash(self, folder: Path) -> None:
-        """Lose what a process that has died had written to databases in a folder, and not flushed."""
+        """Drop a dead process's unflushed writes to the databases in a folder."""
         for path, database in self._databases.items():
             if Path(path).is_relative_to(folder):
                 self._databases[path] = database.after_crash()
@@ -165,7 +165,7 @@ class Disks:
 
 @contextmanager
 def disks_in_memory() -> Iterator[Disks]:
-    """Keep what stores write in memory, in this process, until the end of the `with` statement."""
+    """Keep stores' data in memory, in this process, until the end of the `with` statement."""
     disks = Disks()
     with (
         mock.patch.multiple(

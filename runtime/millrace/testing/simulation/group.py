@@ -86,7 +86,7 @@ class Group(BaseGroup):
         }
 
     def is_settled(self, members: Collection[str]) -> bool:
-        """Whether it is not about to change its members' tasks; a rebalance that has begun is known to the members, too."""
+        """Whether its members' tasks will not change soon; members also know of a rebalance that has begun."""
         del members
         return True
 

@@ -1,4 +1,4 @@
-"""What the models of both group protocols have in common: committed offsets, and those that transactions are yet to commit."""
+"""The common part of both group models: committed offsets, and offsets that open transactions will commit."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class BaseGroup(ABC):
 
     @abstractmethod
     def is_settled(self, members: Collection[str]) -> bool:
-        """Whether the group is not about to change its members' tasks, if these are all members there are."""
+        """Whether its members' tasks will not change soon, if these are all its members."""
 
     def moves(self, member_id: str) -> bool:
         """Whether a member's next heartbeat may change what it owns; never with the classic protocol."""

@@ -1,6 +1,6 @@
-"""A stream thread as its clients see it: what they ask of the cluster, and what goes wrong with that.
+"""A stream thread as its clients see it: their requests to the cluster, and the faults of these.
 
-It stands below the clients, the instances whose threads use these, and the world that has all of them.
+It stands below the clients, the instances whose threads use them, and the world that contains all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Processed = tuple[TaskId, TopicPartition, int]
 
 
 class CrashedError(BaseException):
-    """The process that makes this call has ended: nothing of it may catch this and go on."""
+    """The calling process has ended: none of its code may catch this and continue."""
 
 
 def lost(doing: str) -> KafkaException:
@@ -43,7 +43,7 @@ class Process:
 
 
 class Cluster(Protocol):
-    """As much of the world as the clients of a host need."""
+    """The part of the world that the clients of a host need."""
 
     scheduler: Scheduler
     broker: Broker
@@ -90,9 +90,9 @@ class Host:
     """One stream thread of a process, from its start to its end, as its clients see it.
 
     Args:
-        world: what its clients are connected to.
+        world: the cluster of its clients.
         number: the instance's.
-        wake: called when something has happened that the thread may be waiting for.
+        wake: called when something happens that the thread may be waiting for.
         process: the process that it is a thread of; a new one if not given.
     """
 
@@ -112,7 +112,7 @@ class Host:
         self.has_committed = False
         """Whether its last transaction was committed, and it has begun no other."""
         self.processed: list[Processed] = []
-        """What its thread has processed since its last commit."""
+        """The records that its thread has processed since its last commit."""
         self.reading: set[TopicPartition] = set()
         """Partitions that its thread reads."""
         self.restoring: set[TopicPartition] = set()
@@ -129,7 +129,7 @@ class Host:
         return self.process.frozen_until_s
 
     def forget(self, task_id: TaskId) -> None:
-        """Forget what a task has processed since its last commit: it is about to start again from there."""
+        """Forget a task's work since its last commit: it is about to start again from there."""
         self.processed = [one for one in self.processed if one[0] != task_id]
 
     def require_alive(self) -> None:
@@ -151,7 +151,7 @@ class Host:
         Args:
             name: the request's, in faults.
             request: does it.
-            lost: returns what to raise if it or its answer is lost; None = the client would just send it again.
+            lost: returns the error to raise if it or its answer is lost; None = the client would just send it again.
             late: sends it so that it arrives so many seconds later, and waits as long as the client does before it repeats it.
             may_be_delayed: whether it may arrive after the client has given it up.
         """

@@ -33,14 +33,14 @@ __all__ = ["Instance", "Surroundings", "Thread"]
 _UNWIND_S: Final = 0.05
 _RESTART_AFTER_DEATH_S: Final = 1.0
 _STANDBY_STEP_S: Final = 0.3
-"""How long the updater waits at most between two looks at changelogs, if it has standbys only."""
+"""The longest wait of the updater between two checks of changelogs, if it only has standbys."""
 _SLOW_STANDBYS: Final = 0.1
 _SLOW_STANDBY_S: Final = 10.0
 """How long it waits now and then, so that a standby is behind when it becomes active."""
 _LATE_UPDATES: Final = 5.0
 """How many requests' time it may be before it begins with new tasks."""
 _BEHIND_STEP_S: Final = 1.0
-"""How long it waits at most while it gets no records."""
+"""Its longest wait while it gets no records."""
 _LONGEST_WAIT_S: Final = 1.0
 """How long thread and updater wait at most between two looks at tasks that are being restored, while nothing happens.
 
@@ -49,7 +49,7 @@ In reality they look more often. But most of these looks would only find that an
 
 
 class Surroundings(Cluster, Protocol):
-    """As much of the world as an instance needs."""
+    """The part of the world that an instance needs."""
 
     topology: BuiltTopology
     plan: Plan
@@ -58,10 +58,10 @@ class Surroundings(Cluster, Protocol):
     current: Any
     """The stream thread whose code is running."""
     problem: str | None
-    """What an instance has found wrong while it ran."""
+    """Problems that an instance found while it ran."""
 
     def supplier(self, host: Host) -> KafkaClientSupplier:
-        """Return what opens the clients of a process."""
+        """Return the supplier of a process's clients."""
 
     def begin_record(self, partition: TopicPartition, offset: int) -> float:
         """Note that a record is about to be processed; return how long the application's code takes for it."""
@@ -71,7 +71,7 @@ class Surroundings(Cluster, Protocol):
 
 
 class _Trace:
-    """The product's hooks for tracing, which tell the simulation what is processed, in which order."""
+    """The product's tracing hooks, through which the simulation learns which records are processed, and in which order."""
 
     def __init__(self, world: Surroundings, host: Host) -> None:
         self._world = world
@@ -192,14 +192,14 @@ class Thread:
         self.wake()
 
     def wake(self) -> None:
-        """Have the next round soon, if the thread waits."""
+        """Run the next round soon, if the thread waits."""
         self._idle_rounds = 0
         if self._next is not None and not self.busy and not self._is_frozen:
             self._next.cancel()
             self._next = self._world.scheduler.later(self._world.rng.random() * 0.003, self._round)
 
     def wake_updater(self) -> None:
-        """Have its next step soon, if the updater waits for records."""
+        """Run its next step soon, if the updater waits for records."""
         if self.host.alive and self._idle_updates and self._next_update is not None and not self._is_frozen:
             self._idle_updates = 0
             self._next_update.cancel()
@@ -208,7 +208,7 @@ class Thread:
     # Steps
 
     def _step(self, step: Callable[[], None]) -> None:
-        """Take a step, and whatever follows from it."""
+        """Take a step, and handle its consequences."""
         outer, self._world.current = self._world.current, self._thread
         self.busy = True
         failure: BaseException | None = None
@@ -404,7 +404,7 @@ class Instance:
                 thread.bury()
 
     def context(self, host: Host) -> ThreadContext:
-        """Return what a thread works with, whose clients see it as this host."""
+        """Return a thread's resources, whose clients see it as this host."""
         world, directory = self.world, self._directory
         assert directory is not None
         supplier = world.supplier(host)
@@ -424,7 +424,7 @@ class Instance:
         )
 
     def crash(self) -> None:
-        """End the process without any notice; what was not written to disk is lost."""
+        """End the process without notice; data not written to disk is lost."""
         if self._process is None:
             return
         self.world.scheduler.note("crash", self.number)
@@ -454,7 +454,7 @@ class Instance:
                 thread.shutdown(leave_group=leave_group)
 
     def release(self) -> None:
-        """Let go of the directory once all threads have ended."""
+        """Release the directory once all threads have ended."""
         if not all(thread.host.ended for thread in self.threads):
             return
         self._process, self.threads = None, []
@@ -463,13 +463,13 @@ class Instance:
             self._directory = None
 
     def wake(self) -> None:
-        """Have the threads' next rounds soon, and the next steps of their updaters."""
+        """Run the threads' next rounds soon, and the next steps of their updaters."""
         for thread in self.threads:
             thread.wake()
             thread.wake_updater()
 
     def wake_readers(self, partition: TopicPartition) -> None:
-        """Have threads and updaters look soon for the records that they wait for in a partition."""
+        """Let threads and updaters look soon for awaited records in a partition."""
         for thread in self.threads:
             if partition in thread.host.reading:
                 thread.wake()
@@ -478,5 +478,5 @@ class Instance:
 
 
 def _longer(wait_s: float, idle: int) -> float:
-    """Return how long to wait the next time if the last few waits were in vain."""
+    """Return how long to wait next if the last few waits brought nothing."""
     return min(wait_s * 2.0 ** min(idle, 10), max(wait_s, _LONGEST_WAIT_S))

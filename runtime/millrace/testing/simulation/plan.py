@@ -1,4 +1,4 @@
-"""What happens to a simulated application: its input, and faults. A seed determines it, and it can be made smaller."""
+"""The plan of a simulated application: its input, and faults. A seed determines it, and it can be made smaller."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ WAITS: Final = frozenset({"commit_transaction", "send_offsets", "flush", "init_t
 
 @dataclass(frozen=True, slots=True)
 class _Chances:
-    """How much happens in a run, and when. A list has what is chosen from; what is in it twice is twice as likely."""
+    """How much happens in a run, and when. An item is chosen from each list; one that occurs twice is twice as likely."""
 
     lasts_s: tuple[float, ...]
     """How long input arrives."""
     faults: tuple[int, ...]
     """How many there are."""
     kinds: tuple[str, ...]
-    """What goes wrong at requests."""
+    """The faults at requests."""
     calls: Mapping[str, int]
 
 
@@ -123,7 +123,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run: how many instances there are, what they read, and what goes wrong."""
+    """One run: the number of instances, their input, and the faults."""
 
     seed: int
     instances: int
@@ -133,7 +133,7 @@ class Plan:
     record_s: float = 0.0
     """How long the application's code takes for a record, of any topic."""
     request_s: float = 0.0
-    """How long the stream thread waits for an answer at most, while nothing is wrong."""
+    """The stream thread's longest wait for an answer, without a fault."""
 
     def __str__(self) -> str:
         members = "static" if self.static_members else "dynamic"

@@ -80,7 +80,7 @@ class SimulatedProducer:
     # Transactions
 
     def init_transactions(self, timeout: float = -1) -> None:
-        """Fence predecessors; what was processed for a transaction that was not committed is processed again."""
+        """Fence predecessors; the records of an uncommitted transaction are processed again."""
         self._require_usable()
         if not self._host.has_committed:
             self._host.processed.clear()
@@ -179,7 +179,7 @@ class SimulatedProducer:
         self._keep_trying(try_it, timeout_s, "TxnOffsetCommit")
 
     def commit_transaction(self, timeout: float = -1) -> None:
-        """Send what is left, then commit."""
+        """Send the remaining records, then commit."""
         self._require_usable()
         if self._unacknowledged is not Outcome.COMMITTED:
             self._host.call(
@@ -191,7 +191,7 @@ class SimulatedProducer:
         self._unacknowledged = None
 
     def abort_transaction(self, timeout: float = -1) -> None:
-        """Discard what was not sent, then abort."""
+        """Discard unsent records, then abort."""
         if self._fatal is not None:
             raise KafkaException(self._fatal)
         self._abortable = None
@@ -302,7 +302,7 @@ class SimulatedProducer:
         return 0
 
     def _send_later(self) -> None:
-        """Send what is left of what was given to it, as its own thread would."""
+        """Send the remaining records, as its own thread would."""
         scheduler = self._world.scheduler
         self._sends_later = False
         if not self._host.alive or self._fatal is not None:
@@ -381,7 +381,7 @@ class SimulatedProducer:
                 record.report(error, SimulatedMessage(record.partition, -1, entry, error))
 
     def purge(self) -> None:
-        """Discard what was not sent."""
+        """Discard unsent records."""
         self._queue.clear()
 
     def __len__(self) -> int:
@@ -421,7 +421,7 @@ class SimulatedProducer:
 
 
 def read_group_metadata(data: bytes) -> tuple[str, int, str, str | None]:
-    """Return (group, generation, member id, instance id) of what `send_offsets_to_transaction` takes."""
+    """Return (group, generation, member id, instance id) of the argument of `send_offsets_to_transaction`."""
     header, rest = data[:7], data[7:]
     assert header == b"CGMDv2:"
     generation = int.from_bytes(rest[:4], "little", signed=True)

@@ -50,7 +50,7 @@ class SimulationReport:
 
     seeds: int
     seconds: float
-    """How long it took."""
+    """How long they took."""
     simulated_seconds: float
     digest: int
     """A checksum of all that happened, the same each time."""
@@ -61,7 +61,7 @@ class SimulationFailure(AssertionError):  # noqa: N818 (a failure, as test frame
 
     Attributes:
         seed: run `simulate(…, first_seed=seed, seeds=1)` to see it again.
-        plan: what happened in the run, made as small as possible.
+        plan: the run's plan, made as small as possible.
         problem: the first thing that is wrong with it.
         log: the last lines that the application logged in it.
     """
@@ -227,7 +227,7 @@ class Simulation:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Do not log: faults are meant to happen, and a log call that is not written costs little."""
+    """Do not log: faults are intended, and a suppressed log call costs little."""
     level = _log.level
     _log.setLevel(logging.CRITICAL)
     try:

@@ -24,7 +24,7 @@ _MOST_EVENTS = 300_000
 
 
 class StalledError(Exception):
-    """Too many events have happened: something goes round in circles."""
+    """Too many events have happened: something is in a loop."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +97,7 @@ class Scheduler:
 
 
 class _Clock:
-    """What Millrace's modules see as the module `time` while a simulation runs."""
+    """Replaces the module `time` in Millrace's modules while a simulation runs."""
 
     def __init__(self) -> None:
         self.scheduler = Scheduler(0)

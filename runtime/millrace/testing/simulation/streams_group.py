@@ -57,7 +57,7 @@ class GroupSettings:
     session_s: float = 10.0
     heartbeat_s: float = 3.0
     assignment_interval_s: float = 1.0
-    """How long a target is kept at least."""
+    """The minimum time between two targets."""
     initial_delay_s: float = 1.0
     """How long a group that was empty waits for more members."""
     creation_s: float = 0.2
@@ -87,7 +87,7 @@ class _State(Enum):
 
 @dataclass(slots=True)
 class MemberTasks:
-    """What a member has, or is to have."""
+    """The tasks that a member has, or should have."""
 
     active: dict[TaskId, int] = field(default_factory=dict)
     """Each with the epoch in which the member was given it."""
@@ -104,7 +104,7 @@ class _Member:
     state: _State = _State.STABLE
     tasks: MemberTasks = field(default_factory=MemberTasks)
     leaving: MemberTasks = field(default_factory=MemberTasks)
-    """What it has not yet given up."""
+    """The tasks it has not yet given up."""
     session: Timer | None = None
     revocation: Timer | None = None
 
@@ -117,7 +117,7 @@ class StreamsGroup(BaseGroup):
         topics: the cluster's topics, with their partition counts.
         create_topic: creates an internal topic.
         settings: the group's.
-        assign: what decides which member is to have which tasks, instead of a simple rule of the model's own.
+        assign: assigns tasks to members, instead of the model's own simple rule.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class StreamsGroup(BaseGroup):
     def _check_commit(
         self, partitions: Collection[TopicPartition], generation: int, member_id: str, instance_id: str | None
     ) -> int:
-        """Refuse who is not a member, and partitions that the member was given later than in the epoch that it names."""
+        """Refuse non-members, and partitions that the member was given after its epoch."""
         del instance_id
         if generation < 0 and not self.members:
             return 0
@@ -271,7 +271,7 @@ class StreamsGroup(BaseGroup):
         self._shutdown = self._shutdown and bool(self.members)
 
     def _keep(self, member: _Member) -> None:
-        """Begin a member's session, or go on with it."""
+        """Begin a member's session, or extend it."""
         if member.session is not None:
             member.session.cancel()
         member.session = self._timers.later(self._settings.session_s, lambda: self._remove(member))
@@ -354,7 +354,7 @@ class StreamsGroup(BaseGroup):
 
         Args:
             member: the member.
-            owned: what it reports to own; None if it says nothing of that.
+            owned: the tasks that it reports to own; None if it reports none.
         """
         epoch = member.epoch
         if member.state is _State.STABLE and epoch == self._target_epoch:
@@ -392,7 +392,7 @@ class StreamsGroup(BaseGroup):
         kept.standby |= free_standby
 
     def _is_free(self, task: TaskId, member: _Member) -> bool:
-        """Whether nobody has an active task, and the process of the member that is to have it has no copy of it."""
+        """Whether nobody has an active task, and the process of its future member has no copy of it."""
         taken = any(task in one.tasks.active or task in one.leaving.active for one in self.members.values())
         return not taken and not self._is_in_process(task, member.process_id)
 
@@ -408,7 +408,7 @@ class StreamsGroup(BaseGroup):
 def _assign(
     tasks: Sequence[TaskId], copies: Sequence[TaskId], members: Collection[_Member], before: Mapping[str, MemberTasks]
 ) -> dict[str, MemberTasks]:
-    """Return which member is to have which tasks: as before where that is fair, then where there was a standby.
+    """Return the tasks of each member: as before where that is fair, then where there was a standby.
 
     Args:
         tasks: all tasks.
@@ -467,7 +467,7 @@ def _internal(topology: Any) -> dict[str, Any]:
 
 
 def _partitions_needed(topology: Any, topics: Mapping[str, int]) -> dict[str, int]:
-    """Return how many partitions each topic of a topology has or is to have; 0 if that depends on one that is missing."""
+    """Return how many partitions each topic of a topology has or should have; 0 if that depends on a missing topic."""
     needed = {topic: topics.get(topic, 0) for each in topology.subtopologies for topic in each.source_topics}
     repartition = {topic.name: topic for each in topology.subtopologies for topic in each.repartition_source_topics}
     needed.update({name: topics.get(name, topic.partitions) for name, topic in repartition.items()})

@@ -1,4 +1,4 @@
-"""One run of a simulation: the cluster, the instances, and the plan of what happens to them."""
+"""One run of a simulation: the cluster, the instances, and the plan."""
 
 from __future__ import annotations
 
@@ -45,27 +45,27 @@ __all__ = ["ALLOWED_DEATHS", "Problem", "World"]
 _SETTLE_S: Final = 150.0
 """How long transactions, sessions and rebalances may take after all faults are over."""
 _MOST_GENERATIONS: Final = 10
-"""How many there may be beside two for each thread of an instance, and for each thread that a fault ends."""
+"""How many generations there may be in addition to two for each thread of an instance, and each thread that a fault ends."""
 _MOST_ATTEMPTS: Final = 3
-"""How often a record may be processed, beside once for each fault."""
+"""How often a record may be processed, in addition to once for each fault."""
 _MOST_STEPS: Final = 3
 """How many sub-topologies a record passes through at most."""
 _NODES: Final = 3
 _PROBE_S: Final = 0.5
 _START_S: Final = 0.5
-"""In which time the instances start."""
+"""The time within which the instances start."""
 _LATER_STARTS_S: Final = (0.5, 6.0, 20.0)
 """The same with the streams protocol, so that tasks move more often."""
 _SLOW_MARKERS: Final = 0.03
 """How many of a transaction's markers are written much later than the one before."""
 _SLOW_MARKER_S: Final = 10.0
 ALLOWED_DEATHS: Final = (StreamsTimeoutError, FencedInstanceIdError)
-"""What may end a thread: brokers that are away for long, and a static member that comes back while its former self lives."""
+"""Errors that may end a thread: brokers unreachable for long, and a static member that returns while its former self lives."""
 _Answer = TypeVar("_Answer")
 
 
 class Problem(Exception):  # noqa: N818 (it is found, not made)
-    """What is wrong with a run."""
+    """A problem of a run."""
 
 
 class _Supplier(KafkaClientSupplier):
@@ -102,10 +102,10 @@ class World:
     Args:
         topology: what the instances run.
         config: their settings.
-        plan: what happens.
+        plan: input and faults.
         partitions: how many partitions the input topics, and other topics that must exist, have.
         folder: for the instances' disks.
-        disks: what stores write to, if they are in memory.
+        disks: the stores' disks, if they are in memory.
         group_settings: the group's, if it has the streams protocol.
     """
 
@@ -139,13 +139,13 @@ class World:
         self.current: Any = None
         """The stream thread whose code is running."""
         self.history: defaultdict[TaskId, list[list[tuple[TopicPartition, int]]]] = defaultdict(list)
-        """What was processed and committed: per task a list for each commit, in order."""
+        """The records processed and committed: per task a list for each commit, in order."""
         self.covered: dict[TopicPartition, int] = {}
-        """Up to where inputs have been committed."""
+        """The committed offsets of inputs."""
         self.late: defaultdict[TopicPartition, set[int]] = defaultdict(set)
-        """Offsets in changelogs of what was sent by a task that another, or a new one in the same process, had replaced."""
+        """Changelog offsets of records sent by a task after another, or a new one in the same process, had replaced it."""
         self._taken_over: dict[TopicPartition, tuple[Host, float, int]] = {}
-        """Who took over the task of a changelog last, when, and in which generation of the group."""
+        """For each changelog, who took over its task last, when, and in which generation of the group."""
         self._settled_in: int | None = None
         """The group's generation at the last probe, if all was settled."""
         self._calls: Counter[tuple[int, str]] = Counter()
@@ -190,7 +190,7 @@ class World:
                     instance.crash()
 
     def run(self) -> None:
-        """Let everything happen; call it in the body of `running`.
+        """Run the plan; call this in the body of `running`.
 
         Raises:
             Problem: the application has not processed its input in time.
@@ -266,7 +266,7 @@ class World:
         self.scheduler.later(1.0, self._expire)
 
     def _probe(self) -> None:
-        """End the run once nothing is left to be done twice in a row, for a member may be about to start a rebalance."""
+        """End the run once nothing is left to do twice in a row, as a member may be about to start a rebalance."""
         settled_in = self.group.generation if self._unfinished() is None else None
         self._done = settled_in is not None and settled_in == self._settled_in
         self._settled_in = settled_in
@@ -458,7 +458,7 @@ class World:
             instance.wake_readers(partition)
 
     def _committed(self, host: Host, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        """Keep what a commit covers of what its thread has processed."""
+        """Keep the processed records that a commit covers."""
         before = dict(self.covered)
         processed: defaultdict[TaskId, list[tuple[TopicPartition, int]]] = defaultdict(list)
         for task_id, partition, offset in host.processed:
@@ -470,7 +470,7 @@ class World:
         for partition, position in offsets.items():
             self.covered[partition] = max(position.offset, before.get(partition, 0))
 
-    # What the product would do in other threads
+    # Work that the product would do in other threads
 
     def _in_background(
         self, name: str, call: Callable[[], _Answer], given_up: Callable[[], bool] | None = None
