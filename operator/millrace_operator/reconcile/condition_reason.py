@@ -69,10 +69,7 @@ class ConditionReason(StrEnum):
     BACKFILLING = (
         "Backfilling",
         "Ready",
-        (
-            "The application is stopped while a StreamsBackfill computes its state, or because one has left half "
-            "a state."
-        ),
+        "The application is stopped while a StreamsBackfill computes its state, or because one has left an inconsistent state.",
         "Read the StreamsBackfill's message.",
     )
     DELETING = "Deleting", "Ready", "The application is being deleted.", _NO_ACTION
@@ -103,10 +100,7 @@ class ConditionReason(StrEnum):
     WAITING_FOR_GATE = (
         "WaitingForGate",
         "Reconciling",
-        (
-            "The next pod is replaced when the group is stable, no task restores and the lag is within "
-            "`upgrade.gate.maxLag`."
-        ),
+        "The next pod is replaced when the group is stable, no task restores and the lag is within `upgrade.gate.maxLag`.",
         "Wait, or relax `upgrade.gate`.",
     )
     RENEWING_CREDENTIALS = (
@@ -181,10 +175,7 @@ class ConditionReason(StrEnum):
     PLAN_FAILED = (
         "PlanFailed",
         "Stalled",
-        (
-            "The plan Job failed; the message has the last lines of its output. The running application is left "
-            "unchanged."
-        ),
+        "The plan Job failed; the message has the last lines of its output. The running application is left unchanged.",
         "Fix the program or the spec. To retry without a change, change `restartNonce`.",
     )
     PLAN_IMAGE_UNAVAILABLE = (
@@ -220,14 +211,8 @@ class ConditionReason(StrEnum):
     RENEWAL_FAILED = (
         "RenewalFailed",
         "Stalled",
-        (
-            "A pod built by this version of the operator failed or was not ready in time. The other pods are left"
-            " unchanged."
-        ),
-        (
-            "Read the message and the pod's logs. If the program is not at fault, reinstall the previous version "
-            "of the operator."
-        ),
+        "A pod built by this version of the operator failed or was not ready in time. The other pods are left unchanged.",
+        "Read the message and the pod's logs. If the program is not at fault, reinstall the previous version of the operator.",
     )
     GROUP_PROTOCOL_NOT_SERVED = (
         "GroupProtocolNotServed",
@@ -272,10 +257,7 @@ class ConditionReason(StrEnum):
         "ActionFailed",
         "Stalled",
         "An action has failed several times, for example because something did not answer.",
-        (
-            "Check what the message names: the API server, a webhook, the brokers or a pod. The operator retries "
-            "automatically."
-        ),
+        "Check what the message names: the API server, a webhook, the brokers or a pod. The operator retries automatically.",
     )
     OPERATOR_ERROR = (
         "OperatorError",
@@ -320,10 +302,7 @@ class ConditionReason(StrEnum):
         "TokenEndpointNotAllowed",
         "BrokersReachable",
         "The operator is not allowed to fetch tokens from the endpoint in the Secret of `kafka.auth`.",
-        (
-            "Ask the platform team to add it to `MILLRACE_OPERATOR_TOKEN_ENDPOINTS` (`operator.tokenEndpoints` in"
-            " the chart)."
-        ),
+        "Ask the platform team to add it to `MILLRACE_OPERATOR_TOKEN_ENDPOINTS` (`operator.tokenEndpoints` in the chart).",
     )
 
     TOPICS_FIT = "TopicsFit", "TopicsReady", "All topics exist with the settings that the topology needs."
@@ -430,9 +409,8 @@ class ConditionReason(StrEnum):
         "TopologiesDiffer",
         "TopologyShared",
         (
-            "The members of the group run different topologies: a pod was assigned tasks that its own topology "
-            "does not have, and nobody processes their input. Until a roll to a new version has ended, this is "
-            "normal."
+            "The members of the group run different topologies: a pod was assigned tasks that its own topology does not have, "
+            "and nobody processes their input. Until a roll to a new version has ended, this is normal."
         ),
         (
             "If this persists: make sure that no other program uses the application id, and that the topology "
@@ -473,10 +451,7 @@ class ConditionReason(StrEnum):
     TASKS_WARM_UP = (
         "TasksWarmUp",
         "ScalingAllowed",
-        (
-            "Tasks are about to move to pods that have no part in their load yet, as soon as their state has been"
-            " copied there."
-        ),
+        "Tasks are about to move to pods that have no part in their load yet, as soon as their state has been copied there.",
         _NO_ACTION,
     )
     UPGRADE_IN_PROGRESS = "UpgradeInProgress", "ScalingAllowed", "Pods are being replaced.", _NO_ACTION
@@ -530,10 +505,7 @@ class ConditionReason(StrEnum):
     READY_TIMEOUT = (
         "ReadyTimeout",
         "RolledBack",
-        (
-            "A pod of the new revision was not ready within `upgrade.gate.readyTimeout`, so the previous revision"
-            " was restored."
-        ),
+        "A pod of the new revision was not ready within `upgrade.gate.readyTimeout`, so the previous revision was restored.",
         "Find out why, or allow more time and change `restartNonce` to retry.",
     )
     UPGRADE_NOT_BEGUN = (
@@ -548,9 +520,8 @@ class ConditionReason(StrEnum):
         "TemplateOutdated",
         "PodsCurrent",
         (
-            "Another version of the operator has created some pods, and this one builds them differently. They "
-            "keep running until it is the application's turn: the operator replaces pods of a few applications at"
-            " a time."
+            "Another version of the operator has created some pods, and this one builds them differently. They keep running "
+            "until it is the application's turn: the operator replaces pods of a few applications at a time."
         ),
         "No action needed. To have them replaced now, change `restartNonce`.",
     )
@@ -588,10 +559,7 @@ class ConditionReason(StrEnum):
     HANDED_OVER = (
         "HandedOver",
         "ApplicationIdUnique",
-        (
-            "Another StreamsApp is taking over the application id: its `handover` names this one, which is not "
-            "started again."
-        ),
+        "Another StreamsApp is taking over the application id: its `handover` names this one, which is not started again.",
         (
             "Delete it with the policy `Retain` or `Purge`; its topics and group then belong to the other one. Or"
             " remove that `handover`."
