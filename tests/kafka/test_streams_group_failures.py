@@ -25,7 +25,7 @@ from millrace.dev._ports import free_ports
 from millrace.errors import AuthorizationError, TaskMigratedError
 from millrace.kafka.admin import delete_topics
 from millrace.kafka.membership.state import MemberState
-from millrace.kafka.membership.streams_state import MISSING_INTERNAL_TOPICS, MISSING_SOURCE_TOPICS
+from millrace.kafka.membership.streams.state import MISSING_INTERNAL_TOPICS, MISSING_SOURCE_TOPICS
 from millrace.kafka.streams_messages import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from millrace.records import OffsetAndMetadata
 

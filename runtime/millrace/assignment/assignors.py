@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import UUID
 
-from millrace.assignment.model import LATEST_OFFSET, ApplicationState, TaskAssignment, TaskAssignor
+from millrace.assignment.application_state import LATEST_OFFSET, ApplicationState, TaskAssignment, TaskAssignor
 from millrace.assignment.placement import LeastLoaded, Placement, assign_standbys, balance
 from millrace.assignment.rack_aware import STATELESS_COSTS, RackCosts, optimise_active, optimise_standbys, racks_known
 from millrace.assignment.sticky import fallback_prior_assignor, sticky_assignor

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from millrace.assignment.model import AssignmentConfig, ClientAssignment, ClientState, TaskAssignment
+from millrace.assignment.application_state import AssignmentConfig, ClientAssignment, ClientState, TaskAssignment
 from millrace.java_collections import PriorityQueue, hash_order, signed
 from millrace.records import TaskId
 

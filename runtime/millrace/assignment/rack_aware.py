@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from uuid import UUID
 
+from millrace.assignment.application_state import ApplicationState, AssignmentConfig, TaskInfo
 from millrace.assignment.min_cost_flow import FlowGraph
-from millrace.assignment.model import ApplicationState, AssignmentConfig, TaskInfo
 from millrace.assignment.placement import Placement
 from millrace.java_collections import signed
 from millrace.records import TaskId, TopicPartition

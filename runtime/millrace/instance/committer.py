@@ -24,7 +24,7 @@ from millrace.errors import StreamsError, TransactionAbortedError
 from millrace.instance.producer import StaleGenerationError
 from millrace.instance.resources import ThreadResources
 from millrace.records import OffsetAndMetadata, TopicPartition
-from millrace.topology.model import BuiltTopology
+from millrace.topology.physical_topology import BuiltTopology
 
 __all__ = ["Committer", "RepartitionPurge"]
 

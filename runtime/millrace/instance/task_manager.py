@@ -35,9 +35,9 @@ from millrace.instance.background import BackgroundQueries
 from millrace.instance.committer import Committer
 from millrace.instance.offset_sums import closing_offset_sum, open_offset_sum, stored_offset_sum
 from millrace.instance.resources import ThreadResources
-from millrace.instance.restoration import SuspendReason
 from millrace.instance.standby_limits import StandbyLimits
 from millrace.instance.task_opening import open_task, source_changelogs
+from millrace.instance.task_restoration import SuspendReason
 from millrace.instance.task_stage import HeldTask, Stage, WantedTask
 from millrace.plan.backfill_marks import UNFINISHED_BACKFILL
 from millrace.records import OffsetAndMetadata, RawRecord, TaskId, TopicPartition

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import yaml
 
+from millrace.manifest.base_model import with_rules
 from millrace.manifest.fields import RESOURCE_NAME_LENGTH, RESOURCE_NAME_PATTERN
-from millrace.manifest.model import with_rules
 from millrace.manifest.resource import GROUP, VERSION, Resource
-from millrace.manifest.status import UNSEEN_GENERATION
 from millrace.manifest.streamsapp import StreamsApp
+from millrace.manifest.streamsapp_status import UNSEEN_GENERATION
 from millrace.manifest.streamsbackfill import StreamsBackfill
 from millrace.manifest.streamsreset import StreamsReset
 from millrace.manifest.structural_schema import structural, violations

@@ -13,7 +13,7 @@ from millrace.processor.timestamp_extractors import fail_on_invalid_timestamp
 from millrace.records import Headers
 from millrace.serdes.base import AnySerde
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.model import RepartitionTopic, SinkNode, SourceNode
+from millrace.topology.physical_topology import RepartitionTopic, SinkNode, SourceNode
 
 REPARTITION_SUFFIX = "-repartition"
 FILTER = "KSTREAM-FILTER-"
