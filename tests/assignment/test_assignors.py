@@ -13,7 +13,7 @@ from millrace.assignment.application_state import (
     ClientState,
     TaskInfo,
 )
-from millrace.assignment.assignors import high_availability_assignor
+from millrace.assignment.high_availability import high_availability_assignor
 from millrace.assignment.sticky import fallback_prior_assignor, sticky_assignor
 from millrace.records import TaskId, TopicPartition
 

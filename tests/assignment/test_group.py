@@ -19,8 +19,8 @@ from millrace.assignment import (
     TaskAssignment,
     select_assignor,
 )
-from millrace.assignment.assignors import high_availability_assignor
 from millrace.assignment.group import kept_assignments, read_group
+from millrace.assignment.high_availability import high_availability_assignor
 from millrace.assignment.payloads import (
     NO_REBALANCE,
     AssignorError,

@@ -12,9 +12,9 @@ from tests.docs.inventory import ROOT
 from tests.manifest import wrong
 
 from millrace.manifest import KINDS
-from millrace.manifest.base_model import VALIDATIONS
 from millrace.manifest.crd import schema_of
 from millrace.manifest.fields import DURATION_PATTERN, OBJECT_NAME_PATTERN, QUANTITY_PATTERN
+from millrace.manifest.rules import VALIDATIONS
 
 PAGE: Final = ROOT / "docs" / "streamsapp.md"
 

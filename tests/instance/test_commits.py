@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer
-from tests.committed import committed as offsets_of
-from tests.committed import committed_offset
+from tests.committed_offsets import committed as offsets_of
+from tests.committed_offsets import committed_offset
 from tests.instance.support import (
     NUMBER,
     TEXT,

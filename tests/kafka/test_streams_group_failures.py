@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
 )
 from kafka.errors import KafkaTimeoutError
 from tests.brokers import STREAMS_GROUPS, login, new_topic
-from tests.committed import group_admin
+from tests.committed_offsets import group_admin
 from tests.kafka.support import StreamsGroup, Watched, committed, create_acl, set_group
 from tests.operator.kafka.certificates import Authority
 from tests.waiting import PATIENCE_S

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from tests.manifest import wrong
 
 from millrace.manifest import KINDS, StreamsApp, check
-from millrace.manifest.base_model import VALIDATIONS
 from millrace.manifest.crd import schema_of
+from millrace.manifest.rules import VALIDATIONS
 
 TABLE = list(wrong.table())
 

@@ -19,8 +19,8 @@ from typing import Protocol
 from uuid import UUID
 
 from millrace.assignment.application_state import AssignmentConfig, TaskAssignor, TaskInfo, planned_tasks
-from millrace.assignment.assignors import high_availability_assignor
 from millrace.assignment.group import GroupMembers, assign_group, error_assignments, kept_assignments, read_group
+from millrace.assignment.high_availability import high_availability_assignor
 from millrace.assignment.payloads import AssignorError
 from millrace.assignment.protocol import MemberAssignment, MemberSubscription
 from millrace.assignment.sticky import fallback_prior_assignor

@@ -1,7 +1,7 @@
 """A stream thread's membership in its group: joining it, reporting local state, and reading the assignment.
 
 Combines the group client (`millrace.kafka.membership`) and the assignment protocol (`millrace.assignment`) into one object
-for the thread. `task_manager` handles what a revocation means for tasks.
+for the thread. `stream_thread` receives its events; `task_manager` knows what revoked and lost partitions mean for tasks.
 """
 
 from __future__ import annotations

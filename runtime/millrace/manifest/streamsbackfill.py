@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from millrace.manifest.base_model import ManifestModel, Rule, StatusModel
+from millrace.manifest.base_model import ManifestModel, StatusModel
 from millrace.manifest.fields import (
     Image,
     Int32,
@@ -26,6 +26,7 @@ from millrace.manifest.fields import (
     text,
 )
 from millrace.manifest.resource import Resource
+from millrace.manifest.rules import Rule
 from millrace.manifest.streamsapp_status import Conditions, ObservedGeneration
 from millrace.manifest.streamsreset import AppReference, PartitionOffset, Timestamp
 

@@ -11,9 +11,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from millrace.manifest.base_model import ManifestModel, Rule, StatusModel
+from millrace.manifest.base_model import ManifestModel, StatusModel
 from millrace.manifest.fields import Int64, ResourceName, TopicName, atomic_list, text
 from millrace.manifest.resource import Resource
+from millrace.manifest.rules import Rule
 from millrace.manifest.streamsapp_status import Conditions, ObservedGeneration
 from millrace.plan.reset import OffsetTarget, Start
 

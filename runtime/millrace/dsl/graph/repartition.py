@@ -1,4 +1,8 @@
-"""Repartitioning: records are written to an internal topic by a sink, and read back by a source, partitioned by their new key."""
+"""Repartitioning: records are written to an internal topic by a sink, and read back by a source, partitioned by their new key.
+
+Operators add one where the key has changed (`stream_aggregation`, `abstract_stream`, `kstream`, `grouped_table`), and `optimizer`
+merges several into one.
+"""
 
 from __future__ import annotations
 
