@@ -5,8 +5,7 @@ import time
 from contextlib import closing
 
 import pytest
-from tests.operator.app.support import PassWorld
-from tests.operator.kafka.support import count_plan, streams_app
+from tests.operator.app.support import OperationWorld
 
 from millrace.errors import StreamsTimeoutError
 from millrace.manifest import StreamsBackfillStatus
@@ -16,7 +15,6 @@ from millrace_operator.app.backfill_controller import BackfillController
 from millrace_operator.app.backoff import STALE_SECONDS, FailedError, TransientError
 from millrace_operator.app.operation_order import unfinished_before
 from millrace_operator.backfills.spark_application import BACKFILL_LABEL, BACKFILL_UID_LABEL
-from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER, MANAGER
 from millrace_operator.cluster import observe
 from millrace_operator.cluster.kinds import (
@@ -30,9 +28,7 @@ from millrace_operator.cluster.kinds import (
     SPARK_APPLICATIONS,
 )
 from millrace_operator.cluster.observe import holding_backfill
-from millrace_operator.kafka.state_cache import KafkaStateCache
-from millrace_operator.model import AppRevision, DeleteGroup, HoldingBackfill, ResourceRef
-from millrace_operator.reconcile.revisions import revision_of
+from millrace_operator.model import DeleteGroup, HoldingBackfill, ResourceRef
 from millrace_operator.reconcile.timestamps import timestamp
 
 REF, APP = ResourceRef("StreamsBackfill", "default", "history"), ResourceRef("StreamsApp", "default", "app")
@@ -66,40 +62,20 @@ class Kafka:
         return reset.ObservedApplication(topics={"in": 1}, groups=frozenset({"app"}))
 
 
-class World(PassWorld):
+class World(OperationWorld):
     """An API server that serves SparkApplications, with an app without pods and a backfill of it."""
 
     def __init__(self, server, requests):
-        super().__init__(server, requests, Kafka(), KafkaStateCache(lambda _: None, lambda: 0.0))
-        self.passes = BackfillController(self.cluster, self.brokers)
+        super().__init__(server, requests, Kafka(), BackfillController, REF)
         server.objects["/apis/sparkoperator.k8s.io/v1beta2"] = {"resources": [{"name": "sparkapplications"}]}
-        app = streams_app(state="suspended")
-        self.revision = revision_of(app.spec)
-        revision = AppRevision("default", "app", self.revision, app.spec)
-        self.cluster.children.put(CONFIG_MAPS, plan_config_map(revision, count_plan("in", "app").to_json()))
-        self.spec = app.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]
         self.app_status(currentRevision=self.revision)
         self.watch(BACKFILLS, self.serve(BACKFILLS, "history", SPEC))
         self.ended_at = timestamp(time.time())
         """When drivers end."""
 
-    def serve(self, kind, name, spec, **fields):
-        """Make the API server serve a resource with this spec."""
-        metadata = {"name": name, "namespace": "default", "generation": 1, **fields.pop("metadata", {})}
-        body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec, **fields}
-        return self.server.put(kind.path("default", name), body)
-
     def app_status(self, **status):
         """Let the app have a status."""
         self.watch(APPS, self.serve(APPS, "app", self.spec, status={"observedGeneration": 1, **status}))
-
-    def watch(self, kind, obj):
-        """Deliver the API server's current object to the operator."""
-        self.cluster.resources.put(kind, obj)
-
-    def run(self):
-        """Make a pass."""
-        return self.passes.run(REF, 0)
 
     @property
     def status(self):

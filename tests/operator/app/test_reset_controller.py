@@ -3,19 +3,17 @@
 from contextlib import closing
 
 import pytest
-from tests.operator.app.support import PassWorld
-from tests.operator.kafka.support import count_plan, streams_app
+from tests.operator.app.support import OperationWorld
 from tests.waiting import wait_until
 
 from millrace.plan import reset
 from millrace.records import TopicPartition
 from millrace_operator.app.backoff import STALE_SECONDS
 from millrace_operator.app.reset_controller import ResetController
-from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER
-from millrace_operator.cluster.kinds import APPS, BACKFILLS, CONFIG_MAPS, RESETS, SECRETS
-from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
-from millrace_operator.model import AppRevision, DeleteTopics, KafkaState, ResourceRef
+from millrace_operator.cluster.kinds import APPS, BACKFILLS, RESETS, SECRETS
+from millrace_operator.kafka.state_cache import AnswerAwaitedError
+from millrace_operator.model import DeleteTopics, KafkaState, ResourceRef
 
 REF, APP = ResourceRef("StreamsReset", "default", "again"), ResourceRef("StreamsApp", "default", "app")
 INPUT = TopicPartition("in", 0)
@@ -43,36 +41,18 @@ class Kafka:
         self.done.append(action)
 
 
-class World(PassWorld):
+class World(OperationWorld):
     """An API server with a suspended app and a reset of it, and a controller that makes passes over the reset."""
 
     def __init__(self, server, requests):
-        super().__init__(server, requests, Kafka(), KafkaStateCache(lambda _: None, lambda: 0.0))
-        self.passes = ResetController(self.cluster, self.brokers)
-        app = streams_app(state="suspended")
-        plan = count_plan("in", "app").to_json()
-        self.cluster.children.put(CONFIG_MAPS, plan_config_map(AppRevision("default", "app", "one", app.spec), plan))
-        self.watch(APPS, self.serve(APPS, "app", app.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]))
+        super().__init__(server, requests, Kafka(), ResetController, REF, "one")
+        self.watch(APPS, self.serve(APPS, "app", self.spec))
         self.watch(RESETS, self.serve(RESETS, "again", {"appRef": {"name": "app"}}))
-
-    def serve(self, kind, name, spec, generation=1, **fields):
-        """Make the API server serve a resource with this spec."""
-        metadata = {"name": name, "namespace": "default", "generation": generation}
-        body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec, **fields}
-        return self.server.put(kind.path("default", name), body)
-
-    def watch(self, kind, obj):
-        """Deliver the API server's current objects to the operator."""
-        self.cluster.resources.put(kind, obj)
-
-    def run(self):
-        """Make a pass."""
-        return self.passes.run(REF, 0)
 
     def start_the_app(self):
         """Have the user set `spec.state: running`; return the app as it is served."""
         served = self.server.objects[APPS.path("default", "app")]
-        return self.serve(APPS, "app", {**served["spec"], "state": "running"}, generation=2)
+        return self.serve(APPS, "app", {**served["spec"], "state": "running"}, metadata={"generation": 2})
 
     def backfill(self, phase):
         """Have a backfill of the application in this phase, whose name comes before the reset's."""
