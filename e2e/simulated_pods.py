@@ -25,7 +25,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from millrace.instance_status import InputLag, StreamsStatus, TaskCounts
-from millrace.plan.model import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
+from millrace.plan.topology_plan import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
 from millrace_operator.app.operator import Operator, api_client
 from millrace_operator.app.settings import configure_logs, settings_from
 from millrace_operator.children import naming

@@ -19,7 +19,7 @@ from tests.manifest import wrong
 from e2e.cluster import Cluster
 from millrace.manifest import GROUP, KINDS, VERSION, check
 from millrace.manifest.crd import schema_of
-from millrace.manifest.model import VALIDATIONS
+from millrace.manifest.rules import VALIDATIONS
 
 CRDS: Final = Path(__file__).parents[1] / "crds"
 NAMESPACE: Final = "default"

@@ -21,7 +21,7 @@ from e2e.helm import Release, image_values
 from e2e.images.catalogue import Images, provide_images
 from e2e.manifests import KUSTOMIZE
 from e2e.support.application import KUBECTL_PATIENCE, PATIENCE_S
-from millrace.manifest.status import UNSEEN_GENERATION
+from millrace.manifest.streamsapp_status import UNSEEN_GENERATION
 
 UNSEEN = {"observedGeneration": UNSEEN_GENERATION}
 CRDS = tuple(f"{kind}.streams.millrace.dev" for kind in ("streamsapps", "streamsresets", "streamsbackfills"))

@@ -17,7 +17,7 @@ from tests.operator.reconcile.world import APP, INPUT, NAMESPACE, Program, World
 
 from e2e.cluster import tools
 from millrace.manifest import StreamsAppStatus
-from millrace.manifest.status import UNSEEN_GENERATION
+from millrace.manifest.streamsapp_status import UNSEEN_GENERATION
 from millrace_operator.app.refusals import stalled_status
 from millrace_operator.children.naming import PAUSE_ANNOTATION, TEMPLATE_ANNOTATION
 from millrace_operator.model import ConsumerGroupMember

@@ -18,8 +18,8 @@ from millrace.assignment import (
     optimize_rack_aware_active_tasks,
     optimize_rack_aware_standby_tasks,
 )
-from millrace.assignment.assignors import high_availability_assignor
 from millrace.assignment.group import GroupMembers, client_states, group_members
+from millrace.assignment.high_availability import high_availability_assignor
 from millrace.assignment.payloads import SubscriptionInfo
 from millrace.assignment.protocol import MemberSubscription
 from millrace.assignment.sticky import fallback_prior_assignor, sticky_assignor

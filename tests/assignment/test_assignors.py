@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.assignment.assignors import high_availability_assignor
-from millrace.assignment.model import LATEST_OFFSET, ApplicationState, AssignmentConfig, ClientState, TaskInfo
+from millrace.assignment.application_state import (
+    LATEST_OFFSET,
+    ApplicationState,
+    AssignmentConfig,
+    ClientState,
+    TaskInfo,
+)
+from millrace.assignment.high_availability import high_availability_assignor
 from millrace.assignment.sticky import fallback_prior_assignor, sticky_assignor
 from millrace.records import TaskId, TopicPartition
 

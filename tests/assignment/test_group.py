@@ -19,8 +19,8 @@ from millrace.assignment import (
     TaskAssignment,
     select_assignor,
 )
-from millrace.assignment.assignors import high_availability_assignor
 from millrace.assignment.group import kept_assignments, read_group
+from millrace.assignment.high_availability import high_availability_assignor
 from millrace.assignment.payloads import (
     NO_REBALANCE,
     AssignorError,
@@ -39,8 +39,8 @@ from millrace.errors import (
     TaskAssignmentError,
 )
 from millrace.kafka.membership.wire import decode_subscription, encode_subscription
-from millrace.plan.model import PlannedChangelogTopic, PlannedStore, PlannedSubtopology, TopologyPlan
 from millrace.plan.partition_counts import resolve_partition_counts
+from millrace.plan.topology_plan import PlannedChangelogTopic, PlannedStore, PlannedSubtopology, TopologyPlan
 from millrace.records import TaskId, TopicPartition
 
 PARTITIONS = 6

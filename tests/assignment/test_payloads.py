@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.assignment.model import LATEST_OFFSET, HostInfo
+from millrace.assignment.application_state import LATEST_OFFSET, HostInfo
 from millrace.assignment.payloads import (
     AssignmentInfo,
     SubscriptionInfo,

@@ -23,8 +23,8 @@ from millrace.config import StreamsConfig
 from millrace.engine.global_task import GlobalStateTask
 from millrace.engine.partitioner import partition_for_key
 from millrace.engine.task import StreamTask
-from millrace.plan.model import repartition_topics
 from millrace.plan.partition_counts import resolve_partition_counts
+from millrace.plan.topology_plan import repartition_topics
 from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TaskId, TopicPartition
 
 SETTINGS = {

@@ -22,8 +22,8 @@ from millrace.backfill.job import compute
 from millrace.backfill.stages import plan_stages
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
-from millrace.plan.model import external_source_topics
 from millrace.plan.partition_counts import resolve_partition_counts
+from millrace.plan.topology_plan import external_source_topics
 
 FAILING = {
     "deser_fail": "a record that cannot be read",

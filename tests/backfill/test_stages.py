@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from millrace.backfill.stages import plan_stages, shuffled_topics
-from millrace.plan.model import PlannedSubtopology, TopologyPlan
 from millrace.plan.partition_counts import PartitionCounts
+from millrace.plan.topology_plan import PlannedSubtopology, TopologyPlan
 from millrace.records import TaskId
 
 

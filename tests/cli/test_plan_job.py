@@ -11,7 +11,7 @@ from tests import forked
 from typer.testing import CliRunner
 
 from millrace.cli.app import app
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 
 PROGRAM = '''\
 import os

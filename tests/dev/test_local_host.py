@@ -16,7 +16,7 @@ from millrace.dev.local_host import HostOptions, LocalHost, provide_topics
 from millrace.errors import BrokerUnreachableError, LocalHostError, ManifestError, MissingSourceTopicError
 from millrace.instance.activity import RateMeter
 from millrace.kafka.admin import topic_partitions
-from millrace.plan.model import PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
+from millrace.plan.topology_plan import PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 
 MANIFEST = """\
 apiVersion: streams.millrace.dev/v1alpha1

@@ -7,7 +7,7 @@ from typing import Final, get_args
 
 from tests.docs.inventory import ROOT
 
-from millrace.manifest.status import ConditionType
+from millrace.manifest.streamsapp_status import ConditionType
 from millrace_operator.reconcile.condition_reason import ConditionReason
 
 PAGE: Final = ROOT / "docs" / "conditions.md"

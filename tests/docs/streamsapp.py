@@ -14,7 +14,7 @@ from tests.manifest import wrong
 from millrace.manifest import KINDS
 from millrace.manifest.crd import schema_of
 from millrace.manifest.fields import DURATION_PATTERN, OBJECT_NAME_PATTERN, QUANTITY_PATTERN
-from millrace.manifest.model import VALIDATIONS
+from millrace.manifest.rules import VALIDATIONS
 
 PAGE: Final = ROOT / "docs" / "streamsapp.md"
 

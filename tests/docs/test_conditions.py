@@ -9,7 +9,7 @@ from typing import get_args
 from tests.docs import conditions
 from tests.docs.inventory import ROOT
 
-from millrace.manifest.status import ConditionType
+from millrace.manifest.streamsapp_status import ConditionType
 from millrace_operator.reconcile.condition_reason import ConditionReason
 
 

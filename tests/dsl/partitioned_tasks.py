@@ -12,7 +12,7 @@ from millrace.engine.partitioner import partition_for_key
 from millrace.engine.task import StreamTask
 from millrace.plan.partition_counts import resolve_partition_counts
 from millrace.records import NO_HEADERS, ConsumedRecord, TaskId, TopicPartition
-from millrace.testing.collector import CapturingCollector
+from millrace.testing.output_collector import CapturingCollector
 from millrace.topology import Topology
 
 DEFAULTS = {

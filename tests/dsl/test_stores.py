@@ -11,7 +11,7 @@ from millrace.dsl import Materialized, StoreType, StreamsBuilder, TimeWindows
 from millrace.dsl.store_suppliers import BuiltInDslStoreSuppliers, InMemoryDslStoreSuppliers
 from millrace.errors import ConfigError
 from millrace.state import Stores
-from millrace.topology.model import DeferredStore
+from millrace.topology.physical_topology import DeferredStore
 
 JAVA_IN_MEMORY = "org.apache.kafka.streams.state.BuiltInDslStoreSuppliers$InMemoryDslStoreSuppliers"
 

@@ -10,7 +10,7 @@ from millrace.engine.task import StreamTask
 from millrace.processor.api import Processor
 from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TaskId, TopicPartition
 from millrace.state.cache import RecordCache
-from millrace.testing.collector import CapturingCollector
+from millrace.testing.output_collector import CapturingCollector
 from millrace.topology import Topology
 
 DEFAULTS = {"application.id": "app", "default.key.serde": "string", "default.value.serde": "string"}

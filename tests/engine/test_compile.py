@@ -166,7 +166,7 @@ def test_pattern_source_reads_every_matching_topic(tmp_path):
     from millrace.config import StreamsConfig
     from millrace.engine.task import StreamTask
     from millrace.records import ConsumedRecord, TaskId, TopicPartition
-    from millrace.testing.collector import CapturingCollector
+    from millrace.testing.output_collector import CapturingCollector
 
     topology = Topology().add_source("src", pattern="in-.*").add_processor("p", Echo, "src").add_sink("snk", "out", "p")
     config = StreamsConfig.of({**DEFAULTS, "max.task.idle.ms": -1})

@@ -15,7 +15,7 @@ from millrace.records import ConsumedRecord, OffsetAndMetadata, TaskId, TopicPar
 from millrace.serdes import Serdes
 from millrace.state import Stores
 from millrace.state.api import ChangelogRecord
-from millrace.testing.collector import CapturingCollector
+from millrace.testing.output_collector import CapturingCollector
 from millrace.topology import Topology
 
 IN = TopicPartition("in", 0)

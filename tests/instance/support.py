@@ -31,7 +31,7 @@ from millrace.records import Record, TaskId
 from millrace.serdes import LongSerde, StringSerde
 from millrace.state import Stores
 from millrace.topology import Topology
-from millrace.topology.model import RepartitionTopic
+from millrace.topology.physical_topology import RepartitionTopic
 
 TEXT, NUMBER = StringSerde(), LongSerde()
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.instance.activity import Activity, RateMeter, Totals
 from millrace.instance.states import State
-from millrace.instance.status import InstanceInfo, take_status
+from millrace.instance.status_report import InstanceInfo, take_status
 
 
 def status(streams):

@@ -21,7 +21,7 @@ from millrace.kafka.clients import open_admin, open_consumer
 from millrace.kafka.offsets import delete_records
 from millrace.records import TaskId, TopicPartition
 from millrace.serdes import Serdes
-from millrace.testing.collector import CapturingCollector
+from millrace.testing.output_collector import CapturingCollector
 
 pytestmark = pytest.mark.broker
 

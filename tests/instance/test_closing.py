@@ -18,9 +18,9 @@ from millrace.config import StreamsConfig
 from millrace.errors import FailedProcessingError, StreamsError
 from millrace.instance import KafkaStreams, State, UncaughtExceptionResponse
 from millrace.instance.input_consumer import InputConsumer
-from millrace.instance.restoration import RestoreListener
-from millrace.instance.run import EXIT_OK, run
+from millrace.instance.process import EXIT_OK, run
 from millrace.instance.state_directory import StateDirectory
+from millrace.instance.task_restoration import RestoreListener
 from millrace.processor.api import Processor, PunctuationType
 from millrace.state import Stores
 from millrace.topology import Topology

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer
-from tests.committed import committed as offsets_of
-from tests.committed import committed_offset
+from tests.committed_offsets import committed as offsets_of
+from tests.committed_offsets import committed_offset
 from tests.instance.support import (
     NUMBER,
     TEXT,
@@ -25,7 +25,7 @@ from tests.waiting import PATIENCE_S, wait_until
 from millrace.engine.task import StreamTask
 from millrace.errors import TaskCorruptedError
 from millrace.instance.committer import RepartitionPurge
-from millrace.instance.restoration import begin_changelog
+from millrace.instance.task_restoration import begin_changelog
 from millrace.kafka.offsets import latest_offsets
 from millrace.processor.api import PunctuationType
 from millrace.records import OffsetAndMetadata, Record, TaskId, TopicPartition

@@ -68,13 +68,13 @@ from millrace.instance.activity import LoopProgress
 from millrace.instance.membership import ClassicMembership, may_create_topics
 from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
-from millrace.instance.restoration import RestoreListener
+from millrace.instance.task_restoration import RestoreListener
 from millrace.instance_status import write_status
 from millrace.kafka.admin import appears_on_demand
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.client_supplier import KafkaClientSupplier
 from millrace.kafka.connection_check import check_connection
-from millrace.plan.model import PlannedSubtopology, TopologyPlan
+from millrace.plan.topology_plan import PlannedSubtopology, TopologyPlan
 from millrace.processor.api import Processor
 from millrace.processor.handlers import HandlerResponse
 from millrace.records import NO_HEADERS

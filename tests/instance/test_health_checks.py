@@ -111,7 +111,7 @@ def test_thread_that_is_replaced_meanwhile_is_not_reported(tmp_path, monkeypatch
         threads[1] = "new"
         return seen
 
-    monkeypatch.setattr("millrace.instance.status._take", replace_meanwhile)
+    monkeypatch.setattr("millrace.instance.status_report._take", replace_meanwhile)
     assert streams.status() == ["new"]
 
 

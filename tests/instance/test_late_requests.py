@@ -10,7 +10,7 @@ import secrets
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from tests.brokers import new_topic
-from tests.committed import committed, committed_offset
+from tests.committed_offsets import committed, committed_offset
 from tests.instance.support import produce, read_all, running, settings
 from tests.proxy import LateRequests
 from tests.waiting import wait_until

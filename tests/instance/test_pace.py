@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.committed import committed_offset
+from tests.committed_offsets import committed_offset
 from tests.instance.support import GUARANTEES, TEXT, produce, read_all, running, settings
 from tests.soak.network import Network, Rule
 from tests.waiting import PATIENCE_S, wait_until

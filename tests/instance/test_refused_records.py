@@ -9,7 +9,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from tests.committed import committed_offset
+from tests.committed_offsets import committed_offset
 from tests.instance.support import TEXT, produce, read_all, running, settings
 from tests.waiting import PATIENCE_S, wait_until
 

@@ -41,7 +41,7 @@ from millrace.kafka.clients import open_admin, open_consumer
 from millrace.records import TaskId, TopicPartition
 from millrace.serdes import Serdes
 from millrace.state import Stores
-from millrace.testing.collector import CapturingCollector
+from millrace.testing.output_collector import CapturingCollector
 from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker

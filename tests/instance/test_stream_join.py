@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from confluent_kafka import Producer
-from tests.committed import committed as offsets_of
+from tests.committed_offsets import committed as offsets_of
 from tests.instance.support import TEXT, read_all, running, settings
 from tests.waiting import PATIENCE_S, wait_until
 

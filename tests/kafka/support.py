@@ -12,10 +12,10 @@ from millrace.instance.background import in_background
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_settings import group_settings as known_settings
 from millrace.kafka.group_settings import wrong_group_settings
-from millrace.kafka.membership.member import GroupMember
-from millrace.kafka.membership.streams_heartbeat import StreamsMemberInfo
-from millrace.kafka.membership.streams_member import StreamsGroupMember
-from millrace.plan.model import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
+from millrace.kafka.membership.classic.member import GroupMember
+from millrace.kafka.membership.streams.heartbeat import StreamsMemberInfo
+from millrace.kafka.membership.streams.member import StreamsGroupMember
+from millrace.plan.topology_plan import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
 from millrace.records import TopicPartition
 
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from tests.committed import committed, group_admin
+from tests.committed_offsets import committed, group_admin
 from tests.waiting import PATIENCE_S, wait_until
 
 from millrace.errors import StreamsTimeoutError

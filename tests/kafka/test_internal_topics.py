@@ -22,7 +22,7 @@ from millrace.kafka.admin import (
     topic_partitions,
 )
 from millrace.kafka.internal_topics import LeaderCluster, committed_partitions, provision
-from millrace.plan.model import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
+from millrace.plan.topology_plan import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 from millrace.records import TopicPartition
 
 pytestmark = pytest.mark.broker

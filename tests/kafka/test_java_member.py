@@ -10,15 +10,15 @@ from tests.java_programs import streams_class_path
 from tests.waiting import wait_until
 
 from millrace.assignment import AssignmentConfig, GroupLeader, MemberProtocol
-from millrace.assignment.model import LATEST_OFFSET
+from millrace.assignment.application_state import LATEST_OFFSET
 from millrace.assignment.protocol import Assigned, TopicSubscription
 from millrace.config import StreamsConfig
 from millrace.dev.java import find_java
 from millrace.instance.background import in_background
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.internal_topics import LeaderCluster
-from millrace.kafka.membership.member import GroupMember
-from millrace.plan.model import (
+from millrace.kafka.membership.classic.member import GroupMember
+from millrace.plan.topology_plan import (
     PlannedChangelogTopic,
     PlannedRepartitionTopic,
     PlannedStore,

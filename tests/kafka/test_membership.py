@@ -23,7 +23,7 @@ from millrace.errors import (
 )
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_metadata import encode_group_metadata
-from millrace.kafka.membership.heartbeat import Heartbeats
+from millrace.kafka.membership.classic.heartbeat import Heartbeats
 from millrace.kafka.membership.state import MemberState, SharedState
 from millrace.kafka.membership.wire import decode_subscription, encode_subscription
 from millrace.records import OffsetAndMetadata

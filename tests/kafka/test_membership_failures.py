@@ -23,7 +23,7 @@ from millrace.errors import (
 )
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection_check import check_connection, split_server
-from millrace.kafka.membership.heartbeat import Heartbeats
+from millrace.kafka.membership.classic.heartbeat import Heartbeats
 from millrace.kafka.membership.state import MemberState
 from millrace.records import OffsetAndMetadata
 
@@ -326,7 +326,7 @@ def test_a_member_whose_start_fails_unexpectedly_can_be_closed(kafka, monkeypatc
             started.extend(thread for thread in threading.enumerate() if thread not in before)
             raise ZeroDivisionError
 
-    monkeypatch.setattr("millrace.kafka.membership.member.Heartbeats", Broken)
+    monkeypatch.setattr("millrace.kafka.membership.classic.member.Heartbeats", Broken)
     member = group.member("a")
     with pytest.raises(ZeroDivisionError):
         member.start()

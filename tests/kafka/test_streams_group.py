@@ -11,7 +11,7 @@ from tests.brokers import new_topic
 from tests.kafka.support import Group, StreamsGroup, committed, set_group
 from tests.waiting import PATIENCE_S, wait_until
 
-from millrace.assignment.model import HostInfo
+from millrace.assignment.application_state import HostInfo
 from millrace.assignment.protocol import Assigned, Lost, Revoked
 from millrace.config import StreamsConfig
 from millrace.errors import (
@@ -25,9 +25,9 @@ from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.group_metadata import encode_group_metadata
 from millrace.kafka.membership.state import MemberState
-from millrace.kafka.membership.streams_topology import describe_topology
+from millrace.kafka.membership.streams.topology import describe_topology
 from millrace.kafka.streams_messages import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
-from millrace.plan.model import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
+from millrace.plan.topology_plan import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 from millrace.records import OffsetAndMetadata, TaskId
 
 pytestmark = pytest.mark.broker

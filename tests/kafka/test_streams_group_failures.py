@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
 )
 from kafka.errors import KafkaTimeoutError
 from tests.brokers import STREAMS_GROUPS, login, new_topic
-from tests.committed import group_admin
+from tests.committed_offsets import group_admin
 from tests.kafka.support import StreamsGroup, Watched, committed, create_acl, set_group
 from tests.operator.kafka.certificates import Authority
 from tests.waiting import PATIENCE_S
@@ -25,7 +25,7 @@ from millrace.dev._ports import free_ports
 from millrace.errors import AuthorizationError, TaskMigratedError
 from millrace.kafka.admin import delete_topics
 from millrace.kafka.membership.state import MemberState
-from millrace.kafka.membership.streams_state import MISSING_INTERNAL_TOPICS, MISSING_SOURCE_TOPICS
+from millrace.kafka.membership.streams.state import MISSING_INTERNAL_TOPICS, MISSING_SOURCE_TOPICS
 from millrace.kafka.streams_messages import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from millrace.records import OffsetAndMetadata
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from confluent_kafka import Producer
 from tests.brokers import STREAMS_GROUPS, heal, new_topic
-from tests.committed import group_admin
+from tests.committed_offsets import group_admin
 from tests.kafka.support import Group, StreamsGroup, Watched
 from tests.waiting import PATIENCE_S, wait_until
 

@@ -13,7 +13,7 @@ from tests.manifest import wrong
 
 from millrace.manifest import KINDS, StreamsApp, check
 from millrace.manifest.crd import schema_of
-from millrace.manifest.model import VALIDATIONS
+from millrace.manifest.rules import VALIDATIONS
 
 TABLE = list(wrong.table())
 

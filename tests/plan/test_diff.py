@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from millrace.config import StreamsConfig
 from millrace.dsl import Consumed, Grouped, Materialized, StreamsBuilder
 from millrace.plan.diff import PlanVerdict, diff_plans
-from millrace.plan.model import (
+from millrace.plan.topology_plan import (
     PlannedChangelogTopic,
     PlannedGlobalStore,
     PlannedRepartitionTopic,

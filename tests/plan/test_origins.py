@@ -17,7 +17,7 @@ from millrace.dsl import (
     TimeWindows,
 )
 from millrace.plan.diff import PlanVerdict, diff_plans
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 from millrace.serdes import Serdes
 
 STRINGS = Consumed.with_(Serdes.string(), Serdes.string())

@@ -3,8 +3,8 @@
 import pytest
 
 from millrace.errors import TopologyError
-from millrace.plan.model import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 from millrace.plan.partition_counts import resolve_partition_counts
+from millrace.plan.topology_plan import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 
 
 def plan(*subtopologies):

@@ -6,7 +6,7 @@ import json
 
 from millrace.config import StreamsConfig
 from millrace.dsl import Consumed, Materialized, StreamsBuilder, TimeWindows
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 from millrace.serdes import Serdes
 
 

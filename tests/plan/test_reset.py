@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from millrace.errors import ActiveGroupError
-from millrace.plan.model import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 from millrace.plan.reset import (
     ActiveMember,
     ObservedApplication,
@@ -18,6 +17,7 @@ from millrace.plan.reset import (
     looks_internal,
     plan_reset,
 )
+from millrace.plan.topology_plan import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 from millrace.records import TopicPartition
 
 PLAN = TopologyPlan(

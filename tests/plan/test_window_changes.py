@@ -21,7 +21,7 @@ from millrace.dsl import (
     UnlimitedWindows,
 )
 from millrace.plan.diff import PlanVerdict, diff_plans
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 from millrace.serdes import Serdes
 from millrace.state import Stores
 

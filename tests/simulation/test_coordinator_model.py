@@ -28,10 +28,10 @@ from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import Connection
 from millrace.kafka.group_metadata import encode_group_metadata
 from millrace.kafka.membership.coordinator import Coordinator
-from millrace.kafka.membership.streams_topology import describe_topology
+from millrace.kafka.membership.streams.topology import describe_topology
 from millrace.kafka.membership.wire import encode_assignment, encode_subscription
 from millrace.kafka.streams_messages import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
-from millrace.plan.model import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
+from millrace.plan.topology_plan import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
 from millrace.records import TaskId
 from millrace.testing.simulation.admin import SimulatedAdmin
 from millrace.testing.simulation.broker import Broker

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import KafkaException
-from tests.committed import committed as offsets_of
+from tests.committed_offsets import committed as offsets_of
 from tests.instance.support import settings
 from tests.kafka.support import set_group
 from tests.soak import administration

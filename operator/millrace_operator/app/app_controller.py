@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from millrace.kafka.admin_requests import give_up_when
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 from millrace_operator.app.backoff import (
     FIRST_FOLLOW_UP_SECONDS,
     LONGEST_FOLLOW_UP_SECONDS,

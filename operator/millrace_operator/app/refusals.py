@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from millrace.manifest.status import Condition, ConditionType, StreamsAppStatus
+from millrace.manifest.streamsapp_status import Condition, ConditionType, StreamsAppStatus
 from millrace_operator.model import (
     Action,
     Apply,

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 from millrace.manifest import Condition, StreamsBackfillSpec, StreamsBackfillStatus
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 from millrace_operator.backfills.explanations import EVERYTHING, MAYBE_PARTS, NOTHING, PARTS, WHOLE
 from millrace_operator.backfills.observed_backfill import ObservedBackfill, SparkPod
 from millrace_operator.backfills.spark_application import application_name, state_of

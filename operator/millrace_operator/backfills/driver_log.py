@@ -10,7 +10,7 @@ from typing import Final, Literal
 from pydantic import ValidationError
 
 from millrace.manifest import StreamsBackfillSpec
-from millrace.manifest.model import StatusModel
+from millrace.manifest.base_model import StatusModel
 from millrace.manifest.streamsbackfill import StageProgress, StoreResult
 from millrace.manifest.streamsreset import PartitionOffset
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from millrace.manifest import check
-from millrace.manifest.status import UNSEEN_GENERATION
+from millrace.manifest.streamsapp_status import UNSEEN_GENERATION
 from millrace_operator.children.config_maps import PLAN_KEY
 from millrace_operator.children.naming import COMPONENT_LABEL
 from millrace_operator.cluster.cache import Cache

@@ -12,7 +12,7 @@ from millrace.errors import AuthorizationError
 from millrace.kafka.admin import DescribedTopic, all_topic_partitions, describe_cluster, describe_topics, topic_configs
 from millrace.kafka.group_settings import group_settings, wrong_group_settings
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
-from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
+from millrace.plan.topology_plan import TopologyPlan, external_source_topics, repartition_topics
 from millrace.records import TopicPartition
 from millrace_operator.kafka.connections import AdminConnection
 from millrace_operator.model import ConsumerGroup, ConsumerGroupMember, KafkaState, Topic

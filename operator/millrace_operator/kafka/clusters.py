@@ -30,8 +30,8 @@ from millrace.kafka.resetter import set_offsets
 from millrace.manifest import StreamsApp, to_group_settings
 from millrace.plan import reset
 from millrace.plan.backfill_marks import attempts_group, is_marked, mark_of, outputs_group
-from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import OffsetTarget
+from millrace.plan.topology_plan import TopologyPlan
 from millrace_operator.backfills.observed_backfill import Published
 from millrace_operator.kafka.client_config import (
     AllowedAccess,

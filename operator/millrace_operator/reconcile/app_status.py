@@ -15,7 +15,7 @@ from typing import Final, get_args
 
 from millrace.instance_status import StreamsStatus
 from millrace.manifest import StreamsAppStatus
-from millrace.manifest.status import (
+from millrace.manifest.streamsapp_status import (
     MOST_PODS_LISTED,
     Condition,
     ConditionType,

@@ -18,7 +18,7 @@ from typing import Final
 
 from millrace.durations import duration_ms
 from millrace.instance_status import StreamsStatus
-from millrace.manifest.status import AutoscalingStatus
+from millrace.manifest.streamsapp_status import AutoscalingStatus
 from millrace.manifest.upgrade import Autoscaling
 from millrace_operator.reconcile import copies
 from millrace_operator.reconcile.app_status import two_digits

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from pydantic import ValidationError
 
 from millrace.manifest.pods import parse_last_message
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import PLAN_KEY
 from millrace_operator.children.naming import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum, unique
 from typing import Self
 
-from millrace.manifest.status import ConditionType
+from millrace.manifest.streamsapp_status import ConditionType
 
 _NO_ACTION = "No action needed."
 _SEE_MESSAGE = "Correct what the message names."

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from millrace.manifest.status import ConditionType, LifecycleState
+from millrace.manifest.streamsapp_status import ConditionType, LifecycleState
 from millrace_operator.model import Event
 from millrace_operator.reconcile import copies, rolling
 from millrace_operator.reconcile.condition_reason import ConditionReason

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Self
 
 from millrace.manifest import StreamsAppSpec, StreamsAppStatus
-from millrace.manifest.status import AutoscalingStatus, Condition, ConditionType, LifecycleState
-from millrace.plan.model import TopologyPlan
+from millrace.manifest.streamsapp_status import AutoscalingStatus, Condition, ConditionType, LifecycleState
+from millrace.plan.topology_plan import TopologyPlan
 from millrace_operator.model import Action, Apply, Delete, DesiredApp, Event, Key, Object, ObservedApp, Renewal
 from millrace_operator.reconcile.children_view import ChildrenView, is_terminating, view_of
 from millrace_operator.reconcile.condition_reason import ConditionReason

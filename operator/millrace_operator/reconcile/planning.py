@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from millrace.manifest import StreamsAppSpec
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import COMPONENT_LABEL, REVISION_LABEL

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.manifest.status import LifecycleState
+from millrace.manifest.streamsapp_status import LifecycleState
 from millrace_operator.children import naming
 from millrace_operator.children.auxiliary_objects import (
     disruption_budget,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millrace.plan.diff import diff_plans
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import STARTED_ANNOTATION

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from millrace.manifest import StreamsAppSpec
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 from millrace_operator.children.config_maps import revision_config_map
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION, FAILED_ANNOTATION
 from millrace_operator.model import AppRevision, Event, ProvisionTopics

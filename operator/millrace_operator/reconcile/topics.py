@@ -14,9 +14,9 @@ from typing import Final
 
 from millrace.errors import TopologyError
 from millrace.manifest import StreamsAppSpec
-from millrace.manifest.status import InternalTopicStatus
-from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
+from millrace.manifest.streamsapp_status import InternalTopicStatus
 from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
+from millrace.plan.topology_plan import TopologyPlan, external_source_topics, repartition_topics
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION
 from millrace_operator.model import KafkaState, Topic
 from millrace_operator.reconcile.condition_reason import ConditionReason

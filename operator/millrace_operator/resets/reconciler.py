@@ -17,8 +17,8 @@ from millrace.errors import ActiveGroupError, ConfigError
 from millrace.manifest import Condition, StreamsResetSpec, StreamsResetStatus
 from millrace.manifest.streamsreset import ResetResult
 from millrace.plan import reset
-from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import OffsetTarget, ResetActions
+from millrace.plan.topology_plan import TopologyPlan
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION, FINALIZER, PAUSE_ANNOTATION
 from millrace_operator.model import (
     Apply,

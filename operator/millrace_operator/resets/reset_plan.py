@@ -10,8 +10,8 @@ from millrace.errors import ActiveGroupError, ConfigError
 from millrace.manifest import StreamsResetSpec
 from millrace.manifest.streamsreset import PartitionOffset, ResetResult
 from millrace.plan import reset
-from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import ResetActions, Start, plan_reset
+from millrace.plan.topology_plan import TopologyPlan
 from millrace.records import TopicPartition
 from millrace_operator.model import DesiredApp
 from millrace_operator.reconcile import consumer_group

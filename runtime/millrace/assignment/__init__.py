@@ -4,18 +4,7 @@ Pure: nothing here knows a Kafka client. The leader asks the cluster through `le
 (`millrace.kafka.membership`) speaks with both parts in the terms of `protocol`.
 """
 
-from millrace.assignment.assignors import select_assignor
-from millrace.assignment.custom import (
-    AssignmentError,
-    default_standby_task_assignment,
-    identity_assignment,
-    optimize_rack_aware_active_tasks,
-    optimize_rack_aware_standby_tasks,
-    validate_task_assignment,
-)
-from millrace.assignment.leader import ClusterAccess, GroupLeader
-from millrace.assignment.member import AssignedTasks, MemberProtocol
-from millrace.assignment.model import (
+from millrace.assignment.application_state import (
     LATEST_OFFSET,
     UNKNOWN_OFFSET_SUM,
     ApplicationState,
@@ -27,6 +16,17 @@ from millrace.assignment.model import (
     TaskAssignor,
     TaskInfo,
 )
+from millrace.assignment.assignors import select_assignor
+from millrace.assignment.custom import (
+    AssignmentError,
+    default_standby_task_assignment,
+    identity_assignment,
+    optimize_rack_aware_active_tasks,
+    optimize_rack_aware_standby_tasks,
+    validate_task_assignment,
+)
+from millrace.assignment.leader import ClusterAccess, GroupLeader
+from millrace.assignment.member import AssignedTasks, MemberProtocol
 
 __all__ = [
     "LATEST_OFFSET",

@@ -16,9 +16,10 @@ from dataclasses import replace
 from enum import StrEnum
 from uuid import UUID
 
-from millrace.assignment.model import ApplicationState, AssignmentConfig, ClientAssignment, TaskAssignment
-from millrace.assignment.placement import Placement, assign_standbys
+from millrace.assignment.application_state import ApplicationState, AssignmentConfig, ClientAssignment, TaskAssignment
+from millrace.assignment.placement import Placement
 from millrace.assignment.rack_aware import RackCosts, costs_configured, optimise_active, optimise_standbys, racks_known
+from millrace.assignment.standbys import assign_standbys
 from millrace.java_collections import hash_order, tasks_in_hash_order
 from millrace.records import TaskId
 

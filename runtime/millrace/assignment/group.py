@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from millrace.assignment.custom import AssignmentError, validate_task_assignment
-from millrace.assignment.model import (
+from millrace.assignment.application_state import (
     LATEST_OFFSET,
     UNKNOWN_OFFSET_SUM,
     ApplicationState,
@@ -25,6 +24,7 @@ from millrace.assignment.model import (
     TaskAssignor,
     TaskInfo,
 )
+from millrace.assignment.custom import AssignmentError, validate_task_assignment
 from millrace.assignment.payloads import (
     LATEST_VERSION,
     NO_REBALANCE,
@@ -39,7 +39,7 @@ from millrace.assignment.protocol import MemberAssignment, MemberSubscription
 from millrace.assignment.threads import ThreadAssignment, assign_to_threads
 from millrace.errors import TaskAssignmentError
 from millrace.java_collections import hash_order
-from millrace.plan.model import TopologyPlan, changelog_topics, repartition_topics
+from millrace.plan.topology_plan import TopologyPlan, changelog_topics, repartition_topics
 from millrace.records import TaskId, TopicPartition
 
 log = logging.getLogger("millrace.assignment")

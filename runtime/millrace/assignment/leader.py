@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 from uuid import UUID
 
-from millrace.assignment.assignors import high_availability_assignor
+from millrace.assignment.application_state import AssignmentConfig, TaskAssignor, TaskInfo, planned_tasks
 from millrace.assignment.group import GroupMembers, assign_group, error_assignments, kept_assignments, read_group
-from millrace.assignment.model import AssignmentConfig, TaskAssignor, TaskInfo, planned_tasks
+from millrace.assignment.high_availability import high_availability_assignor
 from millrace.assignment.payloads import AssignorError
 from millrace.assignment.protocol import MemberAssignment, MemberSubscription
 from millrace.assignment.sticky import fallback_prior_assignor
@@ -33,8 +33,8 @@ from millrace.errors import (
     StreamsError,
     StreamsTimeoutError,
 )
-from millrace.plan.model import TopologyPlan
 from millrace.plan.partition_counts import PartitionCounts
+from millrace.plan.topology_plan import TopologyPlan
 from millrace.records import TaskId, TopicPartition
 
 log = logging.getLogger("millrace.assignment")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from millrace.assignment.model import HostInfo
+from millrace.assignment.application_state import HostInfo
 from millrace.assignment.payloads import (
     LATEST_VERSION,
     NO_REBALANCE,

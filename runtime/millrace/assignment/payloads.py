@@ -40,7 +40,7 @@ from enum import IntEnum
 from typing import Final, Self
 from uuid import UUID
 
-from millrace.assignment.model import LATEST_OFFSET, UNKNOWN_OFFSET_SUM, HostInfo
+from millrace.assignment.application_state import LATEST_OFFSET, UNKNOWN_OFFSET_SUM, HostInfo
 from millrace.errors import TaskAssignmentError
 from millrace.records import TaskId, TopicPartition
 

@@ -1,5 +1,7 @@
 """Moving tasks between clients so that less is read from other racks (`rack.aware.assignment.strategy`, KIP-925).
 
+`standbys` spreads copies over the values of `rack.aware.assignment.tags`.
+
 Every client keeps its number of tasks. A task costs `traffic_cost` for each of its partitions without a replica in the client's
 rack, and `non_overlap_cost` if the client is not the one that the assignor had chosen. The cheapest way to distribute the tasks
 is a minimum-cost flow from tasks to clients. With the strategy `balance_subtopology` no client gets more than its share, rounded
@@ -15,8 +17,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from uuid import UUID
 
+from millrace.assignment.application_state import ApplicationState, AssignmentConfig, TaskInfo
 from millrace.assignment.min_cost_flow import FlowGraph
-from millrace.assignment.model import ApplicationState, AssignmentConfig, TaskInfo
 from millrace.assignment.placement import Placement
 from millrace.java_collections import signed
 from millrace.records import TaskId, TopicPartition

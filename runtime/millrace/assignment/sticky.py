@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from millrace.assignment.model import ApplicationState, TaskAssignment, TaskInfo
+from millrace.assignment.application_state import ApplicationState, TaskAssignment, TaskInfo
 from millrace.assignment.placement import Placement
 from millrace.assignment.rack_aware import (
     STATELESS_COSTS,

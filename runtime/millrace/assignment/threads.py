@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from millrace.assignment.model import ClientAssignment
+from millrace.assignment.application_state import ClientAssignment
 from millrace.java_collections import PriorityQueue, hash_order
 from millrace.records import TaskId
 

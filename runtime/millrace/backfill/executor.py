@@ -32,7 +32,7 @@ from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.plan.partition_counts import PartitionCounts
 from millrace.records import NO_HEADERS, RawRecord, TaskId, TopicPartition
 from millrace.state.api import StateStore
-from millrace.topology.model import BuiltTopology
+from millrace.topology.physical_topology import BuiltTopology
 
 _GLOBAL = "millrace-backfill-global-"
 _EXPORT_VARIABLES = "OTEL_"

@@ -33,7 +33,7 @@ from millrace.backfill.sources import ROLES, FileSource
 from millrace.config import StreamsConfig
 from millrace.engine.partitioner import partition_for_key
 from millrace.errors import ConfigError, SerializationError, StreamsError, UnavailableSerdeError
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 from millrace.records import TIMESTAMP, RawRecord, TopicPartition
 from millrace.topology import SourceNode, Topology
 

@@ -31,8 +31,8 @@ from millrace.backfill.telemetry import Watch
 from millrace.backfill.transport import ARROW_BATCH_BYTES
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError, UnsupportedFeatureError
-from millrace.plan.model import TopologyPlan, repartition_topics
 from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
+from millrace.plan.topology_plan import TopologyPlan, repartition_topics
 from millrace.records import TopicPartition
 
 _MAX_PASSES = 20

@@ -28,8 +28,8 @@ from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_consumer
 from millrace.kafka.internal_topics import partition_counts
 from millrace.kafka.offsets import earliest_offsets, latest_offsets, offsets_for_time
-from millrace.plan.model import TopologyPlan, repartition_topics
 from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
+from millrace.plan.topology_plan import TopologyPlan, repartition_topics
 from millrace.records import OFFSET, RawRecord, TopicPartition
 
 if TYPE_CHECKING:

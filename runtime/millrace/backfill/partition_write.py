@@ -28,7 +28,7 @@ from millrace.garbage import MANY_RECORDS, rarely_collected
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.plan.backfill_marks import are_marked
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, RawRecord, TopicPartition
 
 if TYPE_CHECKING:

@@ -89,7 +89,7 @@ from millrace.plan.backfill_marks import (
     mark_of,
     outputs_group,
 )
-from millrace.plan.model import TopologyPlan, changelog_topics
+from millrace.plan.topology_plan import TopologyPlan, changelog_topics
 from millrace.records import UNKNOWN_TIMESTAMP, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:

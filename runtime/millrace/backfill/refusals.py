@@ -8,8 +8,8 @@ from typing import Final
 from millrace.backfill.history import Backfill
 from millrace.dsl.processors.stateless import SideEffect
 from millrace.errors import ConfigError, MissingSourceTopicError, UnsupportedFeatureError
-from millrace.plan.model import TopologyPlan, external_source_topics
-from millrace.topology.model import BuiltTopology, ProcessorNode
+from millrace.plan.topology_plan import TopologyPlan, external_source_topics
+from millrace.topology.physical_topology import BuiltTopology, ProcessorNode
 
 START_ANOTHER: Final = (
     "Start another backfill (another name, or another StreamsBackfill), which writes all outputs again"

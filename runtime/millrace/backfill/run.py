@@ -35,7 +35,7 @@ from millrace.kafka.clients import open_admin
 from millrace.kafka.connection_check import check_connection
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.internal_topics import committed_partitions, provision
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 from millrace.records import TopicPartition
 from millrace.topology import Topology
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
-from millrace.plan.model import TopologyPlan
 from millrace.plan.partition_counts import PartitionCounts
+from millrace.plan.topology_plan import TopologyPlan
 from millrace.records import TaskId
 
 

@@ -28,7 +28,7 @@ from millrace.engine.task_state import IllegalTaskStateError
 from millrace.errors import UnsupportedFeatureError
 from millrace.records import UNKNOWN_TIMESTAMP, OffsetAndMetadata, RawRecord, TaskId, TopicPartition
 from millrace.state.api import StateStore
-from millrace.topology.model import Subtopology
+from millrace.topology.physical_topology import Subtopology
 
 _TURN_RECORDS = 1_000
 """How many records a turn has at most."""

@@ -282,7 +282,7 @@ def _sources(source: str, app: Application) -> Callable[[SparkSession], tuple[Fi
     if source == "kafka":
         return lambda _: ()
     if source.startswith(_PARQUET):
-        from millrace.plan.model import external_source_topics
+        from millrace.plan.topology_plan import external_source_topics
 
         topics = sorted(external_source_topics(app.topology().build(app.config).plan()))
         if len(topics) != 1:

@@ -22,8 +22,8 @@ from rich.table import Table
 
 from millrace.backfill.stages import Stage, plan_stages, shuffled_topics
 from millrace.errors import StreamsError
-from millrace.plan.model import TopologyPlan
 from millrace.plan.partition_counts import PartitionCounts
+from millrace.plan.topology_plan import TopologyPlan
 from millrace.topology.diagram import Box, Graph, Shape
 
 if TYPE_CHECKING:

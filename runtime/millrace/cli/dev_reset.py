@@ -78,7 +78,7 @@ def _reset(host: LocalHost, target: OffsetTarget, *, force: bool, own_kafka: boo
     from millrace.config import StreamsConfig
     from millrace.instance.state_directory import StateDirectory
     from millrace.kafka.resetter import Resetter
-    from millrace.plan.model import external_source_topics
+    from millrace.plan.topology_plan import external_source_topics
 
     config = StreamsConfig.of(host.settings())
     application_id, place = config.application_id, host.directory

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from millrace.plan.diff import PlanDiff
-    from millrace.plan.model import TopologyPlan
-    from millrace.topology.model import GeneratedName
+    from millrace.plan.topology_plan import TopologyPlan
+    from millrace.topology.physical_topology import GeneratedName
 
 NEEDS_RESET = 3
 """Exit code of `--diff` if existing state does not fit the new plan."""
@@ -99,7 +99,7 @@ def plan(
 def _read(path: Path) -> TopologyPlan:
     from pydantic import ValidationError
 
-    from millrace.plan.model import TopologyPlan
+    from millrace.plan.topology_plan import TopologyPlan
 
     try:
         plan = TopologyPlan.from_json(path.read_bytes())

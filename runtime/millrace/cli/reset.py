@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from millrace.config import StreamsConfig
     from millrace.instance.state_directory import StateDirectory
     from millrace.kafka.resetter import Resetter
-    from millrace.plan.model import TopologyPlan
     from millrace.plan.reset import OffsetTarget, ResetActions
+    from millrace.plan.topology_plan import TopologyPlan
 
 ToEarliestOption = Annotated[bool, typer.Option("--to-earliest", help="Start at the first records (default).")]
 ToLatestOption = Annotated[bool, typer.Option("--to-latest", help="Start at records written from now on.")]

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from millrace.deadline import Deadline
 from millrace.errors import LocalHostError
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 
 _HOST_FILE = "host.json"
 _LOCK_FILE = "host.lock"

@@ -38,7 +38,7 @@ from millrace.kafka.group_settings import correct_group_settings
 from millrace.kafka.internal_topics import provision
 from millrace.manifest import StreamsApp, load, replica_name, to_group_settings, to_streams_config
 from millrace.plan.diff import diff_plans
-from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
+from millrace.plan.topology_plan import TopologyPlan, external_source_topics, repartition_topics
 from millrace.rate_meter import RateMeter
 
 STOP_TIMEOUT_S = 60.0

@@ -12,7 +12,7 @@ from millrace.kafka.admin import all_topic_partitions
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
-from millrace.plan.model import TopologyPlan, changelog_topics, repartition_topics
+from millrace.plan.topology_plan import TopologyPlan, changelog_topics, repartition_topics
 from millrace.records import TopicPartition
 
 __all__ = ["TopicView", "topic_views"]

@@ -19,7 +19,7 @@ from millrace.dsl.stores import TableOptions, table_options
 from millrace.errors import ConfigError
 from millrace.serdes import ChangeSerde, Serdes
 from millrace.serdes.base import AnySerde
-from millrace.topology.model import DeferredSerde
+from millrace.topology.physical_topology import DeferredSerde
 
 if TYPE_CHECKING:
     from millrace.dsl.ktable import KTable

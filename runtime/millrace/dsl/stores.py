@@ -26,7 +26,7 @@ from millrace.dsl.store_suppliers import (
 )
 from millrace.dsl.windows import JoinWindows, planned_windows
 from millrace.loading import implements
-from millrace.plan.model import PlannedWindows
+from millrace.plan.topology_plan import PlannedWindows
 from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
 from millrace.state.builders import StoreBuilderBase

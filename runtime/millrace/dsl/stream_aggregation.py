@@ -30,7 +30,7 @@ from millrace.dsl.windows import (
     UnlimitedWindows,
     planned_windows,
 )
-from millrace.plan.model import PlannedWindows
+from millrace.plan.topology_plan import PlannedWindows
 from millrace.serdes.base import AnySerde, Serde
 from millrace.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
 

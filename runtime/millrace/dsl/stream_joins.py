@@ -23,7 +23,7 @@ from millrace.dsl.processors.tables import Joiner
 from millrace.dsl.stores import JoinSharedStoreSpec, join_window_store
 from millrace.dsl.windows import JoinWindows
 from millrace.state.grace_buffer import GraceBufferBuilder
-from millrace.topology.model import DeclaredStore
+from millrace.topology.physical_topology import DeclaredStore
 
 if TYPE_CHECKING:
     from millrace.dsl.kstream import KStream

@@ -36,8 +36,8 @@ from millrace.processor.api import ProcessorSupplier
 from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
 from millrace.topology import Topology
-from millrace.topology.model import SourceNode
 from millrace.topology.offset_reset import AutoOffsetReset
+from millrace.topology.physical_topology import SourceNode
 
 K = TypeVar("K")
 V = TypeVar("V")

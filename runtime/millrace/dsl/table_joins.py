@@ -45,7 +45,7 @@ from millrace.processor.api import StreamPartitioner
 from millrace.serdes import Serdes
 from millrace.state.api import StoreBuilder
 from millrace.state.stores import Stores
-from millrace.topology.model import DeferredSerde, RepartitionTopic
+from millrace.topology.physical_topology import DeferredSerde, RepartitionTopic
 
 AnyTable: TypeAlias = AbstractKTable[Any, Any]
 T = TypeVar("T", bound=AnyTable)

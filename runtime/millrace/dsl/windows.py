@@ -16,7 +16,7 @@ from enum import Enum
 
 from millrace.checks import Suggesting, mistake
 from millrace.durations import Duration, to_millis
-from millrace.plan.model import PlannedWindows
+from millrace.plan.topology_plan import PlannedWindows
 from millrace.records import Window
 
 _LONG_MAX = 2**63 - 1

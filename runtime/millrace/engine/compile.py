@@ -20,7 +20,7 @@ from millrace.processor.node import ProcessFn
 from millrace.records import Headers, RecordContext, TaskId
 from millrace.serdes.base import AnySerde
 from millrace.state.api import call_all
-from millrace.topology.model import Node, SinkNode, SourceNode
+from millrace.topology.physical_topology import Node, SinkNode, SourceNode
 
 _CALLS_OF_PROGRAM: Final = 1_000
 """How deep the calls outside of nodes and in the user's functions may be: Python's own limit."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from millrace.config import StreamsConfig
-from millrace.engine.record_collector import RecordCollector
+from millrace.engine.record_collector_protocol import RecordCollector
 from millrace.errors import (
     ConfigError,
     FailedProcessingError,

@@ -26,7 +26,7 @@ from millrace.records import Headers, RawRecord, RecordContext, TaskId, TopicPar
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import LogChange, StateStore, StoreContext, close_all
 from millrace.state.rocksdb import explain
-from millrace.topology.model import Subtopology
+from millrace.topology.physical_topology import Subtopology
 
 _log = logging.getLogger(__name__)
 

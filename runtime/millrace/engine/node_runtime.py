@@ -10,7 +10,7 @@ from typing import Any
 
 from millrace.config import StreamsConfig
 from millrace.engine.error_handling import ErrorHandling
-from millrace.engine.record_collector import RecordCollector
+from millrace.engine.record_collector_protocol import RecordCollector
 from millrace.engine.task_state import TaskTimes
 from millrace.errors import FailedProcessingError, StreamsError, TopologyError
 from millrace.processor.api import Cancellable, PunctuationType, Punctuator

@@ -12,14 +12,14 @@ from typing import Any, Protocol, TypeVar
 
 from millrace.engine.node_runtime import CompileEnv
 from millrace.engine.partitioner import partition_for_key
-from millrace.engine.record_collector import RecordCollector
+from millrace.engine.record_collector_protocol import RecordCollector
 from millrace.errors import ConfigError, InvalidTimestampError, TopologyError
 from millrace.loading import implements
 from millrace.processor.node import ProcessFn
 from millrace.records import Headers, Record
 from millrace.serdes.base import Serde
 from millrace.serdes.primitives import c_encoder
-from millrace.topology.model import SinkNode
+from millrace.topology.physical_topology import SinkNode
 
 _T = TypeVar("_T")
 SendFn = Callable[[str, object, object, bytes | None, bytes | None, int, Headers], None]

@@ -22,7 +22,7 @@ from millrace.engine.node_runtime import CompileEnv
 from millrace.engine.offset_metadata import decode_metadata, encode_metadata, merge_processor_metadata
 from millrace.engine.partition_group import PartitionGroup
 from millrace.engine.punctuation import PunctuationQueue, PunctuationSchedule, TaskSchedules
-from millrace.engine.record_collector import RecordCollector
+from millrace.engine.record_collector_protocol import RecordCollector
 from millrace.engine.record_queue import ENDLESS, RecordQueue, Turn, default_timestamp_extractor
 from millrace.engine.task_state import IllegalTaskStateError, TaskCounters, TaskState, TaskTimes, check_transition
 from millrace.errors import StreamsError
@@ -38,7 +38,7 @@ from millrace.records import (
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import CacheBudget, ChangelogRecord, StateStore, StoreContext, close_all
 from millrace.state.layered_store import LayeredStore, flush_stores, read_only
-from millrace.topology.model import Subtopology
+from millrace.topology.physical_topology import Subtopology
 
 _log = logging.getLogger(__name__)
 

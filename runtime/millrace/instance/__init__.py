@@ -3,9 +3,9 @@
 from millrace.instance.instrumentation import Instrumentation
 from millrace.instance.kafka_streams import KafkaStreams
 from millrace.instance.metadata import LagInfo, StreamsMetadata, TaskMetadata, ThreadMetadata
-from millrace.instance.restoration import RestoreListener, StandbyUpdateListener, SuspendReason
-from millrace.instance.run import run
+from millrace.instance.process import run
 from millrace.instance.states import State, StateListener, ThreadState, UncaughtExceptionResponse
+from millrace.instance.task_restoration import RestoreListener, StandbyUpdateListener, SuspendReason
 from millrace.instance_status import StreamsStatus
 
 __all__ = [

@@ -26,7 +26,7 @@ from millrace.config import StreamsConfig
 from millrace.engine.task import StreamTask
 from millrace.errors import MissingInternalTopicsError, StreamsError, TaskCorruptedError, of_thread
 from millrace.instance.background import BackgroundQueries
-from millrace.instance.restoration import (
+from millrace.instance.task_restoration import (
     NO_LIMIT,
     ChangelogRestoration,
     FailedTask,

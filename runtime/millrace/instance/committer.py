@@ -2,7 +2,7 @@
 
 All tasks of a thread commit together: they share one producer, so one flush, one ListOffsets and one commit serve all. The
 order is the guarantee: all sent records are acknowledged, then input offsets are committed, then state is written to disk
-with its changelog offsets.
+with its changelog offsets. The transaction itself is in `producer`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millrace.errors import StreamsError, TransactionAbortedError
 from millrace.instance.producer import StaleGenerationError
 from millrace.instance.resources import ThreadResources
 from millrace.records import OffsetAndMetadata, TopicPartition
-from millrace.topology.model import BuiltTopology
+from millrace.topology.physical_topology import BuiltTopology
 
 __all__ = ["Committer", "RepartitionPurge"]
 

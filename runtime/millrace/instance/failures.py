@@ -1,4 +1,4 @@
-"""How an instance reports and handles a failure.
+"""How an instance reports a failure and asks the user's handler; `kafka_streams` does what that says.
 
 The message of a `StreamsError` says what is wrong, where and what to do, so it needs no traceback. An exception of the user's
 code does: its traceback ends at the line that raised it.

@@ -25,15 +25,15 @@ from millrace.deadline import Deadline
 from millrace.engine.global_task import GlobalStateTask
 from millrace.errors import MissingSourceTopicError, ProcessorStateError, StreamsError, StreamsTimeoutError, of_thread
 from millrace.instance.input_consumer import InputConsumer
-from millrace.instance.restoration import RestoreListener
 from millrace.instance.state_directory import StateDirectory
+from millrace.instance.task_restoration import RestoreListener
 from millrace.kafka.admin import DescribedTopic, describe_topics
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.client_supplier import client_supplier
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.records import RawRecord, TopicPartition
 from millrace.state.api import StateStore
-from millrace.topology.model import Subtopology
+from millrace.topology.physical_topology import Subtopology
 
 __all__ = ["GLOBAL_TOPICS_FILE", "GlobalStreamThread"]
 

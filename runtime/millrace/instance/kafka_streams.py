@@ -37,7 +37,6 @@ from millrace.instance.metadata import (
 )
 from millrace.instance.preflight import check_cluster, check_supported
 from millrace.instance.resources import ThreadContext
-from millrace.instance.restoration import RestoreListener, StandbyUpdateListener
 from millrace.instance.state_directory import StateDirectory
 from millrace.instance.states import (
     ClientLifecycle,
@@ -47,8 +46,9 @@ from millrace.instance.states import (
     UncaughtExceptionHandler,
     UncaughtExceptionResponse,
 )
-from millrace.instance.status import InstanceInfo, take_status
+from millrace.instance.status_report import InstanceInfo, take_status
 from millrace.instance.stream_thread import CLOSE_WAIT_S, StreamThread
+from millrace.instance.task_restoration import RestoreListener, StandbyUpdateListener
 from millrace.instance.thread_pool import ThreadPool
 from millrace.instance_status import StreamsStatus
 from millrace.kafka.client_settings import ClientSettings

@@ -1,7 +1,7 @@
 """A stream thread's membership in its group: joining it, reporting local state, and reading the assignment.
 
 Combines the group client (`millrace.kafka.membership`) and the assignment protocol (`millrace.assignment`) into one object
-for the thread. `task_manager` handles what a revocation means for tasks.
+for the thread. `stream_thread` receives its events; `task_manager` knows what revoked and lost partitions mean for tasks.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from millrace.instance.state_directory import StateDirectory
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.internal_topics import LeaderCluster
 from millrace.kafka.membership.base import BaseMember
-from millrace.kafka.membership.member import GroupMember
+from millrace.kafka.membership.classic.member import GroupMember
 from millrace.kafka.membership.offsets import CommittedOffsets
 from millrace.kafka.membership.state import NO_GENERATION, MemberState
-from millrace.kafka.membership.streams_heartbeat import StreamsMemberInfo
-from millrace.kafka.membership.streams_member import StreamsGroupMember
-from millrace.plan.model import TopologyPlan
+from millrace.kafka.membership.streams.heartbeat import StreamsMemberInfo
+from millrace.kafka.membership.streams.member import StreamsGroupMember
+from millrace.plan.topology_plan import TopologyPlan
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
-from millrace.topology.model import BuiltTopology
+from millrace.topology.physical_topology import BuiltTopology
 
 TaskOffsetSums = Callable[[], Mapping[TaskId, int]]
 """Returns, for each task with state here, the sum of its changelog offsets or one of the sentinels (formats §10)."""

@@ -16,7 +16,7 @@ from millrace.instance.states import ThreadState
 from millrace.instance.stream_thread import StreamThread
 from millrace.kafka.offsets import latest_offsets
 from millrace.records import TaskId, TopicPartition
-from millrace.topology.model import BuiltTopology, Subtopology
+from millrace.topology.physical_topology import BuiltTopology, Subtopology
 
 __all__ = [
     "STANDBY_STATE",

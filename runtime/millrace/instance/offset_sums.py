@@ -15,7 +15,7 @@ from millrace.engine.task import StreamTask
 from millrace.errors import StreamsError
 from millrace.records import TaskId, TopicPartition
 from millrace.state.disk_offsets import offset_on_disk
-from millrace.topology.model import BuiltTopology
+from millrace.topology.physical_topology import BuiltTopology
 
 __all__ = ["closing_offset_sum", "open_offset_sum", "stored_offset_sum"]
 

@@ -23,10 +23,10 @@ from millrace.kafka.client_supplier import client_supplier
 from millrace.kafka.clients import ClosableAdmin
 from millrace.kafka.connection_check import check_connection
 from millrace.kafka.internal_topics import partition_counts, provision
-from millrace.kafka.membership.streams_topology import describe_topology
+from millrace.kafka.membership.streams.topology import describe_topology
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.rocksdb_options import config_setter
-from millrace.topology.model import BuiltTopology
+from millrace.topology.physical_topology import BuiltTopology
 
 __all__ = ["check_cluster", "check_settings", "check_supported"]
 

@@ -176,7 +176,7 @@ class KafkaRecordCollector:
         headers: Headers,
         partition: int | None,
     ) -> None:
-        """Send one record; see `millrace.engine.record_collector.RecordCollector`."""
+        """Send one record; see `millrace.engine.record_collector_protocol.RecordCollector`."""
         producer = self._producer
         if producer.transactional and not producer.in_transaction:
             producer.begin()

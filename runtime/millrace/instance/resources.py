@@ -19,16 +19,16 @@ from millrace.instance.instrumentation import Instrumentation
 from millrace.instance.membership import GroupMembership, TaskOffsetSums
 from millrace.instance.producer import StreamsProducer
 from millrace.instance.record_collector import KafkaRecordCollector
-from millrace.instance.restoration import RestoreListener, StandbyUpdateListener
 from millrace.instance.starting_offsets import StartingOffsets
 from millrace.instance.state_directory import StateDirectory
 from millrace.instance.state_updater import StateUpdater
+from millrace.instance.task_restoration import RestoreListener, StandbyUpdateListener
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.client_supplier import client_supplier
 from millrace.processor.handlers import DefaultProductionExceptionHandler
 from millrace.state.api import StateStore
 from millrace.state.cache import RecordCache
-from millrace.topology.model import BuiltTopology
+from millrace.topology.physical_topology import BuiltTopology
 
 __all__ = ["ThreadContext", "ThreadResources", "open_resources"]
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from millrace.errors import ConfigError, StreamsError
 from millrace.kafka.offsets import earliest_offsets, latest_offsets, offsets_for_time
 from millrace.records import TopicPartition
-from millrace.topology.model import BuiltTopology, SourceNode
+from millrace.topology.physical_topology import BuiltTopology, SourceNode
 
 __all__ = ["StartingOffsets", "parse_duration_ms"]
 

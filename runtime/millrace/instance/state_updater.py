@@ -24,7 +24,7 @@ from millrace.engine.task import StreamTask
 from millrace.errors import StreamsError, of_thread
 from millrace.instance.activity import user_function
 from millrace.instance.changelog_reader import AddedTask, ChangelogReader
-from millrace.instance.restoration import FailedTask, RestoreListener, StandbyUpdateListener, SuspendReason
+from millrace.instance.task_restoration import FailedTask, RestoreListener, StandbyUpdateListener, SuspendReason
 from millrace.records import TopicPartition
 
 __all__ = ["StateUpdater"]

@@ -403,7 +403,7 @@ class ThreadLoop:
         # Records that wait for another partition do not count: only polling brings that partition.
         to_process = sum(task.buffered() for task in tasks.running.values() if task.ready(now_ms))
         if self._busy and to_process >= self._max_poll_records:
-            return
+            return  # so what is fetched stays in the consumer's queue, which is bounded
         tracer = self._context.instrumentation
         timeout_s = 0.0 if self._busy or to_process else self._wait_s()
         began = time.monotonic()
@@ -416,6 +416,8 @@ class ThreadLoop:
         if timeout_s > 0:
             self._progress.waited_s += time.monotonic() - began
         tasks.add_records(batches)
+        # Only tasks with several inputs choose between partitions, so only they need to know where an input ends. It is asked
+        # after the poll, which may just have brought the record that a task waits for.
         several = [task for task in tasks.running.values() if len(task.input_partitions) > 1]
         for task in several:
             consumer.refresh_ends([tp for tp in task.input_partitions if not task.buffered(tp)])

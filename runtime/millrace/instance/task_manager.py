@@ -35,9 +35,9 @@ from millrace.instance.background import BackgroundQueries
 from millrace.instance.committer import Committer
 from millrace.instance.offset_sums import closing_offset_sum, open_offset_sum, stored_offset_sum
 from millrace.instance.resources import ThreadResources
-from millrace.instance.restoration import SuspendReason
 from millrace.instance.standby_limits import StandbyLimits
 from millrace.instance.task_opening import open_task, source_changelogs
+from millrace.instance.task_restoration import SuspendReason
 from millrace.instance.task_stage import HeldTask, Stage, WantedTask
 from millrace.plan.backfill_marks import UNFINISHED_BACKFILL
 from millrace.records import OffsetAndMetadata, RawRecord, TaskId, TopicPartition
@@ -226,6 +226,7 @@ class TaskManager:
         clean = not leaving
         try:
             if leaving:
+                # All running tasks commit, not only those that leave: they share a producer, and so a transaction.
                 self.commit()
                 self._commit_clean_metadata(leaving - stay_active)
                 clean = True
@@ -233,8 +234,11 @@ class TaskManager:
             names = ", ".join(map(str, sorted(leaving)))
             _log.info("%s; the next owner of %s processes some records again", error, names)
         finally:
+            # Without a commit the stores have changes that belong to no offset, so a task that only changes is closed as well,
+            # and opened again in its new role.
             kept = [held for held in changed if held.task_id in self._target and (clean or held.task_id not in leaving)]
             self._close({held.task_id for held in changed} - {held.task_id for held in kept}, dirty=not clean)
+            # Those that were running come last: a processor's `close` may fail, and must not keep the others from changing.
             for held in sorted(kept, key=lambda each: (each.task_id in leaving, each.task_id)):
                 self._recycle(held)
         if leaving and clean:

@@ -31,8 +31,8 @@ from millrace.kafka.admin import (
     topic_partitions,
 )
 from millrace.kafka.offsets import latest_offsets
-from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
 from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
+from millrace.plan.topology_plan import TopologyPlan, external_source_topics, repartition_topics
 from millrace.records import TopicPartition
 
 log = logging.getLogger("millrace.kafka.internal_topics")

@@ -21,7 +21,6 @@ from millrace.kafka.clients import open_admin
 from millrace.kafka.connection_check import check_connection
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets, offsets_for_time
-from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import (
     ActiveMember,
     ObservedApplication,
@@ -31,6 +30,7 @@ from millrace.plan.reset import (
     input_topics,
     plan_reset,
 )
+from millrace.plan.topology_plan import TopologyPlan
 from millrace.records import TopicPartition
 
 __all__ = ["Resetter", "observe", "set_offsets"]

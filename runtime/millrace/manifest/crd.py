@@ -1,7 +1,7 @@
 """Generates `crds/` from the models: `python -m millrace.manifest.crd [--check] [DIRECTORY]`.
 
-The files are installed in a cluster; a test keeps them in step with the models. In addition to the schema they contain the
-columns that `kubectl` shows and the `scale` and `status` subresources.
+The files are installed in a cluster; a test keeps them in step with the models. In addition to the schema, with the `rules`, they
+contain the columns that `kubectl` shows and the `scale` and `status` subresources.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 import yaml
 
 from millrace.manifest.fields import RESOURCE_NAME_LENGTH, RESOURCE_NAME_PATTERN
-from millrace.manifest.model import with_rules
 from millrace.manifest.resource import GROUP, VERSION, Resource
-from millrace.manifest.status import UNSEEN_GENERATION
+from millrace.manifest.rules import with_rules
 from millrace.manifest.streamsapp import StreamsApp
+from millrace.manifest.streamsapp_status import UNSEEN_GENERATION
 from millrace.manifest.streamsbackfill import StreamsBackfill
 from millrace.manifest.streamsreset import StreamsReset
 from millrace.manifest.structural_schema import structural, violations

@@ -18,7 +18,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from millrace.durations import duration_ms
-from millrace.manifest.model import ManifestModel, Rule, rule_error
+from millrace.manifest.base_model import ManifestModel
+from millrace.manifest.rules import Rule, rule_error
 
 ENTRYPOINT_PATTERN = (
     r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"

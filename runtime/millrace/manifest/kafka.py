@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from millrace.config import GroupProtocol
 from millrace.kafka.security import CLOUD_IDENTITIES
+from millrace.manifest.base_model import ManifestModel
 from millrace.manifest.fields import (
     BootstrapServer,
     LocalReference,
@@ -25,7 +26,7 @@ from millrace.manifest.fields import (
     sets_none_of,
     text,
 )
-from millrace.manifest.model import ManifestModel, Rule, rule_error
+from millrace.manifest.rules import Rule, rule_error
 
 OWNED_SETTINGS = {
     "acceptable.recovery.lag": "spec.standby.acceptableRecoveryLag",

@@ -6,8 +6,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from millrace.manifest.base_model import ManifestModel
 from millrace.manifest.fields import Labels, PositiveDuration, SecretReference, Url, of_keys
-from millrace.manifest.model import ManifestModel, Rule
+from millrace.manifest.rules import Rule
 
 _RATIO_SAMPLERS = ("traceidratio", "parentbased_traceidratio")
 

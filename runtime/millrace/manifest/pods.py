@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from millrace.manifest.base_model import KubernetesModel, ManifestModel
 from millrace.manifest.fields import (
     OBJECT_NAME_PATTERN,
     Annotations,
@@ -24,7 +25,7 @@ from millrace.manifest.fields import (
     map_list,
     text,
 )
-from millrace.manifest.model import KubernetesModel, ManifestModel, Rule
+from millrace.manifest.rules import Rule
 
 APP_CONTAINER = "millrace"
 """The container that runs the program."""

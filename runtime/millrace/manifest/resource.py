@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from millrace.manifest.base_model import ManifestModel
 from millrace.manifest.fields import ResourceName
-from millrace.manifest.model import ManifestModel
 
 ApiVersion = Literal["streams.millrace.dev/v1alpha1"]
 API_VERSION: ApiVersion = "streams.millrace.dev/v1alpha1"

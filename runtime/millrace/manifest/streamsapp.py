@@ -13,6 +13,7 @@ from pydantic import Field, WithJsonSchema
 
 from millrace.config import GroupProtocol, ProcessingGuarantee
 from millrace.durations import duration_ms
+from millrace.manifest.base_model import KubernetesModel, ManifestModel
 from millrace.manifest.fields import (
     ENTRYPOINT_PATTERN,
     LABEL_KEY_PATTERN,
@@ -32,11 +33,11 @@ from millrace.manifest.fields import (
     text,
 )
 from millrace.manifest.kafka import InternalTopics, Kafka
-from millrace.manifest.model import KubernetesModel, ManifestModel, Rule
 from millrace.manifest.observability import Observability
 from millrace.manifest.pods import PodTemplate
 from millrace.manifest.resource import Resource
-from millrace.manifest.status import StreamsAppStatus
+from millrace.manifest.rules import Rule
+from millrace.manifest.streamsapp_status import StreamsAppStatus
 from millrace.manifest.upgrade import Autoscaling, Drain, Handover, Upgrade
 
 MemoryFraction = Annotated[

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from millrace.manifest.base_model import ManifestModel, StatusModel
 from millrace.manifest.fields import (
     Image,
     Int32,
@@ -24,9 +25,9 @@ from millrace.manifest.fields import (
     quantity_value,
     text,
 )
-from millrace.manifest.model import ManifestModel, Rule, StatusModel
 from millrace.manifest.resource import Resource
-from millrace.manifest.status import Conditions, ObservedGeneration
+from millrace.manifest.rules import Rule
+from millrace.manifest.streamsapp_status import Conditions, ObservedGeneration
 from millrace.manifest.streamsreset import AppReference, PartitionOffset, Timestamp
 
 Phase = Literal[

@@ -11,10 +11,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from millrace.manifest.base_model import ManifestModel, StatusModel
 from millrace.manifest.fields import Int64, ResourceName, TopicName, atomic_list, text
-from millrace.manifest.model import ManifestModel, Rule, StatusModel
 from millrace.manifest.resource import Resource
-from millrace.manifest.status import Conditions, ObservedGeneration
+from millrace.manifest.rules import Rule
+from millrace.manifest.streamsapp_status import Conditions, ObservedGeneration
 from millrace.plan.reset import OffsetTarget, Start
 
 _TIMESTAMP = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from millrace.manifest.model import VALIDATIONS
+from millrace.manifest.rules import VALIDATIONS
 
 Schema = dict[str, Any]
 

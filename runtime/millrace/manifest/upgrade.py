@@ -6,8 +6,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from millrace.manifest.base_model import ManifestModel
 from millrace.manifest.fields import Duration, Int64, PositiveDuration, ResourceName
-from millrace.manifest.model import ManifestModel, Rule, rule_error
+from millrace.manifest.rules import Rule, rule_error
 
 
 class Gate(ManifestModel):

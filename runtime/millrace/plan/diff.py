@@ -14,7 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from millrace.plan.model import (
+from millrace.plan.names import Naming, naming_of_store, naming_of_topic
+from millrace.plan.renames import contents, inputs_of, renamed_stores, renamed_topics
+from millrace.plan.topology_plan import (
     PlannedGlobalStore,
     PlannedOrigin,
     PlannedRepartitionTopic,
@@ -24,8 +26,6 @@ from millrace.plan.model import (
     changelog_topics,
     repartition_topics,
 )
-from millrace.plan.names import Naming, naming_of_store, naming_of_topic
-from millrace.plan.renames import contents, inputs_of, renamed_stores, renamed_topics
 from millrace.plan.window_changes import changes_of_windows
 
 __all__ = ["PlanChange", "PlanDiff", "PlanVerdict", "diff_plans"]

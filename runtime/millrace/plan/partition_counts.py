@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millrace.errors import TopologyError
-from millrace.plan.model import (
+from millrace.plan.topology_plan import (
     PlannedRepartitionTopic,
     PlannedSubtopology,
     TopologyPlan,

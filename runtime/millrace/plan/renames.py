@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 
-from millrace.plan.model import PlannedOrigin, PlannedSubtopology, TopologyPlan, repartition_topics
 from millrace.plan.names import is_generated, stem, without_numbers
+from millrace.plan.topology_plan import PlannedOrigin, PlannedSubtopology, TopologyPlan, repartition_topics
 
 
 def contents(item: PlannedSubtopology) -> set[tuple[str, str]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from millrace.errors import ActiveGroupError
-from millrace.plan.model import TopologyPlan, changelog_topics, repartition_topics
+from millrace.plan.topology_plan import TopologyPlan, changelog_topics, repartition_topics
 from millrace.records import TopicPartition
 
 __all__ = [

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millrace.durations import duration_text
-from millrace.plan.model import PlannedStore, PlannedWindows
+from millrace.plan.topology_plan import PlannedStore, PlannedWindows
 
 Consequence = tuple[str, str, bool]
 """The change, its consequence, and whether it needs a reset."""

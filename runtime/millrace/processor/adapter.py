@@ -169,9 +169,19 @@ class NodeProcessorContext:
         context.timestamp = own_timestamp
         context.headers = own_headers
 
-    def receiving(self, process: ProcessRecord) -> ProcessRecord:
-        """Return the function that processes each record, given the processor's own."""
-        return process
+    def calling(self, process: ProcessRecord) -> ProcessFn:
+        """Return the node's function, which calls the processor's."""
+        current, failed = self._record, self._node.processing_failed
+
+        def process_record(key: object, value: object, timestamp: int, headers: Headers) -> None:
+            current.timestamp = timestamp
+            current.headers = headers
+            try:
+                process(Record(key, value, timestamp, headers))
+            except Exception as error:
+                failed(error, key, value, timestamp, headers)
+
+        return process_record
 
     def _child(self, name: str) -> ProcessFn:
         try:
@@ -191,15 +201,21 @@ class NodeFixedKeyProcessorContext(NodeProcessorContext):
         super().__init__(node)
         self._key: object = self._NO_KEY
 
-    def receiving(self, process: ProcessRecord) -> ProcessRecord:
-        """Return the same function, during which the key is the record's."""
+    def calling(self, process: ProcessRecord) -> ProcessFn:
+        """Return the node's function, which calls the processor's and remembers the record's key meanwhile."""
+        current, failed, no_key = self._record, self._node.processing_failed, self._NO_KEY
 
-        def process_record(record: AnyRecord) -> None:
-            self._key = record.key
+        # Written out rather than wrapped around the other one, which would be one more call for every record.
+        def process_record(key: object, value: object, timestamp: int, headers: Headers) -> None:
+            current.timestamp = timestamp
+            current.headers = headers
+            self._key = key
             try:
-                process(record)
+                process(Record(key, value, timestamp, headers))
+            except Exception as error:
+                failed(error, key, value, timestamp, headers)
             finally:
-                self._key = self._NO_KEY
+                self._key = no_key
 
         return process_record
 
@@ -234,17 +250,7 @@ class ProcessorFactory:
         context = self.context(node)
         node.on_init(lambda: processor.init(context))
         node.on_close(processor.close)
-        process, current, failed = context.receiving(processor.process), node.record, node.processing_failed
-
-        def process_record(key: object, value: object, timestamp: int, headers: Headers) -> None:
-            current.timestamp = timestamp
-            current.headers = headers
-            try:
-                process(Record(key, value, timestamp, headers))
-            except Exception as error:
-                failed(error, key, value, timestamp, headers)
-
-        return process_record
+        return context.calling(processor.process)
 
 
 def stores_of(supplier: object) -> tuple[StoreBuilder, ...]:

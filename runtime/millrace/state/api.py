@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkabl
 
 from millrace.config import StreamsConfig
 from millrace.errors import of_thread
-from millrace.plan.model import PlannedWindows
+from millrace.plan.topology_plan import PlannedWindows
 from millrace.records import NO_HEADERS, Headers, RecordContext, TaskId, TopicPartition
 
 LogChange = Callable[[bytes, "bytes | None", "int | None", Headers], None]

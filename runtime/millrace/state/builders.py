@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, Self, TypeVar
 
 from millrace.checks import mistake, serdes, wrong
-from millrace.plan.model import PlannedWindows
+from millrace.plan.topology_plan import PlannedWindows
 from millrace.serdes.base import AnySerde
 from millrace.state.api import StateStore
 from millrace.state.key_value import (

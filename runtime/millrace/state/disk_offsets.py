@@ -1,6 +1,7 @@
 """Changelog offsets of stores that are on disk but not open: how much of a task's state would not have to be restored.
 
-A database is opened read-only for this, with its family of offsets alone. That takes no lock and reads no rows.
+`rocksdb` writes them. A database is opened read-only for this, with its family of offsets alone. That takes no lock and reads no
+rows.
 """
 
 from __future__ import annotations

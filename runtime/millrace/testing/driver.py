@@ -41,9 +41,9 @@ from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import StateStore
 from millrace.state.cache import RecordCache
 from millrace.state.versioned import VersionedKeyValueStore
-from millrace.testing.collector import CapturingCollector, ProducedRecord
+from millrace.testing.output_collector import CapturingCollector, ProducedRecord
 from millrace.testing.topics import TestInputTopic, TestOutputTopic
-from millrace.topology.model import BuiltTopology, ProcessorNode, Subtopology
+from millrace.topology.physical_topology import BuiltTopology, ProcessorNode, Subtopology
 from millrace.topology.topology import Topology
 
 K = TypeVar("K")

@@ -11,7 +11,7 @@ from millrace.durations import Duration, to_millis
 from millrace.errors import InvalidTimestampError
 from millrace.records import NO_HEADERS, Headers, KeyValue, Record
 from millrace.serdes.base import Serde
-from millrace.testing.collector import ProducedRecord
+from millrace.testing.output_collector import ProducedRecord
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -9,7 +9,8 @@ from millrace.topology.description import (
     SubtopologyDescription,
     TopologyDescription,
 )
-from millrace.topology.model import (
+from millrace.topology.offset_reset import AutoOffsetReset
+from millrace.topology.physical_topology import (
     BuiltTopology,
     Node,
     ProcessorNode,
@@ -18,7 +19,6 @@ from millrace.topology.model import (
     SourceNode,
     Subtopology,
 )
-from millrace.topology.offset_reset import AutoOffsetReset
 from millrace.topology.processor_wrapper import ProcessorWrapper
 from millrace.topology.topology import Topology
 

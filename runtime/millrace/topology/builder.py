@@ -16,7 +16,8 @@ from millrace.errors import TopologyError
 from millrace.java_collections import hash_order
 from millrace.processor.node import NodeFactory
 from millrace.topology.description import NodeGroup, TopologyDescription, describe
-from millrace.topology.model import (
+from millrace.topology.origins import Origins
+from millrace.topology.physical_topology import (
     BuiltTopology,
     DeclaredStore,
     DeferredStore,
@@ -30,7 +31,6 @@ from millrace.topology.model import (
     resolved_serde,
     resolved_store,
 )
-from millrace.topology.origins import Origins
 from millrace.topology.processor_wrapper import ProcessorWrapper, configured_wrapper, wrapped
 from millrace.topology.topic_config import changelog_topic_config, repartition_topic_config
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from millrace.java_collections import MutableKeyTreeSet, hash_order
 from millrace.processor.api import TopicNameExtractor
-from millrace.topology.model import Node, ProcessorNode, SourceNode
+from millrace.topology.physical_topology import Node, ProcessorNode, SourceNode
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from enum import StrEnum
 from html import escape
 
 from millrace.topology.description import NodeGroup
-from millrace.topology.model import BuiltTopology, Node, ProcessorNode, SinkNode, SourceNode
+from millrace.topology.physical_topology import BuiltTopology, Node, ProcessorNode, SinkNode, SourceNode
 
 
 class Shape(StrEnum):

@@ -13,10 +13,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from millrace.plan.model import PlannedOrigin
 from millrace.plan.names import without_numbers
+from millrace.plan.topology_plan import PlannedOrigin
 from millrace.serdes.base import AnySerde
-from millrace.topology.model import Node, ProcessorNode, SinkNode, SourceNode, Subtopology
+from millrace.topology.physical_topology import Node, ProcessorNode, SinkNode, SourceNode, Subtopology
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 

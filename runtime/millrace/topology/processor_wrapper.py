@@ -19,7 +19,7 @@ from millrace.processor.adapter import NodeProcessor, ProcessorFactory, stores_o
 from millrace.processor.api import FixedKeyProcessorSupplier, ProcessorSupplier
 from millrace.processor.node import NodeFactory
 from millrace.state.api import StoreBuilder
-from millrace.topology.model import ProcessorNode
+from millrace.topology.physical_topology import ProcessorNode
 
 
 class ProcessorWrapper:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from millrace.config import StreamsConfig
 from millrace.state.api import StoreBuilder
-from millrace.topology.model import RepartitionTopic
+from millrace.topology.physical_topology import RepartitionTopic
 
 ONE_DAY_MS = 86_400_000
 LONG_MAX = 2**63 - 1

@@ -30,8 +30,8 @@ from millrace.state.api import StoreBuilder
 from millrace.topology.builder import TopologyBuilder
 from millrace.topology.description import TopologyDescription
 from millrace.topology.diagram import graphs_of_groups, svg
-from millrace.topology.model import BuiltTopology, SinkNode, SourceNode
 from millrace.topology.offset_reset import AutoOffsetReset
+from millrace.topology.physical_topology import BuiltTopology, SinkNode, SourceNode
 
 
 class Topology(Suggesting):

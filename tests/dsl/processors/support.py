@@ -21,9 +21,9 @@ from millrace.records import (
 )
 from millrace.state.api import StoreBuilder
 from millrace.state.cache import RecordCache
-from millrace.testing.collector import CapturingCollector
+from millrace.testing.output_collector import CapturingCollector
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.model import SourceNode
+from millrace.topology.physical_topology import SourceNode
 
 SETTINGS = {"application.id": "app", "default.key.serde": "string", "default.value.serde": "string"}
 

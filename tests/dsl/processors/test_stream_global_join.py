@@ -16,7 +16,7 @@ from millrace.state import Stores
 from millrace.testing import TopologyTestDriver
 from millrace.topology import Topology
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.model import SinkNode, SourceNode
+from millrace.topology.physical_topology import SinkNode, SourceNode
 
 SETTINGS = {"default.key.serde": "string", "default.value.serde": "string"}
 

@@ -12,7 +12,7 @@ from millrace.deadline import Deadline
 from millrace.errors import AuthorizationError, StreamsTimeoutError
 from millrace.kafka.admin_requests import pause
 from millrace.manifest import StreamsAppStatus
-from millrace.manifest.status import Condition, InternalTopicStatus
+from millrace.manifest.streamsapp_status import Condition, InternalTopicStatus
 from millrace_operator.app.app_controller import AppController
 from millrace_operator.app.backoff import STALE_SECONDS, TRANSIENT_FAILURES, FailedError, TransientError
 from millrace_operator.app.renewal_limiter import RenewalLimiter

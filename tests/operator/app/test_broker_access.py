@@ -7,7 +7,7 @@ import pytest
 from tests.operator.kafka.support import patient_clusters, streams_app
 
 from millrace.manifest import StreamsAppStatus
-from millrace.manifest.status import InternalTopicStatus
+from millrace.manifest.streamsapp_status import InternalTopicStatus
 from millrace_operator.app.broker_access import BrokerAccess
 from millrace_operator.cluster.requests import ApiError
 from millrace_operator.model import DesiredApp

@@ -14,7 +14,7 @@ from millrace.kafka.client_settings import ClientSettings
 from millrace.manifest import to_streams_config
 from millrace.manifest.loader import load
 from millrace.manifest.settings import SECRETS_DIR
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import MANIFEST_KEY, revision_config_map
 from millrace_operator.children.plan_job import plan_job

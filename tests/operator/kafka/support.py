@@ -3,7 +3,7 @@
 import secrets
 
 from millrace.manifest import StreamsApp
-from millrace.plan.model import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
+from millrace.plan.topology_plan import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 from millrace_operator.kafka.clusters import KafkaClusters
 from millrace_operator.kafka.connections import AdminConnection, Connections
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from tests.operator.reconcile.world import APP, SMALL, Program, World, plan
 
-from millrace.manifest.status import Condition, ConditionType
+from millrace.manifest.streamsapp_status import Condition, ConditionType
 from millrace_operator import model
 from millrace_operator.reconcile.app_status import transitions
 from millrace_operator.reconcile.condition_reason import ConditionReason

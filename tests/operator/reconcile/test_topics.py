@@ -6,7 +6,7 @@ import pytest
 from tests.operator.reconcile.world import INPUT, SMALL, World, plan
 
 from millrace.manifest import StreamsAppSpec
-from millrace.plan.model import PlannedRepartitionTopic, PlannedSubtopology
+from millrace.plan.topology_plan import PlannedRepartitionTopic, PlannedSubtopology
 from millrace_operator import model
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION
 from millrace_operator.model import KafkaState, Topic

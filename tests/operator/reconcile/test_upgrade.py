@@ -5,7 +5,7 @@ import itertools
 import pytest
 from tests.operator.reconcile.world import APP, Program, World, is_ready, plan
 
-from millrace.plan.model import PlannedWindows
+from millrace.plan.topology_plan import PlannedWindows
 from millrace_operator import model
 from millrace_operator.reconcile.reconciler import reconcile
 

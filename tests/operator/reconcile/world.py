@@ -29,7 +29,7 @@ from millrace.instance_status import (
 )
 from millrace.kafka.group_settings import GroupSetting, wrong_group_settings
 from millrace.manifest import StreamsAppSpec, StreamsAppStatus, to_group_settings
-from millrace.plan.model import (
+from millrace.plan.topology_plan import (
     PlannedChangelogTopic,
     PlannedStore,
     PlannedSubtopology,

@@ -7,9 +7,9 @@ from tests.operator.kafka.support import count_plan, streams_app
 
 from millrace.errors import ActiveGroupError
 from millrace.manifest import StreamsAppStatus, StreamsResetSpec
-from millrace.manifest.status import InternalTopicStatus
+from millrace.manifest.streamsapp_status import InternalTopicStatus
 from millrace.plan import reset
-from millrace.plan.model import TopologyPlan
+from millrace.plan.topology_plan import TopologyPlan
 from millrace.records import TopicPartition
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import retained_config_map

@@ -6,7 +6,7 @@ from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
 from millrace.dsl.processors.table_join import TableJoinMerge, TableJoinSide
 from millrace.processor.node import NodeFactory
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.model import DeclaredStore
+from millrace.topology.physical_topology import DeclaredStore
 
 
 class WindowedStore(ProcessorStep):

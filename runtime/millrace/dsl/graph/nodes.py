@@ -14,7 +14,7 @@ from millrace.processor.api import StreamPartitioner, TopicNameExtractor
 from millrace.processor.node import NodeFactory
 from millrace.serdes.base import AnySerde
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.model import DeclaredStore, SinkNode, SourceNode
+from millrace.topology.physical_topology import DeclaredStore, SinkNode, SourceNode
 
 T = TypeVar("T")
 

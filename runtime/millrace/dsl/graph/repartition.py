@@ -1,4 +1,8 @@
-"""Repartitioning: records are written to an internal topic by a sink, and read back by a source, partitioned by their new key."""
+"""Repartitioning: records are written to an internal topic by a sink, and read back by a source, partitioned by their new key.
+
+Operators add one where the key has changed (`stream_aggregation`, `abstract_stream`, `kstream`, `grouped_table`), and `optimizer`
+merges several into one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from millrace.processor.timestamp_extractors import fail_on_invalid_timestamp
 from millrace.records import Headers
 from millrace.serdes.base import AnySerde
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.model import RepartitionTopic, SinkNode, SourceNode
+from millrace.topology.physical_topology import RepartitionTopic, SinkNode, SourceNode
 
 REPARTITION_SUFFIX = "-repartition"
 FILTER = "KSTREAM-FILTER-"

@@ -13,7 +13,7 @@ from millrace.errors import TopologyError
 from millrace.processor.api import TimestampExtractor
 from millrace.serdes.base import AnySerde
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.model import SourceNode
+from millrace.topology.physical_topology import SourceNode
 
 _MOST_TOPICS = 5
 """How many topics of a source are shown."""

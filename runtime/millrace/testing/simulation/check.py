@@ -25,7 +25,7 @@ from millrace.records import ConsumedRecord, Headers, TaskId, TopicPartition
 from millrace.state.api import ChangelogRecord
 from millrace.state.cache import RecordCache
 from millrace.state.suppression_buffer import SuppressionBufferBuilder
-from millrace.testing.collector import CapturingCollector
+from millrace.testing.output_collector import CapturingCollector
 from millrace.testing.simulation.broker import Entry
 from millrace.testing.simulation.world import ALLOWED_DEATHS, Problem, World
 

@@ -26,7 +26,7 @@ from millrace.testing.simulation.disk import Disks
 from millrace.testing.simulation.host import Cluster, CrashedError, Host, Process
 from millrace.testing.simulation.plan import Plan
 from millrace.testing.simulation.scheduler import Event
-from millrace.topology.model import BuiltTopology
+from millrace.topology.physical_topology import BuiltTopology
 
 __all__ = ["Instance", "Surroundings", "Thread"]
 

@@ -20,7 +20,7 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any, Final
 
-from millrace.kafka.membership.streams_state import (
+from millrace.kafka.membership.streams.state import (
     ASSIGNMENT_DELAYED,
     MISSING_INTERNAL_TOPICS,
     MISSING_SOURCE_TOPICS,

@@ -38,7 +38,7 @@ from millrace.testing.simulation.plan import BEHIND, SILENT, Fault, Input, Plan
 from millrace.testing.simulation.producer import SimulatedProducer
 from millrace.testing.simulation.scheduler import Scheduler
 from millrace.testing.simulation.streams_group import GroupSettings, StreamsGroup
-from millrace.topology.model import BuiltTopology
+from millrace.topology.physical_topology import BuiltTopology
 
 __all__ = ["ALLOWED_DEATHS", "Problem", "World"]
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from millrace.errors import UnsupportedFeatureError
 from millrace.kafka.streams_messages import StreamsGroupHeartbeatRequest
-from millrace.plan.model import PlannedSubtopology, TopologyPlan, repartition_topics
+from millrace.plan.topology_plan import PlannedSubtopology, TopologyPlan, repartition_topics
 
 __all__ = ["describe_topology"]
 

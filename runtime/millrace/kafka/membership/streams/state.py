@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from millrace.assignment.model import HostInfo
+from millrace.assignment.application_state import HostInfo
 from millrace.kafka.client_settings import MembershipSettings
 from millrace.kafka.membership.state import SharedState
 from millrace.records import TaskId, TopicPartition

@@ -15,8 +15,8 @@ from millrace.assignment.protocol import GroupEvent, LeaderAssignor, TopicSubscr
 from millrace.errors import RebalanceInProgressError
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.membership.base import BaseMember
-from millrace.kafka.membership.heartbeat import Heartbeats
-from millrace.kafka.membership.joining import Joining
+from millrace.kafka.membership.classic.heartbeat import Heartbeats
+from millrace.kafka.membership.classic.joining import Joining
 from millrace.kafka.membership.offsets import MigratedCommitError
 from millrace.kafka.membership.state import NO_GENERATION, MemberState, SharedState
 from millrace.kafka.membership.topic_watch import TopicWatch

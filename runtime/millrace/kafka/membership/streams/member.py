@@ -4,7 +4,7 @@ The group's coordinator changes a member's tasks in steps: those that move are f
 this one has reported that it no longer has them. It may report that only after they are closed, which the stream thread does
 between the `poll` that returned `Revoked` and the next one.
 
-`streams_heartbeat` has the protocol, `streams_state` the state shared with the IO thread.
+`heartbeat` has the protocol, `state` the state shared with the IO thread.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.membership.base import BaseMember
 from millrace.kafka.membership.offsets import STALE_MEMBER_EPOCH, MigratedCommitError
 from millrace.kafka.membership.state import NO_GENERATION, MemberState
-from millrace.kafka.membership.streams_heartbeat import StreamsHeartbeats, StreamsMemberInfo
-from millrace.kafka.membership.streams_state import (
+from millrace.kafka.membership.streams.heartbeat import StreamsHeartbeats, StreamsMemberInfo
+from millrace.kafka.membership.streams.state import (
     INCORRECTLY_PARTITIONED_TOPICS,
     MISSING_SOURCE_TOPICS,
     SHUTDOWN_APPLICATION,
@@ -31,7 +31,7 @@ from millrace.kafka.membership.streams_state import (
     OwnedTasks,
     StreamsState,
 )
-from millrace.kafka.membership.streams_topology import describe_topology
+from millrace.kafka.membership.streams.topology import describe_topology
 from millrace.records import OffsetAndMetadata, TopicPartition
 
 __all__ = ["StreamsGroupMember"]

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from millrace.config import StreamsConfig
-from millrace.plan.model import TopologyPlan
 from millrace.plan.partition_counts import PartitionCounts
+from millrace.plan.topology_plan import TopologyPlan
 from millrace.records import TaskId, TopicPartition
 
 LATEST_OFFSET: Final = -2

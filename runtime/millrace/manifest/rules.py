@@ -1,18 +1,16 @@
-"""The base of all models of resources: strict types, no unknown fields, camelCase names, descriptions, rules.
+"""Rules about values that bad manifests break, in Python and in CEL, which the API server checks at `kubectl apply`.
 
-The models are the single source of the CRDs (`millrace.manifest.crd`) and of local validation (`millrace.manifest.loader`), so
-that `millrace dev up`, the operator and the API server accept the same manifests. A `Rule` is written both in Python and in CEL,
-which the API server checks. It belongs in a field's `Annotated`, or in its model's `rules` when it is about several fields.
+A rule belongs in a field's `Annotated`, or in its model's `rules` when it is about several fields. `millrace.manifest.crd` writes
+the rules into the CRDs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -61,58 +59,6 @@ class Rule:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Add the rule to the schema of the annotated type."""
         return with_rules(handler(schema), self.validations())
-
-
-class ManifestModel(BaseModel):
-    """A part of a manifest that users write; immutable. An attribute's docstring is its description in the CRD."""
-
-    model_config = ConfigDict(
-        strict=True,
-        extra="forbid",
-        frozen=True,
-        alias_generator=to_camel,
-        populate_by_name=True,
-        use_attribute_docstrings=True,
-        hide_input_in_errors=True,
-    )
-
-    rules: ClassVar[tuple[Rule, ...]] = ()
-    """Rules about several fields together."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, value: object) -> object:
-        """Drop fields that are null, such as `config:` with nothing after it, as the API server does."""
-        if not isinstance(value, Mapping):
-            return value
-        names = {name for field, info in cls.model_fields.items() for name in (field, info.alias)}
-        return {key: item for key, item in value.items() if item is not None or key not in names}
-
-    @model_validator(mode="after")
-    def _check_rules(self) -> Self:
-        for rule in self.rules:
-            rule.check(self)
-        return self
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add the rules to the schema."""
-        outer = handler(schema)
-        own = handler.resolve_ref_schema(outer)
-        own.update(with_rules(own, [validation for rule in cls.rules for validation in rule.validations()]))
-        return outer
-
-
-class StatusModel(ManifestModel):
-    """A part of a status, which the operator writes; fields that a newer operator added are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class KubernetesModel(ManifestModel):
-    """A value of one of Kubernetes' own types: only the fields that Millrace needs are checked, and all are passed through."""
-
-    model_config = ConfigDict(extra="allow", json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
 
 
 def with_rules(schema: JsonSchemaValue, rules: Sequence[Validation]) -> JsonSchemaValue:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from millrace.checks import Call, mistake, new_stores
 from millrace.config import StreamsConfig
-from millrace.plan.model import (
+from millrace.plan.topology_plan import (
     PlannedChangelogTopic,
     PlannedGlobalStore,
     PlannedOrigin,

@@ -30,7 +30,7 @@ from uuid import UUID
 
 import kafka.errors as kafka_errors
 
-from millrace.assignment.model import HostInfo
+from millrace.assignment.application_state import HostInfo
 from millrace.deadline import Deadline
 from millrace.errors import (
     AuthorizationError,
@@ -44,7 +44,7 @@ from millrace.kafka.client_settings import MembershipSettings
 from millrace.kafka.connection import Connection
 from millrace.kafka.membership.coordinator import NOT_HERE, Coordinator
 from millrace.kafka.membership.state import NO_GENERATION, MemberState
-from millrace.kafka.membership.streams_state import (
+from millrace.kafka.membership.streams.state import (
     ASSIGNMENT_DELAYED,
     INCORRECTLY_PARTITIONED_TOPICS,
     MISSING_INTERNAL_TOPICS,
@@ -58,7 +58,7 @@ from millrace.kafka.streams_messages import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
-from millrace.plan.model import TopologyPlan, external_source_topics
+from millrace.plan.topology_plan import TopologyPlan, external_source_topics
 from millrace.records import TaskId, TopicPartition
 
 __all__ = ["StreamsHeartbeats", "StreamsMemberInfo"]

@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from millrace.manifest.base_model import StatusModel
 from millrace.manifest.fields import Int32, Int64, map_list
-from millrace.manifest.model import StatusModel
 
 UNSEEN_GENERATION: Final = -1
 """The `observedGeneration` of a resource that the operator has not seen yet."""
