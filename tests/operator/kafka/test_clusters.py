@@ -450,7 +450,8 @@ def test_stopped_brokers_are_noticed_in_time_and_found_again(hurried, breakable_
     """
     timeouts = []
     monkeypatch.setattr(
-        "millrace_operator.kafka.clusters.observe_cluster", lambda *asked: timeouts.append(asked[3]) or observe_cluster(*asked)
+        "millrace_operator.kafka.clusters.observe_cluster",
+        lambda *asked: timeouts.append(asked[3]) or observe_cluster(*asked),
     )
     kafka, topic = breakable_kafka, new_topic(breakable_kafka)
     plan = count_plan(topic, f"app-{secrets.token_hex(4)}")
