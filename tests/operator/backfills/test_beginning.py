@@ -49,7 +49,9 @@ def test_application_that_knows_an_earlier_backfill_of_the_name_has_not_stopped_
     world = World(pods=0, app_sees="history")
     world.pass_over()
     assert phases(world) == ("Waiting", False)
-    assert world.status.message.endswith("history is gone. Its conditions show what is holding it up: resolve that first.")
+    assert world.status.message.endswith(
+        "history is gone. Its conditions show what is holding it up: resolve that first."
+    )
     world.app_pass()
     world.pass_over()
     assert phases(world) == ("Suspending", True)
