@@ -1,4 +1,4 @@
-"""The StatefulSet of an application's pods, with the claim template of their volumes.
+"""The StatefulSet of an application's pods, with the claim template of their volumes; the pods are in `pod`.
 
 It gives pods their names and volumes and starts what is missing, all at once. It never replaces a pod on its own (`OnDelete`):
 the operator deletes pods one by one, when the group and the restoration allow it. It deletes no volume either: the operator does,

@@ -1,9 +1,9 @@
 """The high-availability assignor (KIP-441), which is the default, as in Kafka Streams.
 
-Tasks move only to clients whose state is warm. It first draws up the
-balanced assignment to reach in the end. Then each task whose target client would have to restore much stays where its state
-is, while a *warm-up* copy grows on the target client; the group checks again (probing rebalance) until no task has to wait. The
-draft depends only on process ids and tasks, so it is the same in every probing rebalance.
+Tasks move only to clients whose state is warm. It first draws up the balanced assignment to reach in the end. Then each task
+whose target client would have to restore more than `acceptable.recovery.lag` stays where its state is, while a *warm-up* copy
+grows on the target client; the group checks again (probing rebalance) until no task has to wait. The draft depends only on
+process ids and tasks, so it is the same in every probing rebalance.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The record collector of a backfill: sorts what a task sends into rows for other tasks, outputs and changelogs."""
+"""The record collector of a backfill: sorts what a task sends into rows for other tasks, outputs and changelogs.
+
+Records that are packed get their partition in `packing`.
+"""
 
 from __future__ import annotations
 

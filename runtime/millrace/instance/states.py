@@ -3,7 +3,7 @@
 Two states are Millrace's own: DRAINING and DRAINED, when an instance gives up its tasks before its process ends.
 
 Client: CREATED → REBALANCING ⇄ RUNNING; either → PENDING_SHUTDOWN → NOT_RUNNING when closed, or → PENDING_ERROR → ERROR
-when a thread has died and is not replaced.
+when a thread has died and is not replaced. `kafka_streams` and `stream_thread` make the moves.
 """
 
 from __future__ import annotations

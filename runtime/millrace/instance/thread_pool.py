@@ -1,7 +1,8 @@
 """The stream threads of one client: starting, adding, removing and replacing them.
 
 Threads are numbered from 1, and the number is part of the names of a thread's clients, static membership and transactional id; a
-new thread takes the lowest free number. `statestore.cache.max.bytes` is divided equally among the threads.
+new thread takes the lowest free number. `kafka_streams` decides whether a dead one is replaced. `statestore.cache.max.bytes` is
+divided equally among the threads.
 
 The pool shares the client's lock; readers of `threads` need none, so that they never have to wait.
 """

@@ -1,6 +1,6 @@
 """Repartitioning: records are written to an internal topic by a sink, and read back by a source, partitioned by their new key.
 
-Operators add one where the key has changed (`stream_aggregation`, `abstract_stream`, `kstream`, `grouped_table`), and `optimizer`
+Operators add one where the key has changed (`stream_aggregation`, `stream_joins`, `kstream`, `grouped_table`), and `optimizer`
 merges several into one.
 """
 
