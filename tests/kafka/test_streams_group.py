@@ -6,6 +6,7 @@ import threading
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka.admin import NewPartitions
 from kafka.errors import KafkaTimeoutError
 from tests.brokers import new_topic
 from tests.kafka.support import Group, StreamsGroup, committed, set_group
@@ -28,7 +29,7 @@ from millrace.kafka.membership.state import MemberState
 from millrace.kafka.membership.streams.topology import describe_topology
 from millrace.kafka.streams_messages import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
 from millrace.plan.topology_plan import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
-from millrace.records import OffsetAndMetadata, TaskId
+from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
 
 pytestmark = pytest.mark.broker
 
@@ -325,6 +326,18 @@ def test_a_source_topic_that_appears_in_time_is_used(group, kafka):
     group.topic = late
     group.settle()
     group.until(lambda: member.tasks.partitions_by_host.get(host) == frozenset(member.assignment))
+
+
+def test_new_partitions_of_an_input_are_read_by_the_tasks_that_exist(group, kafka, topic_factory):
+    """The other input has as many partitions as before, so the coordinator has no other tasks to assign."""
+    other = topic_factory("other", partitions=2)
+    member = group.join("a", group.plan(source_topics=(group.topic, other)))
+    group.until(lambda: len(member.assignment) == 6)
+    admin = kafka.admin()
+    admin.create_partitions([NewPartitions(other, 4)])[other].result()
+    group.until(lambda: TopicPartition(other, 3) in member.assignment)
+    assert group.of("a", Assigned)[-1].added == {TopicPartition(other, 2), TopicPartition(other, 3)}
+    assert not group.of("a", Revoked)
 
 
 def test_inputs_that_do_not_fit_together_are_an_error(group, topic_factory):

@@ -2,6 +2,7 @@
 
 Members are grouped by process; an assignor places tasks on processes; `threads` places them on members; and then cooperative
 rebalancing (KIP-429) takes out what another member still owns: its owner gives it up first, and the next rebalance assigns it.
+A process is told when to ask for the next one, if tasks warm up; `millrace.instance.membership` keeps that time.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 It is never started again, unlike that of a stream thread: who has fenced it is a later backfill, which a new start would fence.
 So after a transaction that failed, or of which brokers may still get a request, it begins no other one.
+`partition_write` writes a partition with it, `publish` a whole result.
 """
 
 from __future__ import annotations

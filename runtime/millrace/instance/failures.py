@@ -1,5 +1,7 @@
 """How an instance reports a failure and asks the user's handler; `kafka_streams` does what that says.
 
+What a thread survives (a migrated or corrupted task, an aborted transaction) is handled in `stream_thread`.
+
 The message of a `StreamsError` says what is wrong, where and what to do, so it needs no traceback. An exception of the user's
 code does: its traceback ends at the line that raised it.
 """

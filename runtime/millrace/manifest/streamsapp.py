@@ -1,7 +1,8 @@
 """`StreamsApp`: how one Kafka Streams application is to run, as its user writes it in a manifest.
 
 The models mirror the manifest, one class per mapping. The larger parts of the spec have their own modules: `kafka`, `pods`,
-`upgrade`, `observability` and `status`. Defaults are Kafka Streams' unless a description says otherwise.
+`upgrade` and `observability`; the status is in `streamsapp_status`. Defaults are Kafka Streams' unless a description says
+otherwise.
 """
 
 from __future__ import annotations

@@ -329,6 +329,7 @@ class StreamsHeartbeats:
     def _accepted(self, answer: StreamsGroupHeartbeatResponse) -> None:
         member = self._member
         waited = bool(member.statuses.keys() & _UNCONFIGURED)
+        another_epoch = answer.member_epoch != member.generation
         member.generation = answer.member_epoch
         member.heartbeat_interval_s = answer.heartbeat_interval_ms / 1000
         self._backoff_ms = self._settings.retry_backoff_ms
@@ -346,6 +347,9 @@ class StreamsHeartbeats:
             member.endpoints = _endpoints(answer)
         if answer.active_tasks is not None:  # then all three are given
             self._learn(_ids(answer.active_tasks), _ids(answer.standby_tasks), _ids(answer.warmup_tasks))
+        elif another_epoch:
+            # Perhaps because an input has more partitions, which existing tasks read if another input had as many before.
+            self._resolved, member.target = None, None
         if self._joins_without_endpoint and waited and not (statuses.keys() & _UNCONFIGURED or member.owned):
             # Coordinators of release 4.3 fail with UNKNOWN_SERVER_ERROR if a member joins with an endpoint while topics are
             # missing, and do not tell others of one that comes later. This member owns nothing yet, so it can join again.
