@@ -74,6 +74,13 @@ def test_document_of_a_newer_version_is_read():
     assert (told.tasks, told.group, told.refused_tasks) == (STATUS.tasks[:1], MembershipStatus(), ())
 
 
+def test_what_a_document_does_not_say_is_unknown():
+    """A standby that does not say how far it is behind has not caught up."""
+    told = parse_status({"state": "RUNNING", "tasks": [{"id": "0_1", "role": "standby"}], "restoration": {}})
+    assert [task.remaining for task in told.tasks] == [None]
+    assert (told.restoration.remaining_records, told.restoration.eta_seconds) == (None, None)
+
+
 @pytest.mark.parametrize(
     "document",
     [

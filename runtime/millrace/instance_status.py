@@ -210,8 +210,10 @@ _hints = cache(get_type_hints)
 def _object(kind: type[_T], document: Mapping[str, object]) -> _T:
     assert is_dataclass(kind)
     hints = _hints(kind)
+    # A missing number that may be null is not known, whatever its default is where the document is made.
+    unknown: dict[str, Any] = {name: None for name, hint in hints.items() if NoneType in get_args(hint)}
     given = {item.name: _value(hints[item.name], document[item.name]) for item in fields(kind) if item.name in document}
-    return kind(**given)
+    return kind(**{**unknown, **given})
 
 
 def _value(kind: Any, value: object) -> Any:

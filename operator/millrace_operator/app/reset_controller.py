@@ -32,7 +32,7 @@ class ResetController(OperationController[DesiredReset, ObservedReset, ResetDeci
     observed_type = ObservedReset
 
     def _needs_app(self, desired: DesiredReset) -> bool:
-        return not has_ended(desired.status)
+        return desired.spec is not None and not has_ended(desired.status)
 
     def _observe(self, desired: DesiredReset, resource: Object, seen: ObservedReset) -> ObservedReset:
         del resource

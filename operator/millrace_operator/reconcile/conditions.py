@@ -190,7 +190,7 @@ def set_scaling_allowed(context: ReconcileContext, target: Target | None) -> Non
         context.set_condition("False", ConditionReason.NOT_RUNNING)
     elif at_work is not None and at_work.reason in _PREVENTS_SCALING:
         context.set_condition("False", _PREVENTS_SCALING[at_work.reason])
-    elif context.conditions["StateRestored"].status == "False":
+    elif context.is_false("StateRestored"):
         context.set_condition("False", ConditionReason.STATE_IS_RESTORED)
     elif state != "Stable":
         context.set_condition("False", ConditionReason.TASKS_MOVE)
@@ -330,7 +330,7 @@ def lifecycle_of(context: ReconcileContext, *, suspended: bool) -> LifecycleStat
         return "Suspended" if context.conditions["Ready"].reason is ConditionReason.SCALED_TO_ZERO else "Pending"
     if context.is_true("Ready"):
         return "Running"
-    if context.conditions["StateRestored"].status == "False":
+    if context.is_false("StateRestored"):
         return "Restoring"
     group = context.observed.kafka.group
     return "Rebalancing" if group is not None and group.state in _REBALANCING else "Starting"

@@ -181,3 +181,7 @@ class ReconcileContext:
     def is_true(self, kind: ConditionType) -> bool:
         """Return whether this pass has set a condition to true."""
         return kind in self.conditions and self.conditions[kind].status == "True"
+
+    def is_false(self, kind: ConditionType) -> bool:
+        """Return whether this pass has set a condition to false."""
+        return kind in self.conditions and self.conditions[kind].status == "False"

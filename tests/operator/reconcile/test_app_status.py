@@ -195,6 +195,17 @@ def test_a_pod_that_does_not_answer_in_time_changes_nothing(world):
     assert decision.status == world.status
 
 
+def test_a_reason_of_a_newer_operator_does_not_stop_the_pass(world):
+    """After a downgrade, a condition keeps a reason that this operator does not know until a pod answers."""
+    of_tomorrow = [
+        item.model_copy(update={"reason": "OfTomorrow"}) if item.type == "StateRestored" else item
+        for item in world.status.conditions
+    ]
+    world.status = world.status.model_copy(update={"conditions": tuple(of_tomorrow)})
+    decision = reconcile(world.desired(), dataclasses.replace(world.observed(), instances={}))
+    assert {item.type: item.reason for item in decision.status.conditions}["StateRestored"] == "OfTomorrow"
+
+
 def test_new_pods_that_wait_for_their_volumes_are_no_trouble_yet():
     """Creating volumes during a start is not a problem; waiting long for one is reported in both conditions."""
     world = World()
