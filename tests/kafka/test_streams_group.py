@@ -340,6 +340,29 @@ def test_new_partitions_of_an_input_are_read_by_the_tasks_that_exist(group, kafk
     assert not group.of("a", Revoked)
 
 
+def test_a_broker_that_knows_fewer_partitions_takes_none_away(group, kafka, topic_factory):
+    """Any broker is asked about the inputs when an epoch begins; if its metadata is older, another look finds what it lacks."""
+    other, asked = topic_factory("other", partitions=2), []
+    plan = group.plan(source_topics=(group.topic, other))
+    member = group.join("a", plan, **{"metadata.max.age.ms": 2000})
+    group.until(lambda: len(member.assignment) == 6)
+    counts = member._coordinator.partition_counts
+
+    async def behind(topics):
+        asked.append(topics)
+        return {**await counts(topics), other: 1}
+
+    member._coordinator.partition_counts = behind
+    admin = kafka.admin()
+    admin.create_partitions([NewPartitions(other, 4)])[other].result()
+    group.until(lambda: asked)
+    group.poll()
+    assert len(member.assignment) == 6
+    member._coordinator.partition_counts = counts
+    group.until(lambda: len(member.assignment) == 8)
+    assert not group.of("a", Revoked)
+
+
 def test_inputs_that_do_not_fit_together_are_an_error(group, topic_factory):
     """Topics of one co-partition group must have the same number of partitions; the coordinator names them."""
     other = topic_factory("other", partitions=3)

@@ -324,30 +324,30 @@ class EmbeddedKafka:
         """
         admin = self.admin()
         deadline = Deadline(self._start_timeout_s)
-        for name in names:
-            self._create_topic(
-                admin, NewTopic(name, partitions, replication_factor, config=dict(config or {})), deadline
-            )
+        topics = {name: NewTopic(name, partitions, replication_factor, config=dict(config or {})) for name in names}
+        unanswered: set[str] = set()
+        while topics:
+            asked = admin.create_topics(list(topics.values()), request_timeout=deadline.left_s(at_least=0.1))
+            for name, future in asked.items():
+                try:
+                    future.result()
+                except KafkaException as error:
+                    code = error.args[0].code()
+                    if code == KafkaError._DESTROY_BROKER and not deadline.passed:  # noqa: SLF001 (it has left the cluster)
+                        unanswered.add(name)
+                        continue
+                    if not (name in unanswered and code == KafkaError.TOPIC_ALREADY_EXISTS):
+                        raise
+                del topics[name]
+            if topics:
+                time.sleep(_POLL_S)
+        deadline = Deadline(self._start_timeout_s)
         for name in names:
             while not has_leaders(admin, name, partitions):
                 if deadline.passed:
                     message = f"Topic {name} has no leaders after {self._start_timeout_s:.0f} s. {self.log_tails()}"
                     raise DevKafkaError(message)
                 time.sleep(_POLL_S)
-
-    def _create_topic(self, admin: AdminClient, topic: NewTopic, deadline: Deadline) -> None:
-        unanswered = False
-        while True:
-            try:
-                admin.create_topics([topic], request_timeout=deadline.left_s(at_least=0.1))[topic.topic].result()
-            except KafkaException as error:
-                code = error.args[0].code()
-                if code == KafkaError._DESTROY_BROKER and not deadline.passed:  # noqa: SLF001 (it has left the cluster)
-                    unanswered = True
-                    continue
-                if not (unanswered and code == KafkaError.TOPIC_ALREADY_EXISTS):
-                    raise
-            return
 
     def log_tails(self) -> str:
         """Return the last log lines of each broker, under the files' names."""

@@ -135,6 +135,8 @@ class StreamsHeartbeats:
         self._joins_without_endpoint = False
         self._ids: tuple[_Ids, _Ids, _Ids] = (frozenset(), frozenset(), frozenset())
         self._resolved: tuple[_Ids, _Ids, _Ids] | None = None
+        self._look_again_s = 0.0
+        """When to ask again how many partitions the tasks' inputs have (monotonic)."""
         self._warn_at_s = math.inf
         """When to warn that internal topics are still missing (monotonic)."""
         self._missed_answer = False
@@ -347,9 +349,9 @@ class StreamsHeartbeats:
             member.endpoints = _endpoints(answer)
         if answer.active_tasks is not None:  # then all three are given
             self._learn(_ids(answer.active_tasks), _ids(answer.standby_tasks), _ids(answer.warmup_tasks))
-        elif another_epoch:
+        if another_epoch:
             # Perhaps because an input has more partitions, which existing tasks read if another input had as many before.
-            self._resolved, member.target = None, None
+            self._look_again_s = 0.0
         if self._joins_without_endpoint and waited and not (statuses.keys() & _UNCONFIGURED or member.owned):
             # Coordinators of release 4.3 fail with UNKNOWN_SERVER_ERROR if a member joins with an endpoint while topics are
             # missing, and do not tell others of one that comes later. This member owns nothing yet, so it can join again.
@@ -380,7 +382,8 @@ class StreamsHeartbeats:
     async def _resolve(self) -> None:
         """Publish the target with the input partitions of its tasks, once their topics' partition counts are known."""
         member, ids = self._member, self._ids
-        if member.target is not None or member.generation == NO_GENERATION:
+        looks_again = member.target is not None
+        if member.generation == NO_GENERATION or (looks_again and time.monotonic() < self._look_again_s):
             return
         numbers = {subtopology for each in ids for subtopology, _ in each}
         topics = {topic for number in numbers for topic in self._inputs[number]}
@@ -388,16 +391,27 @@ class StreamsHeartbeats:
             counts = await self._coordinator.partition_counts(topics) if topics else {}
         except kafka_errors.KafkaError as error:
             log.debug("Partition counts could not be read: %s", error)
-            self._retry()
-            return
+            counts = {}
         if counts.keys() != topics:
+            if looks_again:
+                return  # the next heartbeat tries again, and the target stays
             log.info("Waiting for topics %s to appear", ", ".join(sorted(topics - counts.keys())))
             self._retry()
             return
         with member.lock:
-            if member.generation != NO_GENERATION:
-                active, standby, warmup = ({task: self._partitions(task, counts) for task in each} for each in ids)
-                member.target, self._resolved = OwnedTasks(active, standby, warmup), ids
+            if member.generation == NO_GENERATION:
+                return
+            # A broker may know less than the one that was asked before, so inputs that are read already stay.
+            known = (member.target if looks_again else None) or OwnedTasks()
+            self._look_again_s = time.monotonic() + self._settings.metadata_max_age_ms / 1000
+            target = OwnedTasks(
+                *(
+                    {task: self._partitions(task, counts) | before.get(task, frozenset()) for task in each}
+                    for each, before in zip(ids, (known.active, known.standby, known.warmup), strict=True)
+                )
+            )
+            if target != member.target:
+                member.target, self._resolved = target, ids
                 member.changed.set()
 
     def _partitions(self, task: TaskId, counts: Mapping[str, int]) -> frozenset[TopicPartition]:
