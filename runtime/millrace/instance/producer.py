@@ -269,9 +269,8 @@ class StreamsProducer:
                 self.replace()
             except (TaskMigratedError, StreamsTimeoutError):
                 raise
-            except (
-                StreamsError
-            ) as error:  # a plain one would count as a failure of user code, as a record is being processed
+            except StreamsError as error:
+                # A plain one would count as a failure of user code, as a record is being processed.
                 raise TransactionAbortedError(
                     f"{error} (the producer needs to be replaced, which is tried again)"
                 ) from error
