@@ -391,11 +391,12 @@ class StreamsHeartbeats:
             counts = await self._coordinator.partition_counts(topics) if topics else {}
         except kafka_errors.KafkaError as error:
             log.debug("Partition counts could not be read: %s", error)
-            counts = {}
-        if counts.keys() != topics:
+            counts = None
+        if counts is None or counts.keys() != topics:
             if looks_again:
                 return  # the next heartbeat tries again, and the target stays
-            log.info("Waiting for topics %s to appear", ", ".join(sorted(topics - counts.keys())))
+            if counts is not None:
+                log.info("Waiting for topics %s to appear", ", ".join(sorted(topics - counts.keys())))
             self._retry()
             return
         with member.lock:
