@@ -126,6 +126,30 @@ class InvalidStateStoreError(StreamsError):
     """The requested state store does not exist, is closed, has another type, or may only be read."""
 
 
+class StreamsNotStartedError(InvalidStateStoreError):
+    """A store was asked for before the client was started."""
+
+
+class StreamsRebalancingError(InvalidStateStoreError):
+    """A store cannot be read while a stream thread gets its tasks; ask again soon."""
+
+
+class StateStoreMigratedError(InvalidStateStoreError):
+    """A store is not on this instance, or was closed while it was read: its task is on another instance or thread."""
+
+
+class StateStoreNotAvailableError(InvalidStateStoreError):
+    """A store cannot be read any more, because the client is closing or has ended."""
+
+
+class UnknownStateStoreError(InvalidStateStoreError):
+    """The topology has no store of this name."""
+
+
+class InvalidStateStorePartitionError(InvalidStateStoreError):
+    """The requested partition of a store is not on this instance."""
+
+
 # Brokers, topics and the group.
 
 

@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Self, TypeVar
 
 from millrace.assignment import AssignedTasks
 from millrace.checks import callback, instance
@@ -26,6 +26,7 @@ from millrace.instance.global_thread import GlobalStreamThread
 from millrace.instance.health import Page, ProbeServer, serve_probes
 from millrace.instance.housekeeping import Housekeeping
 from millrace.instance.instrumentation import Instrumentation
+from millrace.instance.local_stores import LocalStores
 from millrace.instance.membership import MembershipFactory
 from millrace.instance.metadata import (
     LagInfo,
@@ -54,9 +55,12 @@ from millrace.instance_status import StreamsStatus
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import ClosableAdmin
 from millrace.kafka.credential_watch import CredentialWatch
+from millrace.query import StoreQueryParameters
 from millrace.topology import Topology
 
 __all__ = ["KafkaStreams"]
+
+S = TypeVar("S")
 
 _log = logging.getLogger(__name__)
 _LOCAL_CLOSE_S = 5.0
@@ -123,6 +127,13 @@ class KafkaStreams:
         )
         self._health: ProbeServer | None = None
         self._assigned = AssignedTasks()
+        self._stores = LocalStores(
+            self.topology,
+            exactly_once=self.config.exactly_once,
+            state=lambda: self.state,
+            threads=lambda: self._pool.threads,
+            global_stores=lambda: {} if self._global_thread is None else self._global_thread.stores,
+        )
         self._credentials: CredentialWatch | None = None
         self._admin: ClosableAdmin | None = None
         self._paused = threading.Event()
@@ -365,6 +376,38 @@ class KafkaStreams:
         """Return the instances that have active or standby partitions of a store."""
         every = self.metadata_for_all_streams_clients()
         return tuple(one for one in every if store in one.state_store_names | one.standby_state_store_names)
+
+    def store(self, wanted: StoreQueryParameters[S]) -> S:
+        """Return a store of this instance's tasks for queries from any thread (KIP-67, KIP-562).
+
+        It reads what its tasks have while it is used, and does not hold them up. Under exactly-once it sees committed rows, unless
+        `wanted` says otherwise; so no answer is taken back by an abort. Unlike in Java, this method checks at once whether the
+        store is here.
+
+        Raises:
+            InvalidStateStoreError: the store cannot be read as this type; or one of its subclasses: StreamsNotStartedError,
+                StreamsRebalancingError (try again soon), StateStoreNotAvailableError (closing, or ended),
+                StateStoreMigratedError (not on this instance), UnknownStateStoreError, InvalidStateStorePartitionError.
+
+        Example::
+
+            counts = streams.store(
+                StoreQueryParameters.from_name_and_type("counts", QueryableStoreTypes.key_value_store())
+            )
+            counts.get("hello")
+            with counts.range("a", "c") as rows:
+                for word, count in rows:
+                    ...
+        """
+        instance(
+            wanted,
+            "wanted",
+            StoreQueryParameters,
+            "StoreQueryParameters",
+            "call from_name_and_type of that class",
+        )
+        self._stores.find(wanted)
+        return wanted.store_type.over(wanted.store_name, lambda: self._stores.find(wanted))
 
     def status(self) -> StreamsStatus:
         """Return a snapshot of the instance; cheap."""

@@ -51,6 +51,13 @@ class BytesStore(Protocol):
     def close(self) -> None:
         """Release everything; pending writes are lost."""
 
+    def view(self, *, committed: bool) -> Any:
+        """Return the store as threads other than its own may read it.
+
+        Args:
+            committed: only what is on disk; otherwise also what waits for the next commit. Memory has no such difference.
+        """
+
 
 class KeyValueBytesStore(BytesStore, Protocol):
     """Keys to values, both bytes."""

@@ -23,6 +23,7 @@ from sortedcontainers import SortedList
 
 from millrace.records import NO_HEADERS, Headers, RecordContext
 from millrace.state.api import CacheBudget
+from millrace.state.ordered_map import copied
 
 _NODE_BYTES = 45
 """Java's estimate per entry, in addition to key, value and topic: three references, dirty flag, timestamp, offset, partition."""
@@ -75,6 +76,7 @@ class StoreCache:
         "_writing",
         "bytes",
         "entries",
+        "leaving",
         "put",
         "touch",
         "write_back",
@@ -93,6 +95,8 @@ class StoreCache:
         """In the order of the last puts. A plain dict is cheaper to fill, and is always emptied from its beginning to its end."""
         self._order: SortedList[bytes] | None = None
         self.entries: OrderedDict[bytes, CacheEntry] = OrderedDict()
+        self.leaving: dict[bytes, CacheEntry] = {}
+        """Dirty entries that were evicted and are being written back: until then other threads find them only here."""
         self.touch = self.entries.move_to_end
         """Marks an entry as the most recently used."""
         self.bytes = 0
@@ -129,16 +133,17 @@ class StoreCache:
                     entry.dirty = True
                     dirty[key] = entry
             else:
-                if entry is not None:
-                    self._remove(key)
                 size = _size(key, value_size, topic, headers)
+                if entry is not None:  # replaced in one step, as other threads may be looking for it
+                    touch(key)
+                    self._resize(-entry.size)
+                elif self._order is not None:
+                    self._order.add(key)
                 entry = CacheEntry(value, value_size, size, topic, headers)
                 entry.dirty = True
                 entries[key] = dirty[key] = entry
                 self.bytes += size
                 budget.used_bytes += size
-                if self._order is not None:
-                    self._order.add(key)
             entry.partition = record.partition
             entry.offset = record.offset
             entry.timestamp = record.timestamp
@@ -201,14 +206,21 @@ class StoreCache:
     def _evict(self) -> None:
         budget, entries = self._budget, self.entries
         while budget.used_bytes > budget.max_bytes and entries:
-            key, entry = entries.popitem(last=False)
+            key, entry = next(iter(entries.items()))
+            if entry.dirty:
+                self.leaving[key] = entry  # before it is gone from `entries`
+                del self._dirty[key]
+            del entries[key]
             self.bytes -= entry.size
             budget.used_bytes -= entry.size
             if self._order is not None:
                 self._order.discard(key)
-            if entry.dirty:
-                del self._dirty[key]
-                self._flush([(key, entry)])
+            if self.leaving.get(key) is entry:
+                try:
+                    self._flush([(key, entry)])
+                finally:
+                    if self.leaving.get(key) is entry:
+                        del self.leaving[key]
 
     def _flush(self, batch: list[tuple[bytes, CacheEntry]]) -> None:
         batch += self._dirty.items()
@@ -247,3 +259,55 @@ class StoreCache:
         for key, entry in deleted:
             if self.entries.get(key) is entry and not entry.dirty:
                 self._remove(key)
+
+
+class CacheView:
+    """What threads other than the store's own see of its cache. Looking changes nothing, not even the order of eviction.
+
+    The entries of an eviction are looked for in `leaving` after `entries`, and then in the layer below: whichever step the
+    store's thread is at, each is in one of them.
+    """
+
+    def __init__(self, cache: StoreCache) -> None:
+        self._cache = cache
+        self.entries = _Entries(cache)
+
+    def touch(self, key: bytes) -> None:
+        """Do nothing."""
+
+    def load(self, key: bytes, value: object, value_size: int) -> None:
+        """Do nothing."""
+
+    def put(self, key: bytes, value: object, value_size: int) -> None:
+        """Refuse.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError
+
+    def scan(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
+    ) -> list[tuple[bytes, CacheEntry]]:
+        """Return the current entries in [lower, upper] in byte order."""
+        found = dict(copied(self._cache.entries))
+        for key, entry in copied(self._cache.leaving):
+            found.setdefault(key, entry)
+        inside = [key for key in found if (lower is None or key >= lower) and (upper is None or key <= upper)]
+        return [(key, found[key]) for key in sorted(inside, reverse=reverse)]
+
+
+class _Entries:
+    """The entries, and those that are leaving."""
+
+    __slots__ = ("_cache",)
+
+    def __init__(self, cache: StoreCache) -> None:
+        self._cache = cache
+
+    def get(self, key: bytes) -> CacheEntry | None:
+        """Return an entry, or None."""
+        return self._cache.entries.get(key) or self._cache.leaving.get(key)
+
+    def __bool__(self) -> bool:
+        return bool(self._cache.entries or self._cache.leaving)

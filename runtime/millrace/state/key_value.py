@@ -156,14 +156,13 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
     def _scan(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool, upper_inclusive: bool = True
     ) -> Iterator[KeyValue[K, S]]:
-        rows = self._bytes_store.scan(lower, upper, reverse=reverse, upper_inclusive=upper_inclusive)
+        cached = []  # looked at first: in views, entries are written to the rows meanwhile
         if self._cache is not None:
             cached = self._cache.scan(lower, upper, reverse=reverse)
             if not upper_inclusive:
                 cached = [pair for pair in cached if pair[0] != upper]
-            if cached:
-                return self._merged(merge_cached(cached, rows, reverse=reverse))
-        return self._typed(rows)
+        rows = self._bytes_store.scan(lower, upper, reverse=reverse, upper_inclusive=upper_inclusive)
+        return self._merged(merge_cached(cached, rows, reverse=reverse)) if cached else self._typed(rows)
 
     def _typed(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[KeyValue[K, S]]:
         key_of, from_disk, present, topic = self._key_of, self._from_disk, self._present, self._topic

@@ -1,11 +1,14 @@
 """What typed stores of every kind share: serdes, life cycle, flush listener, and the order of their layers."""
 
+# ruff: noqa: SLF001 (a view of a store is a changed copy of it, or reads its parts)
+
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
-from typing import Any, Final, Generic, NoReturn, TypeVar, cast
+from typing import Any, Final, Generic, NoReturn, Self, TypeVar, cast
 
 from millrace.config import StreamsConfig
 from millrace.errors import (
@@ -22,7 +25,7 @@ from millrace.serdes.primitives import type_read_back
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import FlushListener, LogChange, StateStore, StoreContext, call_all
 from millrace.state.bytes_store import BytesStore, SharedBytesStore
-from millrace.state.cache import CacheEntry, StoreCache
+from millrace.state.cache import CacheEntry, CacheView, StoreCache
 from millrace.state.change_log import change_sender
 from millrace.state.value_formats import ValueFormat
 
@@ -46,6 +49,7 @@ _CHANGES: Final = frozenset(
         "remove",
         "restore",
         "set_flush_listener",
+        "view",
     ]
 )
 """The methods of stores, of all kinds, that change what they hold or are for the task that owns them."""
@@ -211,6 +215,24 @@ class LayeredStore(Generic[P]):
         self._send_old_values = send_old_values
         self._cache.write_back = self._compile_write_back()
         return True
+
+    def view(self, *, committed: bool) -> Self:
+        """Return the store as threads other than its own may read it; it must not be changed.
+
+        Args:
+            committed: only what is on disk; otherwise everything that the store's own thread reads. A store in memory is
+                read as it is.
+        """
+        view = copy(self)
+        cache = self._cache
+        if self._context is None or not self.is_open():
+            raise InvalidStateStoreError(f"Store {self.name!r} is not open")
+        if self._context.shared:  # each of its methods holds a lock
+            return view
+        view._bytes_store = self._bytes_store.view(committed=committed)
+        view._cache = None if committed or cache is None else cast("StoreCache", CacheView(cache))
+        view._compile()
+        return view
 
     @property
     def cached(self) -> bool:

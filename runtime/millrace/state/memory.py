@@ -3,15 +3,18 @@
 They do not wait for `commit`: a crash loses everything anyway, and a task that aborts drops the whole store.
 """
 
+# ruff: noqa: SLF001 (a view of a store is a changed copy of it, or reads its parts)
+
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 
 from millrace.records import TopicPartition
 from millrace.state.api import StoreContext
 from millrace.state.bytes_store import Position, Rows
-from millrace.state.ordered_map import OrderedMap
+from millrace.state.ordered_map import OrderedMap, OrderedMapView, copied
 
 
 class MemoryStore:
@@ -79,8 +82,14 @@ class MemoryKeyValueStore(MemoryStore):
             edge = 0 if reverse else -1
             if keys[edge] == upper:
                 del keys[edge]
-        data = self._rows.data
-        return ((key, data[key]) for key in keys if key in data)
+        find = self._rows.data.get
+        return ((key, value) for key in keys if (value := find(key)) is not None)
+
+    def view(self, *, committed: bool) -> MemoryKeyValueStore:  # noqa: ARG002 (memory has no committed state of its own)
+        """Return the store as other threads may read it."""
+        view = copy(self)
+        view._rows = OrderedMapView(self._rows)
+        return view
 
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
         """Apply restored rows."""
@@ -140,14 +149,20 @@ class LruKeyValueStore(MemoryStore):
         keys = sorted(
             (
                 key
-                for key in self._rows
+                for key, _ in copied(self._rows)
                 if (lower is None or key >= lower)
                 and (upper is None or key < upper or (upper_inclusive and key == upper))
             ),
             reverse=reverse,
         )
-        rows = self._rows
-        return ((key, rows[key]) for key in keys if key in rows)
+        find = self._rows.get
+        return ((key, value) for key in keys if (value := find(key)) is not None)
+
+    def view(self, *, committed: bool) -> LruKeyValueStore:  # noqa: ARG002 (memory has no committed state of its own)
+        """Return the store as other threads may read it; reading does not count as use."""
+        view = copy(self)
+        view.get = self._rows.get  # type: ignore[method-assign, assignment]
+        return view
 
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
         """Apply restored rows; evictions are not logged."""

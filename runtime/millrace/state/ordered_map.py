@@ -66,6 +66,42 @@ class OrderedMap(Generic[T]):
                 continue
 
 
+class OrderedMapView(OrderedMap[T]):
+    """The same entries for threads other than the one that writes them; it does not use the index, which is not theirs."""
+
+    __slots__ = ()
+
+    def __init__(self, of: OrderedMap[T]) -> None:
+        self.data = of.data
+        self.order = None
+
+    def keys(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> list[bytes]:
+        """Return the keys in [lower, upper], None being open, in byte order."""
+        return sorted(
+            (
+                key
+                for key, _ in copied(self.data)
+                if (lower is None or key >= lower) and (upper is None or key <= upper)
+            ),
+            reverse=reverse,
+        )
+
+
+K = TypeVar("K")
+
+
+def copied(mapping: dict[K, T]) -> list[tuple[K, T]]:
+    """Return the items of a dict that another thread may be changing: one call in C, repeated if it was interrupted.
+
+    Subclasses that keep an order of their own are read as plain dicts.
+    """
+    while True:
+        try:
+            return list(dict.items(mapping))
+        except RuntimeError:  # it changed in the middle
+            continue
+
+
 def prefix_upper_bound(prefix: bytes) -> bytes | None:
     r"""Return the smallest byte string greater than all that start with `prefix`; None when there is none.
 

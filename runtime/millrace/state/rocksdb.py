@@ -11,20 +11,31 @@ died, which is harmless. 1 means that a Java process died, which may have writte
 such a store is wiped. Java wipes it in both cases.
 """
 
+# ruff: noqa: SLF001 (a view of a store is a changed copy of it, or reads its parts)
+
 from __future__ import annotations
 
 import contextlib
 import heapq
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+from weakref import WeakSet
 
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
-from millrace.errors import LockError, ProcessorStateError, StateDirectoryError, StreamsError, TaskCorruptedError
+from millrace.errors import (
+    InvalidStateStoreError,
+    LockError,
+    ProcessorStateError,
+    StateDirectoryError,
+    StreamsError,
+    TaskCorruptedError,
+)
 from millrace.records import TopicPartition
 from millrace.state.api import StoreContext
 from millrace.state.bytes_store import Position, Rows, decode_position, encode_position
@@ -87,6 +98,15 @@ class RocksDatabase:
         self._pending: OrderedMap[bytes | None] = OrderedMap()
         self._pending_rows = self._pending.data
         self._pending_bytes = 0
+        self.commits = 0
+        """How many commits there were, for readers in other threads that combine pending rows with those on disk."""
+        self.guard = threading.Lock()
+        """Held by other threads while they use RocksDB, and while it is closed; the store's own thread reads without it."""
+        self.scans: WeakSet[GuardedRows] = WeakSet()
+        """Scans of other threads, which end when the database is closed."""
+        self.closed = False
+        self.expired = False
+        """Whether it was a segment whose rows have expired: for readers it has no rows any more."""
         self._db: Rdict | None = None
         self._data: Rdict | None = None
         self._offsets: Rdict | None = None
@@ -117,6 +137,7 @@ class RocksDatabase:
         if self._db is not None:
             return
         self._context = context
+        self.closed = False
         self._setter = config_setter(context.config)
         self._opened_with = store_options(self._store_name, context.config, self._setter)
         options = self._opened_with.options
@@ -237,15 +258,20 @@ class RocksDatabase:
         pending = [(key, waiting[key]) for key in self._pending.keys(lower, upper, reverse=reverse)]
         if not upper_inclusive and pending and pending[0 if reverse else -1][0] == upper:
             del pending[0 if reverse else -1]
+        sources = self._scan_disk(lower, upper, reverse=reverse, upper_inclusive=upper_inclusive)
+        return sources[0] if not pending and len(sources) == 1 else _merge([iter(pending), *sources], reverse=reverse)
+
+    def _scan_disk(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool, upper_inclusive: bool
+    ) -> list[Rows]:
+        """Return snapshots of the rows on disk: first those in the store's format, which replace those in older ones."""
         first, last = (upper, lower) if reverse else (lower, upper)
-        sources = []
+        sources: list[Rows] = []
         for source, convert in self._sources():
             rows: Any = source.items(backwards=reverse, from_key=first)  # takes the snapshot
             end = partial(self._check_end, source, first, reverse=reverse)
             sources.append(_until(rows, last, upper, reverse, upper_inclusive, convert, end))
-        if not pending and len(sources) == 1:
-            return sources[0]
-        return _merge([iter(pending), *sources], reverse=reverse)
+        return sources
 
     def _sources(self) -> list[tuple[Rdict, Callable[[bytes], bytes] | None]]:
         return [] if self._data is None else [(self._data, None), *self._older]
@@ -276,6 +302,11 @@ class RocksDatabase:
         self._write(self._pending_rows.items(), offsets)
         self._pending.clear()
         self._pending_bytes = 0
+        self.commits += 1
+
+    def view(self, *, committed: bool) -> RocksView:
+        """Return the database as other threads may read it; `committed`: only what is on disk."""
+        return RocksView(self, committed=committed)
 
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
         """Write restored rows directly, with the offsets they reach."""
@@ -352,6 +383,7 @@ class RocksDatabase:
 
     def close(self) -> None:
         """Flush what was committed, and release the directory. Pending rows are lost."""
+        self.closed = True
         self._pending.clear()
         self._pending_bytes = 0
         if self._db is None:
@@ -368,6 +400,7 @@ class RocksDatabase:
 
     def destroy(self, trash: Path) -> None:
         """Close the database and delete it, after renaming it: a crash leaves it either complete or hidden."""
+        self.expired = True
         self.close()
         if self.directory.exists():
             self.directory.rename(trash)
@@ -376,17 +409,20 @@ class RocksDatabase:
     def _release(self) -> None:
         """Drop every reference to the database: RocksDB shuts down with the last one."""
         opened = self._opened_with
-        self._read = lambda _key: None
-        self._handles.clear()
-        families = {
-            id(rows): rows for rows in (*(rows for rows, _ in self._older), self._data, self._offsets, self._db)
-        }
-        for rows in families.values():
-            if rows is not None:
-                with contextlib.suppress(Exception):  # it flushes once more; `close` has reported any failure
-                    rows.close()
-        self._older = []
-        self._data = self._offsets = self._db = self._opened_with = None
+        with self.guard:
+            for scan in tuple(self.scans):
+                scan.end()
+            self._read = lambda _key: None
+            self._handles.clear()
+            families = {
+                id(rows): rows for rows in (*(rows for rows, _ in self._older), self._data, self._offsets, self._db)
+            }
+            for rows in families.values():
+                if rows is not None:
+                    with contextlib.suppress(Exception):  # it flushes once more; `close` has reported any failure
+                        rows.close()
+            self._older = []
+            self._data = self._offsets = self._db = self._opened_with = None
         if self._setter is not None and opened is not None:
             self._setter.close(self._store_name, opened)
 
@@ -421,6 +457,120 @@ def _merge(sources: list[Iterator[tuple[bytes, Any]]], *, reverse: bool) -> Rows
         previous = key
         if value is not None:
             yield key, value
+
+
+class GuardedRows:
+    """Rows that a thread other than the store's own reads: each is read under the guard, until the database is closed."""
+
+    def __init__(self, database: RocksDatabase, rows: Rows) -> None:
+        self._database = database
+        self._rows: Rows | None = rows
+        self._ended = False
+        database.scans.add(self)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        with self._database.guard:
+            if self._rows is not None:
+                row = next(self._rows, None)
+                if row is not None:
+                    return row
+                self.close()
+            elif not self._ended and not self._database.expired:
+                raise _closed(self._database)
+        raise StopIteration
+
+    def close(self) -> None:
+        """Release the snapshot."""
+        self._ended = True
+        self._rows = None
+
+    def end(self) -> None:
+        """Release the snapshot of a scan that has not come to its end."""
+        self._rows = None
+
+
+def _closed(database: RocksDatabase) -> InvalidStateStoreError:
+    return InvalidStateStoreError(
+        f"State store {database.directory} was closed, as its task has moved or ended: ask again"
+    )
+
+
+class RocksView:
+    """A database as threads other than its own read it: what is committed, or also what waits for the next commit.
+
+    It takes no lock that the store's thread waits for, except when the database is closed. For rows of both kinds, those that
+    wait are looked at first, since a commit writes them to the disk before it forgets them.
+    """
+
+    def __init__(self, database: RocksDatabase, *, committed: bool) -> None:
+        self._database = database
+        self._committed = committed
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key."""
+        database = self._database
+        if not self._committed:
+            value: bytes | None = database._pending_rows.get(key, _NOT_WAITING)
+            if value is not _NOT_WAITING:
+                return value
+        with database.guard:
+            if database.closed and not database.expired:
+                raise _closed(database)
+            try:
+                return database._read(key)
+            except Exception as error:
+                raise database._failure(error, database._context) from error
+
+    def scan(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False, upper_inclusive: bool = True
+    ) -> Rows:
+        """Iterate rows in byte order as they are now."""
+        if lower is not None and upper is not None and lower > upper:
+            return iter(())
+        database = self._database
+        while True:
+            commits = database.commits
+            waiting = {} if self._committed else dict(database._pending_rows)
+            with database.guard:
+                if database.closed and not database.expired:
+                    raise _closed(database)
+                found = database._scan_disk(lower, upper, reverse=reverse, upper_inclusive=upper_inclusive)
+                sources: list[Rows] = [GuardedRows(database, rows) for rows in found]
+            if not waiting or commits == database.commits:  # otherwise newer rows than those that waited may be on disk
+                break
+        keys = [
+            key
+            for key in waiting
+            if (lower is None or key >= lower) and (upper is None or key < upper or (upper_inclusive and key == upper))
+        ]
+        pending = [(key, waiting[key]) for key in sorted(keys, reverse=reverse)]
+        if not pending and len(sources) == 1:
+            return sources[0]
+        return _merge([iter(pending), *sources], reverse=reverse)
+
+    def approximate_num_entries(self) -> int:
+        """Return RocksDB's estimate, plus the number of rows that wait."""
+        database = self._database
+        with database.guard:
+            if database.closed and not database.expired:
+                raise _closed(database)
+            estimate = sum(rows.property_int_value("rocksdb.estimate-num-keys") or 0 for rows, _ in database._sources())
+        if self._committed:
+            return estimate
+        return estimate + sum(value is not None for value in dict(database._pending_rows).values())
+
+    @property
+    def position(self) -> Position:
+        """The input offsets that the rows reach."""
+        database = self._database
+        if not self._committed:
+            return dict(database.position)
+        with database.guard:
+            stored = None if database._offsets is None else database._offsets.get(_POSITION)
+        return {} if stored is None else decode_position(stored)
 
 
 class RocksKeyValueStore(RocksDatabase):

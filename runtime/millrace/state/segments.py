@@ -9,15 +9,20 @@ databases a crash leaves behind, replaying from the smallest recorded offset res
 at the next commit, because records that are replayed after a crash may still need to read it.
 """
 
+# ruff: noqa: SLF001 (a view of a store is a changed copy of it, or reads its parts)
+
 from __future__ import annotations
 
 import shutil
+import threading
 from calendar import timegm
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from itertools import chain
 from pathlib import Path
 from time import strptime
+from typing import Any, Self
 
 from sortedcontainers import SortedDict
 
@@ -26,6 +31,7 @@ from millrace.records import TopicPartition
 from millrace.state.api import StoreContext
 from millrace.state.bytes_store import Position, Rows
 from millrace.state.keys import MAX_LONG
+from millrace.state.ordered_map import copied
 from millrace.state.rocksdb import RocksDatabase
 from millrace.state.value_formats import ValueFormat
 
@@ -97,6 +103,8 @@ class SegmentedDatabase:
         self._find: Callable[[int], RocksDatabase | None] = self._segments.get
         self._new: list[RocksDatabase] = []
         self._expired: list[RocksDatabase] = []
+        self._guard = threading.RLock()
+        """Held during a commit and while scans begin, so that other threads find all segments at the same commit."""
         self._context: StoreContext | None = None
 
     def open(self, context: StoreContext) -> None:
@@ -204,7 +212,8 @@ class SegmentedDatabase:
         """Iterate the rows between two keys, segment by segment in order of time."""
         interval = self.segment_interval_ms
         ids = self._segments.irange(max(time_from, 0) // interval, time_to // interval, reverse=reverse)
-        scans = [self._segments[segment_id].scan(lower, upper, reverse=reverse) for segment_id in ids]
+        with self._guard:
+            scans = [self._segments[segment_id].scan(lower, upper, reverse=reverse) for segment_id in ids]
         return scans[0] if len(scans) == 1 else chain.from_iterable(scans)
 
     def databases(self) -> Iterator[RocksDatabase]:
@@ -214,11 +223,15 @@ class SegmentedDatabase:
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit every segment; new ones first, flushed, so that no recorded offset is ahead of the data."""
         assert self._context is not None
+        with self._guard:
+            self._commit(self._context, offsets)
+
+    def _commit(self, context: StoreContext, offsets: Mapping[TopicPartition, int]) -> None:
         created = self._new
         if created and len(created) == len(self._segments):
-            record_segments(self._context, self.name, self.segment_interval_ms, self.order_of_rows)
+            record_segments(context, self.name, self.segment_interval_ms, self.order_of_rows)
         for segment in created:
-            segment.open(self._context)
+            segment.open(context)
             segment.commit(offsets)
             segment.flush()
         for segment in self._segments.values():
@@ -229,7 +242,15 @@ class SegmentedDatabase:
         self._new = []
         while self._expired:
             segment = self._expired.pop()
-            segment.destroy(self._context.state_dir / f"{segment.directory.name}{_TRASH}")
+            segment.destroy(context.state_dir / f"{segment.directory.name}{_TRASH}")
+
+    def view(self, *, committed: bool) -> Self:
+        """Return the store as other threads may read it; `committed`: only what is on disk."""
+        view = copy(self)
+        segments: Any = SortedDict({start: each.view(committed=committed) for start, each in copied(self._segments)})
+        view._segments = segments
+        view._find = segments.get
+        return view
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
         """Return the smallest offset that a segment records."""

@@ -11,6 +11,7 @@ that caused them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from millrace.checks import shown
@@ -149,11 +150,11 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
 
     def find_sessions_ended(self, earliest_end: int, latest_end: int) -> Iterator[KeyValue[Windowed[K], A]]:
         """Iterate the sessions of all keys that end in [earliest_end, latest_end], in order of their end; for emit on close."""
-        rows = self._bytes_store.find_ended(earliest_end, latest_end)
+        find = partial(self._bytes_store.find_ended, earliest_end, latest_end)
         if self._cache is None or not self._cache.entries:
-            return self._typed(rows)
+            return self._typed(find())
         return self._merged(
-            rows,
+            find,
             self._cache.scan(None, None),
             lambda session: earliest_end <= session.end <= latest_end,
             lambda session: (session.end, session.start, session.key),
@@ -183,16 +184,16 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
     ) -> Iterator[KeyValue[Windowed[K], A]]:
         if lower is not None and upper is not None and lower > upper:
             return iter(())
-        rows = self._bytes_store.find(lower, upper, earliest_end, latest_start, reverse=reverse)
+        find = partial(self._bytes_store.find, lower, upper, earliest_end, latest_start, reverse=reverse)
         if self._cache is None or not self._cache.entries:
-            return self._typed(rows)
+            return self._typed(find())
         if lower is not None and lower == upper:
             first = encode_session_key(lower, 0, max(earliest_end, 0))
             entries = self._cache.scan(first, encode_session_key(lower, MAX_LONG, self._latest_cached_end))
         else:
             entries = self._cache.scan(None, None)
         return self._merged(
-            rows,
+            find,
             entries,
             lambda session: (
                 session.end >= earliest_end
@@ -224,18 +225,18 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
 
     def _merged(
         self,
-        rows: SessionRows,
+        find: Callable[[], SessionRows],
         entries: list[tuple[bytes, CacheEntry]],
         wanted: Callable[[SessionKey], bool],
         order: Callable[[SessionKey], Any],
         *,
         reverse: bool = False,
     ) -> Iterator[KeyValue[Windowed[K], A]]:
-        """Merge cached sessions over those from below; the cached ones are collected at once."""
+        """Merge cached sessions, which are collected first, over those from below."""
         sessions = [(decode_session_key(cache_key), entry) for cache_key, entry in entries]
         cached: list[tuple[Any, CacheEntry]] = [((order(s), s), entry) for s, entry in sessions if wanted(s)]
         cached.sort(key=lambda pair: pair[0], reverse=reverse)
-        below = (((order(session), session), data) for session, data in rows)
+        below = (((order(session), session), data) for session, data in find())
         return self._typed_merged(merge_cached(cached, below, reverse=reverse))
 
     def _typed_merged(self, rows: Iterator[tuple[Any, bytes | None, Any]]) -> Iterator[KeyValue[Windowed[K], A]]:

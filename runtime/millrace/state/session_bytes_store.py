@@ -7,9 +7,12 @@
 | memory | end, then key, then start |
 """
 
+# ruff: noqa: SLF001 (a view of a store is a changed copy of it, or reads its parts)
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from struct import Struct
 from typing import Any, Protocol
 
@@ -29,6 +32,7 @@ from millrace.state.keys import (
     upper_range,
 )
 from millrace.state.memory import MemoryStore
+from millrace.state.ordered_map import copied
 from millrace.state.segments import SegmentedDatabase
 from millrace.state.value_formats import pack_long
 
@@ -260,16 +264,21 @@ class MemorySessionStore(MemoryStore):
         rows: list[tuple[SessionKey, bytes]] = []
         for end in self._ends.irange(earliest_end, None, reverse=reverse):
             keys = self._ends[end]
-            wanted = [key_from] if key_from is not None and key_from == key_to else sorted(keys, reverse=reverse)
+            wanted = [key_from] if key_from is not None and key_from == key_to else sorted(list(keys), reverse=reverse)  # noqa: C414 (a copy, in one step)
             for key in wanted:
                 starts = keys.get(key)
                 if starts is None or not _within(key, key_from, key_to):
                     continue
-                rows += (
-                    (SessionKey(key, start, end), starts[start])
-                    for start in starts.irange(None, latest_start, reverse=reverse)
-                )
+                found = [pair for pair in copied(starts) if pair[0] <= latest_start]
+                found.sort(reverse=reverse)
+                rows += ((SessionKey(key, start, end), value) for start, value in found)
         return iter(rows)
+
+    def view(self, *, committed: bool) -> MemorySessionStore:  # noqa: ARG002 (memory has no committed state of its own)
+        """Return the store as other threads may read it."""
+        view = copy(self)
+        view._ends = SortedDict(copied(self._ends))
+        return view
 
     def find_ended(self, earliest_end: int, latest_end: int) -> SessionRows:
         """Iterate sessions by end, then key, then start."""

@@ -17,11 +17,15 @@ A put looks for its place from the newest segment down: on top as the latest val
 at the edge of the row in the segment where its validity ends. Shortening a version's validity may move it to an older segment.
 """
 
+# ruff: noqa: SLF001 (a view of a store is a changed copy of it, or reads its parts)
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from struct import Struct
+from typing import Any
 
 from sortedcontainers import SortedSet
 
@@ -172,6 +176,14 @@ class RocksVersionedStore(RocksKeyValueStore):
             segment = unpack_long(row[0])
             self._segments.add(segment)
             lower = pack_long(segment + 1)
+
+    def view(self, *, committed: bool) -> Any:
+        """Return the store as other threads may read it; `committed`: only what is on disk."""
+        view, rows = copy(self), super().view(committed=committed)
+        view.get = rows.get  # type: ignore[method-assign]
+        view.scan = rows.scan  # type: ignore[method-assign]
+        view._segments = SortedSet(list(self._segments))
+        return view
 
     # Reading.
 

@@ -38,7 +38,7 @@ from millrace.state.values import (
     Values,
     WriteBack,
 )
-from millrace.state.window_bytes_store import WindowBytesStore, WindowRow
+from millrace.state.window_bytes_store import WindowBytesStore, WindowRow, WindowRows
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -229,10 +229,10 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         def pair(window: tuple[bytes, int, S]) -> KeyValue[int, S]:
             return KeyValue(window[1], present(window[2]))
 
-        rows = self._bytes_store.scan(raw, raw, time_from, time_to, reverse=reverse)
+        scan = partial(self._bytes_store.scan, raw, raw, time_from, time_to, reverse=reverse)
         if self._cache is None or not self._cache.entries:
-            return TypedRows(pair_of_row, rows)
-        return TypedRows(pair, self._merged(rows, raw, raw, time_from, time_to, reverse))
+            return TypedRows(pair_of_row, scan())
+        return TypedRows(pair, self._merged(scan, raw, raw, time_from, time_to, reverse))
 
     def _scan_keys(
         self, key_from: K | None, key_to: K | None, time_from: int, time_to: int, *, reverse: bool
@@ -246,13 +246,12 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
     def _scan(
         self, lower: bytes | None, upper: bytes | None, time_from: int, time_to: int, *, reverse: bool
     ) -> Iterator[KeyValue[Windowed[K], S]]:
-        rows: Iterator[tuple[bytes, int, bytes]]
-        rows = self._bytes_store.scan(lower, upper, time_from, time_to, reverse=reverse)
+        scan = partial(self._bytes_store.scan, lower, upper, time_from, time_to, reverse=reverse)
         key_of, topic, size, from_disk = self._key_of, self._topic, self.window_size_ms, self._from_disk
         present = self._present
         is_cached = self._cache is not None and bool(self._cache.entries)
         found: Iterator[tuple[bytes, int, Any]]
-        found = self._merged(rows, lower, upper, time_from, time_to, reverse) if is_cached else rows
+        found = self._merged(scan, lower, upper, time_from, time_to, reverse) if is_cached else scan()
 
         def pair(row: tuple[bytes, int, Any]) -> KeyValue[Windowed[K], S]:
             key, start, value = row
@@ -269,14 +268,14 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
 
     def _merged(
         self,
-        rows: Iterator[tuple[bytes, int, bytes]],
+        scan: Callable[[], WindowRows],
         lower: bytes | None,
         upper: bytes | None,
         time_from: int,
         time_to: int,
         reverse: bool,  # noqa: FBT001 (always passed on)
     ) -> Iterator[tuple[bytes, int, S]]:
-        """Merge cached windows over those from below; the cached ones are collected at once."""
+        """Merge cached windows, which are collected first, over those from below."""
         assert self._cache is not None
         if lower is not None and lower == upper:
             entries = self._cached_of(lower, time_from, time_to)
@@ -289,7 +288,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
             if time_from <= start <= time_to and (lower is None or key >= lower) and (upper is None or key <= upper):
                 cached.append(((order(key, start), key, start), entry))
         cached.sort(key=lambda pair: pair[0], reverse=reverse)
-        below = (((order(key, start), key, start), data) for key, start, data in rows)
+        below = (((order(key, start), key, start), data) for key, start, data in scan())
         return self._typed_windows(merge_cached(cached, below, reverse=reverse))
 
     def _cached_of(self, key: bytes, time_from: int, time_to: int) -> list[tuple[bytes, CacheEntry]]:

@@ -11,9 +11,12 @@ A scan is bounded by keys and by window starts, both inclusive, None meaning no 
 not returned, even if their segment still exists.
 """
 
+# ruff: noqa: SLF001 (a view of a store is a changed copy of it, or reads its parts)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from typing import Any, Protocol
 
 from sortedcontainers import SortedDict
@@ -34,7 +37,7 @@ from millrace.state.keys import (
     window_start,
 )
 from millrace.state.memory import MemoryStore
-from millrace.state.ordered_map import OrderedMap
+from millrace.state.ordered_map import OrderedMap, OrderedMapView, copied
 from millrace.state.segments import SegmentedDatabase
 from millrace.state.value_formats import pack_long
 
@@ -292,6 +295,12 @@ class MemoryWindowStore(MemoryStore):
                 if (key_from is None or key >= key_from) and (key_to is None or key <= key_to):
                     rows.append((key, start, value))
         return iter(rows)
+
+    def view(self, *, committed: bool) -> MemoryWindowStore:  # noqa: ARG002 (memory has no committed state of its own)
+        """Return the store as other threads may read it."""
+        view = copy(self)
+        view._starts = SortedDict({start: OrderedMapView(windows) for start, windows in copied(self._starts)})
+        return view
 
     def largest_number(self) -> int:
         """Return 0: it is asked for when the store is opened, and then there are no rows."""
