@@ -380,7 +380,7 @@ class KafkaStreams:
     def store(self, wanted: StoreQueryParameters[S]) -> S:
         """Return a store of this instance's tasks for queries from any thread (KIP-67, KIP-562).
 
-        It reads what its tasks have while it is used, and does not hold them up. Under exactly-once it sees committed rows, unless
+        It reads what its tasks have while it is used, and does not hold them up. Under exactly-once it sees committed rows unless
         `wanted` says otherwise; so no answer is taken back by an abort. Unlike in Java, this method checks at once whether the
         store is here.
 
