@@ -18,7 +18,18 @@ import millrace
 pytestmark = pytest.mark.timeout(1200)  # the site is built in ten seconds of a processor's time, which others may share
 CONFIG = ROOT / "docs" / "site" / "mkdocs.yml"
 PACKAGES = [
-    *("config", "errors", "records", "dsl", "serdes", "serdes.schema_registry", "processor", "state", "topology"),
+    *(
+        "config",
+        "errors",
+        "records",
+        "dsl",
+        "serdes",
+        "serdes.schema_registry",
+        "processor",
+        "state",
+        "query",
+        "topology",
+    ),
     *("instance", "testing", "testing.simulation", "assignment", "dev.kafka"),
 ]
 
