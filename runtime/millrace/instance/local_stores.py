@@ -67,6 +67,8 @@ class LocalStores:
         if name in of_all_tasks:
             store: Any = of_all_tasks[name]
             wanted.store_type.check(store)
+            if not store.is_open():
+                raise StateStoreNotAvailableError(f"Cannot read global store {name!r}: it was closed")
             return [QueriedStore(store, committed=False)]
         if name not in self._names:
             known = ", ".join(sorted({*self._names, *of_all_tasks})) or "none"
@@ -79,10 +81,13 @@ class LocalStores:
         found: list[QueriedStore] = []
         for task in self._tasks(wanted):
             store: Any = task.stores.get(name)
-            if store is None or not store.is_open() or wanted.partition not in (None, task.task_id.partition):
+            if store is None or wanted.partition not in (None, task.task_id.partition):
                 continue
             wanted.store_type.check(store)
-            found.append(QueriedStore(store, committed))
+            queried = QueriedStore(store, committed)
+            if not store.is_open():  # its task is about to leave; without it the answer would not be complete
+                raise queried.migrated()
+            found.append(queried)
         if found:
             return found
         if wanted.partition is not None:
@@ -110,7 +115,5 @@ class LocalStores:
                     "or enable stale stores"
                 )
             if manager is not None:
-                tasks += dict(manager.running).values()
-                if wanted.stale_stores:
-                    tasks += [*manager.restoring.values(), *manager.standby.values()]
+                tasks += manager.readable(stale=wanted.stale_stores)
         return sorted(tasks, key=attrgetter("task_id"))

@@ -107,6 +107,10 @@ class TaskManager:
         """The standbys that have been given to the state updater."""
         return {held.task_id: held.opened for held in self._in(*_BEING_RESTORED) if held.wanted.standby}
 
+    def readable(self, *, stale: bool) -> list[StreamTask]:
+        """Return the tasks whose stores queries may read: those running; with `stale`, all that are open."""
+        return [held.opened for held in self._in(Stage.RUNNING, *(_BEING_RESTORED if stale else ()))]
+
     def _in(self, *stages: Stage) -> list[HeldTask]:
         return [held for held in list(self._held.values()) if held.stage in stages]
 

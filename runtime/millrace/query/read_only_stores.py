@@ -63,7 +63,8 @@ Raises InvalidStateStoreError: there is none here now.
 class StoreIterator(Generic[T]):
     """Rows of a query, from snapshots of the stores. Close it, or use it with `with`: it holds files of RocksDB until then.
 
-    It need not be closed if it was read to its end.
+    It need not be closed if it was read to its end. Of a store that emits on close, the index is a snapshot: its rows are
+    read as they are now.
     """
 
     def __init__(self, rows: Iterator[T]) -> None:
@@ -165,8 +166,10 @@ class _Rows:
         except Exception as error:
             if self._queried.store.is_open():
                 raise
+            self.close()
             raise self._queried.migrated() from error
         if not self._queried.store.is_open():
+            self.close()
             raise self._queried.migrated()
         if row is None:
             self.close()

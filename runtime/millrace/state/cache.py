@@ -96,7 +96,7 @@ class StoreCache:
         self._order: SortedList[bytes] | None = None
         self.entries: OrderedDict[bytes, CacheEntry] = OrderedDict()
         self.leaving: dict[bytes, CacheEntry] = {}
-        """Dirty entries that were evicted and are being written back: until then other threads find them only here."""
+        """Entries that are being written back: if they are evicted before, other threads find them only here."""
         self.touch = self.entries.move_to_end
         """Marks an entry as the most recently used."""
         self.bytes = 0
@@ -207,7 +207,8 @@ class StoreCache:
         budget, entries = self._budget, self.entries
         while budget.used_bytes > budget.max_bytes and entries:
             key, entry = next(iter(entries.items()))
-            if entry.dirty:
+            was_dirty = entry.dirty
+            if was_dirty:
                 self.leaving[key] = entry  # before it is gone from `entries`
                 del self._dirty[key]
             del entries[key]
@@ -215,17 +216,19 @@ class StoreCache:
             budget.used_bytes -= entry.size
             if self._order is not None:
                 self._order.discard(key)
-            if self.leaving.get(key) is entry:
-                try:
-                    self._flush([(key, entry)])
-                finally:
-                    if self.leaving.get(key) is entry:
-                        del self.leaving[key]
+            if was_dirty:
+                self._flush([(key, entry)])
+
+    def _has_left(self, key: bytes, entry: CacheEntry) -> None:
+        if self.leaving.get(key) is entry:
+            del self.leaving[key]
 
     def _flush(self, batch: list[tuple[bytes, CacheEntry]]) -> None:
         batch += self._dirty.items()
         self._dirty.clear()
-        for _, entry in batch:
+        leaving = self.leaving
+        for key, entry in batch:
+            leaving[key] = entry
             entry.dirty = False
         record = self._record
         saved = (record.topic, record.partition, record.offset, record.timestamp, record.headers)
@@ -246,6 +249,7 @@ class StoreCache:
                     deleted.append((key, entry))
                 write_back(key, entry)
                 done += 1
+                self._has_left(key, entry)
         finally:
             self._writing -= 1
             record.topic, record.partition, record.offset, record.timestamp, record.headers = saved
@@ -256,6 +260,7 @@ class StoreCache:
                 if self.entries[key] is entry:
                     entry.dirty = True
                     self._dirty[key] = entry
+                self._has_left(key, entry)
         for key, entry in deleted:
             if self.entries.get(key) is entry and not entry.dirty:
                 self._remove(key)
@@ -294,7 +299,7 @@ class CacheView:
         for key, entry in copied(self._cache.leaving):
             found.setdefault(key, entry)
         inside = [key for key in found if (lower is None or key >= lower) and (upper is None or key <= upper)]
-        return [(key, found[key]) for key in sorted(inside, reverse=reverse)]
+        return [(key, CacheEntry(found[key].value, 0, 0, None, NO_HEADERS)) for key in sorted(inside, reverse=reverse)]
 
 
 class _Entries:

@@ -250,8 +250,9 @@ def merge_cached(
             row = next(rows, None)
         if row is not None and row[0] == key:
             row = next(rows, None)
-        if entry.value is not None:
-            yield key, None, entry.value
+        value = entry.value
+        if value is not None:
+            yield key, None, value
     while row is not None:
         yield row[0], row[1], None
         row = next(rows, None)

@@ -227,8 +227,6 @@ class LayeredStore(Generic[P]):
         cache = self._cache
         if self._context is None or not self.is_open():
             raise InvalidStateStoreError(f"Store {self.name!r} is not open")
-        if self._context.shared:  # each of its methods holds a lock
-            return view
         view._bytes_store = self._bytes_store.view(committed=committed)
         view._cache = None if committed or cache is None else cast("StoreCache", CacheView(cache))
         view._compile()

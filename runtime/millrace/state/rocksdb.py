@@ -29,10 +29,10 @@ from weakref import WeakSet
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
 from millrace.errors import (
-    InvalidStateStoreError,
     LockError,
     ProcessorStateError,
     StateDirectoryError,
+    StateStoreMigratedError,
     StreamsError,
     TaskCorruptedError,
 )
@@ -99,7 +99,7 @@ class RocksDatabase:
         self._pending_rows = self._pending.data
         self._pending_bytes = 0
         self.commits = 0
-        """How many commits there were, for readers in other threads that combine pending rows with those on disk."""
+        """How often a commit has begun or ended, for readers in other threads that combine pending rows with those on disk."""
         self.guard = threading.Lock()
         """Held by other threads while they use RocksDB, and while it is closed; the store's own thread reads without it."""
         self.scans: WeakSet[GuardedRows] = WeakSet()
@@ -267,10 +267,11 @@ class RocksDatabase:
         """Return snapshots of the rows on disk: first those in the store's format, which replace those in older ones."""
         first, last = (upper, lower) if reverse else (lower, upper)
         sources: list[Rows] = []
-        for source, convert in self._sources():
+        for source, convert in reversed(self._sources()):  # a commit may move a row to the newest format meanwhile
             rows: Any = source.items(backwards=reverse, from_key=first)  # takes the snapshot
             end = partial(self._check_end, source, first, reverse=reverse)
             sources.append(_until(rows, last, upper, reverse, upper_inclusive, convert, end))
+        sources.reverse()
         return sources
 
     def _sources(self) -> list[tuple[Rdict, Callable[[bytes], bytes] | None]]:
@@ -299,10 +300,13 @@ class RocksDatabase:
         """
         if not self._pending_rows and not offsets:
             return
-        self._write(self._pending_rows.items(), offsets)
-        self._pending.clear()
-        self._pending_bytes = 0
         self.commits += 1
+        try:
+            self._write(self._pending_rows.items(), offsets)
+            self._pending.clear()
+            self._pending_bytes = 0
+        finally:
+            self.commits += 1
 
     def view(self, *, committed: bool) -> RocksView:
         """Return the database as other threads may read it; `committed`: only what is on disk."""
@@ -492,10 +496,15 @@ class GuardedRows:
         self._rows = None
 
 
-def _closed(database: RocksDatabase) -> InvalidStateStoreError:
-    return InvalidStateStoreError(
-        f"State store {database.directory} was closed, as its task has moved or ended: ask again"
+def _closed(database: RocksDatabase) -> StateStoreMigratedError:
+    return StateStoreMigratedError(
+        f"State store {database.directory} was closed while it was read: its task has moved or ended. Call "
+        "KafkaStreams.store again"
     )
+
+
+def _lazily(rows: Callable[[], Rows]) -> Rows:
+    yield from rows()
 
 
 class RocksView:
@@ -520,9 +529,14 @@ class RocksView:
             if database.closed and not database.expired:
                 raise _closed(database)
             try:
-                return database._read(key)
+                # Older formats first: a commit may move the row to the newest one meanwhile.
+                older = [(rows.get(key), convert) for rows, convert in database._older]
+                value = None if database._data is None else database._data.get(key)
             except Exception as error:
                 raise database._failure(error, database._context) from error
+        if value is None:
+            value = next((convert(found) for found, convert in older if found is not None), None)
+        return value
 
     def scan(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False, upper_inclusive: bool = True
@@ -537,19 +551,25 @@ class RocksView:
             with database.guard:
                 if database.closed and not database.expired:
                     raise _closed(database)
-                found = database._scan_disk(lower, upper, reverse=reverse, upper_inclusive=upper_inclusive)
-                sources: list[Rows] = [GuardedRows(database, rows) for rows in found]
+                sources: list[Rows] = [  # nothing else may refer to the rows, or closing would leave RocksDB open
+                    GuardedRows(database, rows)
+                    for rows in database._scan_disk(lower, upper, reverse=reverse, upper_inclusive=upper_inclusive)
+                ]
             if not waiting or commits == database.commits:  # otherwise newer rows than those that waited may be on disk
                 break
-        keys = [
-            key
-            for key in waiting
-            if (lower is None or key >= lower) and (upper is None or key < upper or (upper_inclusive and key == upper))
-        ]
-        pending = [(key, waiting[key]) for key in sorted(keys, reverse=reverse)]
-        if not pending and len(sources) == 1:
+        if not waiting and len(sources) == 1:
             return sources[0]
-        return _merge([iter(pending), *sources], reverse=reverse)
+
+        def pending() -> Iterator[tuple[bytes, bytes | None]]:  # sorted when it is needed, not while others wait
+            keys = [
+                key
+                for key in waiting
+                if (lower is None or key >= lower)
+                and (upper is None or key < upper or (upper_inclusive and key == upper))
+            ]
+            return ((key, waiting[key]) for key in sorted(keys, reverse=reverse))
+
+        return _lazily(lambda: _merge([pending(), *sources], reverse=reverse))
 
     def approximate_num_entries(self) -> int:
         """Return RocksDB's estimate, plus the number of rows that wait."""

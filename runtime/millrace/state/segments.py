@@ -17,7 +17,7 @@ import shutil
 import threading
 from calendar import timegm
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
 from itertools import chain
 from pathlib import Path
@@ -102,9 +102,11 @@ class SegmentedDatabase:
         self._segments: SortedDict[int, RocksDatabase] = SortedDict()
         self._find: Callable[[int], RocksDatabase | None] = self._segments.get
         self._new: list[RocksDatabase] = []
-        self._expired: list[RocksDatabase] = []
+        self._expired: list[tuple[int, RocksDatabase]] = []
         self._guard = threading.RLock()
-        """Held during a commit and while scans begin, so that other threads find all segments at the same commit."""
+        """Held during a commit and while scans of other threads begin, so that these find all segments at the same commit."""
+        self._scanning: AbstractContextManager[object] = nullcontext()
+        self._committed_stream_time = -1
         self._context: StoreContext | None = None
 
     def open(self, context: StoreContext) -> None:
@@ -114,7 +116,7 @@ class SegmentedDatabase:
             TaskCorruptedError: their length or their order of rows has changed, so rows would not be found or be misread.
         """
         self._context = context
-        self.observed_stream_time = -1
+        self.observed_stream_time = self._committed_stream_time = -1
         self._next_expiry = 0
         for trash in context.state_dir.glob(f"{self.name}.*{_TRASH}"):
             shutil.rmtree(trash, ignore_errors=True)
@@ -200,11 +202,11 @@ class SegmentedDatabase:
         segments, oldest = self._segments, self._oldest_live()
         self._next_expiry = (oldest + 1) * self.segment_interval_ms + self.retention_ms
         while segments and segments.keys()[0] < oldest:
-            _, segment = segments.popitem(0)
+            number, segment = segments.popitem(0)
             if segment in self._new:
                 self._new.remove(segment)
             else:
-                self._expired.append(segment)
+                self._expired.append((number, segment))
 
     def scan_segments(
         self, time_from: int, time_to: int, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
@@ -212,7 +214,7 @@ class SegmentedDatabase:
         """Iterate the rows between two keys, segment by segment in order of time."""
         interval = self.segment_interval_ms
         ids = self._segments.irange(max(time_from, 0) // interval, time_to // interval, reverse=reverse)
-        with self._guard:
+        with self._scanning:
             scans = [self._segments[segment_id].scan(lower, upper, reverse=reverse) for segment_id in ids]
         return scans[0] if len(scans) == 1 else chain.from_iterable(scans)
 
@@ -227,6 +229,7 @@ class SegmentedDatabase:
             self._commit(self._context, offsets)
 
     def _commit(self, context: StoreContext, offsets: Mapping[TopicPartition, int]) -> None:
+        self._committed_stream_time = self.observed_stream_time
         created = self._new
         if created and len(created) == len(self._segments):
             record_segments(context, self.name, self.segment_interval_ms, self.order_of_rows)
@@ -241,13 +244,19 @@ class SegmentedDatabase:
                     segment.flush()
         self._new = []
         while self._expired:
-            segment = self._expired.pop()
+            _, segment = self._expired.pop()
             segment.destroy(context.state_dir / f"{segment.directory.name}{_TRASH}")
 
     def view(self, *, committed: bool) -> Self:
         """Return the store as other threads may read it; `committed`: only what is on disk."""
         view = copy(self)
-        segments: Any = SortedDict({start: each.view(committed=committed) for start, each in copied(self._segments)})
+        with self._guard:
+            found = copied(self._segments)
+            if committed:  # what has expired since the last commit still belongs to it
+                found += list(self._expired)
+                view.observed_stream_time = self._committed_stream_time
+        segments: Any = SortedDict({number: each.view(committed=committed) for number, each in found})
+        view._scanning = self._guard
         view._segments = segments
         view._find = segments.get
         return view
@@ -268,7 +277,7 @@ class SegmentedDatabase:
     def close(self) -> None:
         """Close all segments, and raise the first failure after trying all of them."""
         failure: Exception | None = None
-        for segment in (*self._expired, *self._segments.values()):
+        for segment in (*(each for _, each in self._expired), *self._segments.values()):
             try:
                 segment.close()
             except Exception as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 from millrace.checks import shown
 from millrace.errors import SerializationError, UnreadableRowError
@@ -43,6 +43,12 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         self._drop_record = context.drop_record
         self._from_disk = self._disk_reader()
         self._latest_cached_end = 0
+
+    def view(self, *, committed: bool) -> Self:
+        """Return the store as threads other than its own may read it (see `LayeredStore.view`)."""
+        view = super().view(committed=committed)
+        view._latest_cached_end = MAX_LONG  # noqa: SLF001 (a changed copy)
+        return view
 
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
         """Apply changelog records, and note the offset they reach."""
