@@ -7,6 +7,7 @@ import threading
 import tracemalloc
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from millrace.errors import InvalidStateStoreError
 from millrace.records import KeyValue, Window, Windowed
@@ -287,6 +288,95 @@ def test_a_store_is_closed_while_it_is_read(make_task, switching_often):
         for thread in threads:
             thread.join()
         assert len(told) == 3
+
+
+def test_a_commit_keeps_what_expires_after_it(make_task):
+    """What is put after a commit moves stream time, but not that of the commit: an abort would take it back."""
+    task = make_task()
+    store = task.open(builder("window"))
+    task.at(1)
+    store.put("a", 1, 0)
+    task.commit(store)
+    store.put("b", 2, 100 * HOUR_MS)
+    assert [row.key.key for row in store.view(committed=False).all()] == ["b"]
+    assert [row.key.key for row in store.view(committed=True).all()] == ["a"]
+    assert store.view(committed=True).fetch("a", 0) == 1
+    task.commit(store)
+    assert [row.key.key for row in store.view(committed=True).all()] == ["b"]
+
+
+def test_a_range_has_the_cache_as_it_was(make_task):
+    """What is put into the record cache after a range began is not in it."""
+    task = make_task(cache_bytes=10**6)
+    store = task.open(builder("key-value", caching=True))
+    for key in ("a", "b", "c"):
+        put(store, key, 1)
+    rows = store.view(committed=False).all()
+    assert next(rows) == ("a", 1)
+    put(store, "b", 2)
+    store.delete("c")
+    assert list(rows) == [("b", 1), ("c", 1)]
+
+
+def test_entries_are_found_until_they_are_written(make_task):
+    """An entry that is evicted by what another one's write-back causes is still found before it is written itself."""
+    task = make_task(cache_bytes=10**6)
+    store = task.open(builder("key-value", caching=True))
+    for key in ("a", "b"):
+        put(store, key, 1)
+    found = []
+
+    def listener(key, _change, _timestamp, _headers):
+        if task.cache.max_bytes == 10**6 and not found:
+            task.cache.max_bytes = 0
+            put(store, "c", 1)  # evicts all others
+            task.cache.max_bytes = 10**6
+            found.extend(get(store.view(committed=False), other) for other in ("a", "b", "c"))
+
+    store.set_flush_listener(listener, send_old_values=False)
+    for key in ("a", "b"):
+        put(store, key, 2)
+    store.flush()
+    assert found == [2, 2, 1]
+    assert everything(store.view(committed=False)) == {"a": 2, "b": 2, "c": 1}
+
+
+def test_the_owner_waits_for_no_range_of_others(make_task):
+    """While a range of another thread begins, the store's own thread reads its segments."""
+    task = make_task()
+    store = task.open(builder("window"))
+    put(store, "k01", 1)
+    guard, held, released = store._bytes_store._guard, threading.Event(), threading.Event()
+
+    def hold():
+        with guard:
+            held.set()
+            released.wait(PATIENCE_S)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert held.wait(PATIENCE_S)
+        assert everything(store) == {"k01": 1}
+        assert not released.is_set()
+    finally:
+        released.set()
+        thread.join()
+
+
+def test_a_global_store_is_closed_while_a_range_is_open(make_task):
+    """The range ends with an error, and the directory can be opened again at once."""
+    task = make_task()
+    store = task.open(builder("key-value"), shared=True)
+    for key in KEYS:
+        put(store, key, 1)
+    task.commit(store)
+    rows = store.view(committed=False).all()
+    next(rows)
+    store.close()
+    with pytest.raises(InvalidStateStoreError, match="closed"):
+        next(rows)
+    assert everything(task.open(builder("key-value"))) == dict.fromkeys(KEYS, 1)
 
 
 def test_expired_segments_end_in_silence(make_task):
