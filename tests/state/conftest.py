@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,15 @@ def make_task(tmp_path):
     yield make
     for owner in made:
         owner.close()
+
+
+@pytest.fixture
+def switching_often():
+    """Make threads switch after almost every step."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
 
 
 @pytest.fixture(scope="session")

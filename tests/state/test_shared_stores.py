@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 
 import pytest
@@ -30,15 +29,6 @@ def window(supplier):
 def session(supplier):
     """Return a put for a session count."""
     return Stores.session_store_builder(supplier, STRING, STRING).with_logging_disabled()
-
-
-@pytest.fixture
-def switching_often():
-    """Make threads switch after almost every step."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(interval)
 
 
 def read_while_written(store, write, remove, scans):

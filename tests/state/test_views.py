@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import tracemalloc
 
@@ -20,15 +19,6 @@ KEYS = [f"k{number:02}" for number in range(40)]
 ROUNDS = 60
 HOUR_MS = 3_600_000
 KINDS = ["key-value", "window", "session", "versioned"]
-
-
-@pytest.fixture
-def switching_often():
-    """Make threads switch after almost every step."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(interval)
 
 
 def builder(kind, *, persistent=True, caching=False):
