@@ -75,12 +75,8 @@ class QueryableStoreType(Generic[S]):
             )
 
 
-def _plain(_store: object, value: Any) -> Any:
-    return value.value if isinstance(value, (ValueAndTimestamp, ValueTimestampHeaders)) else value
-
-
-def _plain_of(store: object, value: Any) -> Any:
-    return value if isinstance(store, (KeyValueStore, WindowStore, JoinWindowStore)) else _plain(store, value)
+def _plain(store: object, value: Any) -> Any:
+    return value if isinstance(store, (KeyValueStore, WindowStore, JoinWindowStore)) else value.value
 
 
 def _timestamped(_store: object, value: Any) -> Any:
@@ -91,12 +87,11 @@ def _aggregation(store: object, value: Any) -> Any:
     return value.aggregation if isinstance(store, SessionStoreWithHeaders) else value
 
 
-_PLAIN_WINDOWS = (WindowStore, JoinWindowStore)
 _KEY_VALUE: Final[QueryableStoreType[ReadOnlyKeyValueStore[Any, Any]]] = QueryableStoreType(
     "key_value_store",
     (KeyValueStore, TimestampedKeyValueStore, TimestampedKeyValueStoreWithHeaders),
     ReadOnlyKeyValueStore,
-    _plain_of,
+    _plain,
 )
 _TIMESTAMPED_KEY_VALUE: Final[QueryableStoreType[ReadOnlyKeyValueStore[Any, ValueAndTimestamp[Any]]]] = (
     QueryableStoreType(
@@ -113,9 +108,9 @@ _KEY_VALUE_WITH_HEADERS: Final[QueryableStoreType[ReadOnlyKeyValueStore[Any, Val
 )
 _WINDOW: Final[QueryableStoreType[ReadOnlyWindowStore[Any, Any]]] = QueryableStoreType(
     "window_store",
-    (*_PLAIN_WINDOWS, TimestampedWindowStore, TimestampedWindowStoreWithHeaders),
+    (WindowStore, JoinWindowStore, TimestampedWindowStore, TimestampedWindowStoreWithHeaders),
     ReadOnlyWindowStore,
-    _plain_of,
+    _plain,
 )
 _TIMESTAMPED_WINDOW: Final[QueryableStoreType[ReadOnlyWindowStore[Any, ValueAndTimestamp[Any]]]] = QueryableStoreType(
     "timestamped_window_store",

@@ -3,7 +3,8 @@
 A bytes store knows nothing about serdes, timestamps or changelogs. It guarantees that scans are in key order, that its own writes
 can be read at once, and that after a crash it has the state of some `commit`.
 
-A store belongs to one thread and so has no locks. If other threads read it, it is wrapped in `SharedBytesStore`.
+A store belongs to one thread and so has no locks. Queries read its `view`; a global store, which the tasks of all threads read,
+is wrapped in `SharedBytesStore`.
 
 A store's *position* says up to which input offsets its content reaches (KIP-796; formats §9). Java sizes its byte array in
 bits, so its encoding has trailing zeroes. They are written here as well, so that the bytes are the same; readers ignore them.

@@ -269,8 +269,8 @@ class StoreCache:
 class CacheView:
     """What threads other than the store's own see of its cache. Looking changes nothing, not even the order of eviction.
 
-    The entries of an eviction are looked for in `leaving` after `entries`, and then in the layer below: whichever step the
-    store's thread is at, each is in one of them.
+    An entry is looked for in `entries`, then in `leaving`, and then in the layer below: whichever step the store's thread is
+    at, it is in one of them.
     """
 
     def __init__(self, cache: StoreCache) -> None:

@@ -223,10 +223,9 @@ class LayeredStore(Generic[P]):
             committed: only what is on disk; otherwise everything that the store's own thread reads. A store in memory is
                 read as it is.
         """
-        view = copy(self)
-        cache = self._cache
         if self._context is None or not self.is_open():
             raise InvalidStateStoreError(f"Store {self.name!r} is not open")
+        view, cache = copy(self), self._cache
         view._bytes_store = self._bytes_store.view(committed=committed)
         view._cache = None if committed or cache is None else cast("StoreCache", CacheView(cache))
         view._compile()

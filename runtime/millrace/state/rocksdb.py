@@ -582,16 +582,6 @@ class RocksView:
             return estimate
         return estimate + sum(value is not None for value in dict(database._pending_rows).values())
 
-    @property
-    def position(self) -> Position:
-        """The input offsets that the rows reach."""
-        database = self._database
-        if not self._committed:
-            return dict(database.position)
-        with database.guard:
-            stored = None if database._offsets is None else database._offsets.get(_POSITION)
-        return {} if stored is None else decode_position(stored)
-
 
 class RocksKeyValueStore(RocksDatabase):
     """The bytes store of a persistent key-value store, in `<task directory>/rocksdb/<store name>`."""
