@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
+import signal
+import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -200,8 +202,8 @@ class _Writer:
             StreamsError: They refused a record, or did not answer in time.
         """
         deadline, undelivered = Deadline(_DELIVERY_S), 1
-        with _interruptible():
-            while undelivered and not deadline.passed:
+        while undelivered and not deadline.passed:
+            with _interruptible():
                 undelivered = self._producer.flush(_POLL_S)
         if undelivered or self._refused:
             why = self._refused[0].str() if self._refused else f"the brokers did not answer within {_DELIVERY_S:.0f} s"
@@ -214,11 +216,19 @@ class _Writer:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Interrupt again after an interrupt that arrived while librdkafka reported something: its binding loses that one."""
-    try:
+    """Keep an interrupt until librdkafka's call is over: its binding would lose one that arrives in one of its reports."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, or another's
         yield
-    except SystemError as error:
-        raise KeyboardInterrupt from error
+        return
+    arrived: list[int] = []
+    try:
+        signal.signal(signal.SIGINT, lambda number, _: arrived.append(number))
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if arrived:
+        raise KeyboardInterrupt
 
 
 # Reading
