@@ -142,6 +142,10 @@ class StateStoreNotAvailableError(InvalidStateStoreError):
     """A store cannot be read any more, because the client is closing or has ended."""
 
 
+class StreamsStoppedError(InvalidStateStoreError):
+    """A query was sent to a client that is closing or has ended."""
+
+
 class UnknownStateStoreError(InvalidStateStoreError):
     """The topology has no store of this name."""
 

@@ -55,11 +55,12 @@ from millrace.instance_status import StreamsStatus
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import ClosableAdmin
 from millrace.kafka.credential_watch import CredentialWatch
-from millrace.query import StoreQueryParameters
+from millrace.query import StateQueryRequest, StateQueryResult, StoreQueryParameters
 from millrace.topology import Topology
 
 __all__ = ["KafkaStreams"]
 
+R = TypeVar("R")
 S = TypeVar("S")
 
 _log = logging.getLogger(__name__)
@@ -408,6 +409,33 @@ class KafkaStreams:
         )
         self._stores.find(wanted)
         return wanted.store_type.over(wanted.store_name, lambda: self._stores.find(wanted))
+
+    def query(self, request: StateQueryRequest[R]) -> StateQueryResult[R]:
+        """Return what this instance's part of a store answers to a query, from any thread (KIP-796).
+
+        Each partition has its own result or failure, with the position that it reflects. Under exactly-once queries see
+        committed rows unless the request says otherwise. Unlike in Java, global stores answer too.
+
+        Raises:
+            StreamsNotStartedError: before `start`.
+            StreamsStoppedError: the client is closing, or has ended.
+            UnknownStateStoreError: the topology has no such store.
+            SerializationError: the store's key serde cannot write the key.
+
+        Example::
+
+            request = StateQueryRequest.in_store("counts").with_query(KeyQuery.with_key("hello"))
+            found = streams.query(request).only_partition_result
+            print(found and found.result)
+        """
+        instance(
+            request,
+            "request",
+            StateQueryRequest,
+            "a StateQueryRequest",
+            "call StateQueryRequest.in_store(…).with_query(…)",
+        )
+        return self._stores.query(request)
 
     def status(self) -> StreamsStatus:
         """Return a snapshot of the instance; cheap."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from millrace.engine.task import StreamTask
 from millrace.errors import (
@@ -13,16 +13,28 @@ from millrace.errors import (
     StateStoreNotAvailableError,
     StreamsNotStartedError,
     StreamsRebalancingError,
+    StreamsStoppedError,
     UnknownStateStoreError,
 )
 from millrace.instance.states import State, ThreadState
 from millrace.instance.stream_thread import StreamThread
-from millrace.query import IsolationLevel, StoreQueryParameters
+from millrace.query import (
+    FailureReason,
+    IsolationLevel,
+    PositionBound,
+    QueryResult,
+    StateQueryRequest,
+    StateQueryResult,
+    StoreQueryParameters,
+)
+from millrace.query.answering import answer
 from millrace.query.read_only_stores import QueriedStore
 from millrace.state.api import StateStore
 from millrace.topology.physical_topology import BuiltTopology
 
 __all__ = ["LocalStores"]
+
+R = TypeVar("R")
 
 
 class LocalStores:
@@ -70,14 +82,69 @@ class LocalStores:
             if not store.is_open():
                 raise StateStoreNotAvailableError(f"Cannot read global store {name!r}: it was closed")
             return [QueriedStore(store, committed=False)]
-        if name not in self._names:
-            known = ", ".join(sorted({*self._names, *of_all_tasks})) or "none"
-            raise UnknownStateStoreError(f"The topology has no state store {name!r}; it has {known}")
+        self._check_name(name)
         return self._of_tasks(wanted)
 
+    def query(self, request: StateQueryRequest[R]) -> StateQueryResult[R]:
+        """Return what the tasks here answer.
+
+        Raises:
+            StreamsNotStartedError, StreamsStoppedError, UnknownStateStoreError: nothing can be asked.
+            SerializationError: the key cannot be serialised.
+        """
+        state, name = self._state(), request.store_name
+        of_all_tasks = self._global_stores()
+        if name not in of_all_tasks:
+            self._check_name(name)
+        if state is State.CREATED:
+            raise StreamsNotStartedError(f"Cannot query state store {name!r} before KafkaStreams.start")
+        if not state.is_running_or_rebalancing:
+            raise StreamsStoppedError(f"Cannot query state store {name!r}: the client is {state.value}")
+        if name in of_all_tasks:
+            return StateQueryResult(global_result=self._ask(of_all_tasks[name], request, None, active=True))
+        results: dict[int, QueryResult[R]] = {}
+        for thread in self._threads():
+            if thread.tasks is None or thread.state is ThreadState.DEAD:
+                continue
+            for task, running in thread.tasks.open_tasks():
+                partition, store = task.task_id.partition, task.stores.get(name)
+                if store is not None and (request.partitions is None or partition in request.partitions):
+                    active = running and thread.state is ThreadState.RUNNING
+                    results[partition] = self._ask(store, request, partition, active=active)
+        for partition in (request.partitions or frozenset()) - results.keys():
+            results[partition] = QueryResult(
+                failure_reason=FailureReason.NOT_PRESENT,
+                failure_message=f"Partition {partition} of state store {name!r} is not on this instance",
+            )
+        return StateQueryResult(dict(sorted(results.items())))
+
+    def _ask(
+        self, store: StateStore, request: StateQueryRequest[Any], partition: int | None, *, active: bool
+    ) -> QueryResult[Any]:
+        if request.active_required and not active:
+            return QueryResult(
+                failure_reason=FailureReason.NOT_ACTIVE,
+                failure_message=f"The task of partition {partition} of state store {store.name!r} is not active here, or not yet",
+            )
+        return answer(
+            store,
+            request.query,
+            partition=partition,
+            committed=partition is not None and self._committed(request.isolation_level),
+            bound=PositionBound.unbounded() if request.active_required else request.position_bound,
+            execution_info=request.execution_info_enabled,
+        )
+
+    def _check_name(self, name: str) -> None:
+        if name not in self._names:
+            known = ", ".join(sorted({*self._names, *self._global_stores()})) or "none"
+            raise UnknownStateStoreError(f"The topology has no state store {name!r}; it has {known}")
+
+    def _committed(self, level: IsolationLevel | None) -> bool:
+        return self._exactly_once if level is None else level is IsolationLevel.READ_COMMITTED
+
     def _of_tasks(self, wanted: StoreQueryParameters[Any]) -> list[QueriedStore]:
-        level, name = wanted.isolation_level, wanted.store_name
-        committed = self._exactly_once if level is None else level is IsolationLevel.READ_COMMITTED
+        committed, name = self._committed(wanted.isolation_level), wanted.store_name
         found: list[QueriedStore] = []
         for task in self._tasks(wanted):
             store: Any = task.stores.get(name)

@@ -111,6 +111,11 @@ class TaskManager:
         """Return the tasks whose stores queries may read: those running; with `stale`, all that are open."""
         return [held.opened for held in self._in(Stage.RUNNING, *(_BEING_RESTORED if stale else ()))]
 
+    def open_tasks(self) -> list[tuple[StreamTask, bool]]:
+        """Return the tasks whose stores are open, and whether each is active and running."""
+        held_tasks = self._in(Stage.RUNNING, *_BEING_RESTORED)
+        return [(held.opened, held.stage is Stage.RUNNING) for held in held_tasks]
+
     def _in(self, *stages: Stage) -> list[HeldTask]:
         return [held for held in list(self._held.values()) if held.stage in stages]
 

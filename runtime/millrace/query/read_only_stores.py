@@ -28,6 +28,8 @@ class QueriedStore(NamedTuple):
     store: LayeredStore[Any]
     committed: bool
     """Whether only committed rows are read."""
+    cached: bool = True
+    """Whether the record cache is read too, if not only committed rows are."""
 
     def read(self, question: Callable[[Any], T]) -> T:
         """Return the answer of the store as it is now.
@@ -36,7 +38,7 @@ class QueriedStore(NamedTuple):
             StateStoreMigratedError: it was closed meanwhile.
         """
         try:
-            answer = question(self.store.view(committed=self.committed))
+            answer = question(self.store.view(committed=self.committed, cached=self.cached))
         except Exception as error:
             if self.store.is_open():
                 raise
@@ -142,12 +144,25 @@ class _ReadOnlyStore:
         stores = self._find()
         return StoreIterator(_Chained([self._rows_of(queried, question) for queried in stores]))
 
-    def _rows_of(self, queried: QueriedStore, question: Callable[[Any], Iterator[Any]]) -> _Rows:
-        return _Rows(queried, queried.read(question), self._convert)
+    def _rows_of(self, queried: QueriedStore, question: Callable[[Any], Iterator[Any]]) -> StoreRows:
+        convert = self._convert
+        present = None if convert is None else convert_values(convert)
+        return StoreRows(queried, queried.read(question), present)
 
 
-class _Rows:
-    """The rows of one store; an error as soon as the store is closed, since rows may be missing then."""
+def convert_values(convert: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the function that converts the value of a row."""
+    return lambda store, row: KeyValue(row.key, convert(store, row.value))
+
+
+class StoreRows:
+    """The rows of one store; an error as soon as the store is closed, since rows may be missing then.
+
+    Args:
+        queried: the store.
+        rows: what its view returned.
+        convert: turns a row of the store (the first argument) into the one that was asked for; None: it is.
+    """
 
     def __init__(self, queried: QueriedStore, rows: Iterator[Any], convert: Callable[[Any, Any], Any] | None) -> None:
         self._queried = queried
@@ -158,11 +173,16 @@ class _Rows:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> KeyValue[Any, Any]:
+    def __next__(self) -> Any:
+        """Return the next row.
+
+        Raises:
+            StateStoreMigratedError: the store was closed meanwhile.
+        """
         if self._ended:
             raise StopIteration
         try:
-            row: KeyValue[Any, Any] | None = next(self._rows, None)
+            row = next(self._rows, None)
         except Exception as error:
             if self._queried.store.is_open():
                 raise
@@ -174,9 +194,10 @@ class _Rows:
         if row is None:
             self.close()
             raise StopIteration
-        return row if self._convert is None else KeyValue(row.key, self._convert(self._queried.store, row.value))
+        return row if self._convert is None else self._convert(self._queried.store, row)
 
     def close(self) -> None:
+        """Release the snapshot."""
         self._ended = True
         self._rows, rows = iter(()), self._rows
         close = getattr(rows, "close", None)
@@ -187,7 +208,7 @@ class _Rows:
 class _Chained:
     """Rows of several stores, one after the other."""
 
-    def __init__(self, parts: list[_Rows]) -> None:
+    def __init__(self, parts: list[StoreRows]) -> None:
         self._parts = parts
         self._rows = chain.from_iterable(parts)
 

@@ -75,15 +75,18 @@ class QueryableStoreType(Generic[S]):
             )
 
 
-def _plain(store: object, value: Any) -> Any:
+def plain(store: object, value: Any) -> Any:
+    """Return a value without timestamp and headers."""
     return value if isinstance(store, (KeyValueStore, WindowStore, JoinWindowStore)) else value.value
 
 
-def _timestamped(_store: object, value: Any) -> Any:
+def timestamped(_store: object, value: Any) -> Any:
+    """Return a value without headers."""
     return ValueAndTimestamp(value.value, value.timestamp) if isinstance(value, ValueTimestampHeaders) else value
 
 
-def _aggregation(store: object, value: Any) -> Any:
+def aggregation(store: object, value: Any) -> Any:
+    """Return a session's aggregate without headers."""
     return value.aggregation if isinstance(store, SessionStoreWithHeaders) else value
 
 
@@ -91,14 +94,14 @@ _KEY_VALUE: Final[QueryableStoreType[ReadOnlyKeyValueStore[Any, Any]]] = Queryab
     "key_value_store",
     (KeyValueStore, TimestampedKeyValueStore, TimestampedKeyValueStoreWithHeaders),
     ReadOnlyKeyValueStore,
-    _plain,
+    plain,
 )
 _TIMESTAMPED_KEY_VALUE: Final[QueryableStoreType[ReadOnlyKeyValueStore[Any, ValueAndTimestamp[Any]]]] = (
     QueryableStoreType(
         "timestamped_key_value_store",
         (TimestampedKeyValueStore, TimestampedKeyValueStoreWithHeaders),
         ReadOnlyKeyValueStore,
-        _timestamped,
+        timestamped,
     )
 )
 _KEY_VALUE_WITH_HEADERS: Final[QueryableStoreType[ReadOnlyKeyValueStore[Any, ValueTimestampHeaders[Any]]]] = (
@@ -110,13 +113,13 @@ _WINDOW: Final[QueryableStoreType[ReadOnlyWindowStore[Any, Any]]] = QueryableSto
     "window_store",
     (WindowStore, JoinWindowStore, TimestampedWindowStore, TimestampedWindowStoreWithHeaders),
     ReadOnlyWindowStore,
-    _plain,
+    plain,
 )
 _TIMESTAMPED_WINDOW: Final[QueryableStoreType[ReadOnlyWindowStore[Any, ValueAndTimestamp[Any]]]] = QueryableStoreType(
     "timestamped_window_store",
     (TimestampedWindowStore, TimestampedWindowStoreWithHeaders),
     ReadOnlyWindowStore,
-    _timestamped,
+    timestamped,
 )
 _WINDOW_WITH_HEADERS: Final[QueryableStoreType[ReadOnlyWindowStore[Any, ValueTimestampHeaders[Any]]]] = (
     QueryableStoreType(
@@ -124,7 +127,7 @@ _WINDOW_WITH_HEADERS: Final[QueryableStoreType[ReadOnlyWindowStore[Any, ValueTim
     )
 )
 _SESSION: Final[QueryableStoreType[ReadOnlySessionStore[Any, Any]]] = QueryableStoreType(
-    "session_store", (SessionStore, SessionStoreWithHeaders), ReadOnlySessionStore, _aggregation
+    "session_store", (SessionStore, SessionStoreWithHeaders), ReadOnlySessionStore, aggregation
 )
 _SESSION_WITH_HEADERS: Final[QueryableStoreType[ReadOnlySessionStore[Any, AggregationWithHeaders[Any]]]] = (
     QueryableStoreType("session_store_with_headers", (SessionStoreWithHeaders,), ReadOnlySessionStore)

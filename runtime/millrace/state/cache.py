@@ -78,6 +78,7 @@ class StoreCache:
         "entries",
         "leaving",
         "put",
+        "reached",
         "touch",
         "write_back",
     )
@@ -97,6 +98,8 @@ class StoreCache:
         self.entries: OrderedDict[bytes, CacheEntry] = OrderedDict()
         self.leaving: dict[bytes, CacheEntry] = {}
         """Entries that are being written back: if they are evicted before, other threads find them only here."""
+        self.reached: dict[str | None, int] = {}
+        """The largest offset of each topic whose record put something."""
         self.touch = self.entries.move_to_end
         """Marks an entry as the most recently used."""
         self.bytes = 0
@@ -111,7 +114,7 @@ class StoreCache:
 
     def _compile_put(self) -> Callable[[bytes, Any, int], None]:
         """Return `put` as a closure: it is on the path of every write, and what it uses never changes."""
-        record, budget, entries, touch = self._record, self._budget, self.entries, self.touch
+        record, budget, entries, touch, reached = self._record, self._budget, self.entries, self.touch, self.reached
         dirty, take_dirty, find = self._dirty, self._dirty.pop, self.entries.get
 
         def put(key: bytes, value: object, value_size: int) -> None:
@@ -145,8 +148,10 @@ class StoreCache:
                 self.bytes += size
                 budget.used_bytes += size
             entry.partition = record.partition
-            entry.offset = record.offset
+            entry.offset = offset = record.offset
             entry.timestamp = record.timestamp
+            if offset > reached.get(topic, -1):  # after the value, for readers in other threads
+                reached[topic] = offset
             if budget.used_bytes > budget.max_bytes:
                 self._evict()
 
@@ -276,6 +281,7 @@ class CacheView:
     def __init__(self, cache: StoreCache) -> None:
         self._cache = cache
         self.entries = _Entries(cache)
+        self.reached = dict(cache.reached)
 
     def touch(self, key: bytes) -> None:
         """Do nothing."""

@@ -57,7 +57,9 @@ def compile_write(bytes_store: KeyValueBytesStore, log: LogChange | None, contex
             put(key, row)
             topic = record.topic
             if topic is not None:
-                position[topic, record.partition] = record.offset
+                at = topic, record.partition
+                if record.offset > position.get(at, -1):
+                    position[at] = record.offset
 
         return write_unlogged
 
@@ -65,7 +67,9 @@ def compile_write(bytes_store: KeyValueBytesStore, log: LogChange | None, contex
         put(key, row)
         topic = record.topic
         if topic is not None:
-            position[topic, record.partition] = record.offset
+            at = topic, record.partition
+            if record.offset > position.get(at, -1):  # evicted entries can be written after newer ones
+                position[at] = record.offset
         log(key, value, timestamp, headers)
 
     return write

@@ -216,18 +216,21 @@ class LayeredStore(Generic[P]):
         self._cache.write_back = self._compile_write_back()
         return True
 
-    def view(self, *, committed: bool) -> Self:
+    def view(self, *, committed: bool, cached: bool = True) -> Self:
         """Return the store as threads other than its own may read it; it must not be changed.
+
+        Its `position` stays as it is: what is read later is as new, or newer.
 
         Args:
             committed: only what is on disk; otherwise everything that the store's own thread reads. A store in memory is
                 read as it is.
+            cached: whether the record cache is read too, if not only `committed` rows are.
         """
         if self._context is None or not self.is_open():
             raise InvalidStateStoreError(f"Store {self.name!r} is not open")
         view, cache = copy(self), self._cache
+        view._cache = None if committed or not cached or cache is None else cast("StoreCache", CacheView(cache))
         view._bytes_store = self._bytes_store.view(committed=committed)
-        view._cache = None if committed or cache is None else cast("StoreCache", CacheView(cache))
         view._compile()
         return view
 
@@ -244,7 +247,14 @@ class LayeredStore(Generic[P]):
     @property
     def position(self) -> Mapping[tuple[str, int], int]:
         """The input offsets, by topic and partition, that the store's content reflects (KIP-796)."""
-        return self._bytes_store.position
+        below = self._bytes_store.position
+        if self._cache is None or self._context is None:
+            return below
+        partition, position = self._context.task_id.partition, dict(below)
+        for topic, offset in self._cache.reached.items():
+            if topic is not None and offset > position.get((topic, partition), -1):
+                position[topic, partition] = offset
+        return position
 
 
 class ReadOnlyStore:

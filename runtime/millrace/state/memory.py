@@ -88,6 +88,7 @@ class MemoryKeyValueStore(MemoryStore):
     def view(self, *, committed: bool) -> MemoryKeyValueStore:  # noqa: ARG002 (memory has no committed state of its own)
         """Return the store as other threads may read it."""
         view = copy(self)
+        view.position = dict(self.position)
         view._rows = OrderedMapView(self._rows)
         return view
 
@@ -161,6 +162,7 @@ class LruKeyValueStore(MemoryStore):
     def view(self, *, committed: bool) -> LruKeyValueStore:  # noqa: ARG002 (memory has no committed state of its own)
         """Return the store as other threads may read it; reading does not count as use."""
         view = copy(self)
+        view.position = dict(self.position)
         view.get = self._rows.get  # type: ignore[method-assign, assignment]
         return view
 

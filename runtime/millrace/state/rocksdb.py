@@ -93,6 +93,8 @@ class RocksDatabase:
     def __init__(self, store_name: str, directory: Path, value_format: ValueFormat = PLAIN) -> None:
         self.directory = directory
         self.position: Position = {}
+        self.committed_position: Position = {}
+        """The position that the rows on disk have reached at least; replaced as a whole after a commit."""
         self._store_name = store_name
         self._format = value_format
         self._pending: OrderedMap[bytes | None] = OrderedMap()
@@ -165,7 +167,8 @@ class RocksDatabase:
             raise self._failure(error, context, opening=True) from error
         stored = self._offsets.get(_POSITION) if self._offsets is not None else None
         if stored is not None:
-            for partition, offset in decode_position(stored).items():
+            self.committed_position = decode_position(stored)
+            for partition, offset in self.committed_position.items():
                 self.position.setdefault(partition, offset)
 
     def _failure(self, error: Exception, context: StoreContext | None, *, opening: bool = False) -> StreamsError:
@@ -345,6 +348,7 @@ class RocksDatabase:
             db.write(batch, self._write_options)
         except Exception as error:
             raise self._failure(error, self._context) from error
+        self.committed_position = dict(self.position)
 
     def _write_status(self, status: bytes) -> None:
         assert self._db is not None
@@ -517,6 +521,8 @@ class RocksView:
     def __init__(self, database: RocksDatabase, *, committed: bool) -> None:
         self._database = database
         self._committed = committed
+        self.position = database.committed_position if committed else dict(database.position)
+        """What the rows have reached at least."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key."""

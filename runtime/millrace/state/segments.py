@@ -107,6 +107,7 @@ class SegmentedDatabase:
         """Held during a commit and while scans of other threads begin, so that these find all segments at the same commit."""
         self._scanning: AbstractContextManager[object] = nullcontext()
         self._committed_stream_time = -1
+        self._committed_position: Position = {}
         self._context: StoreContext | None = None
 
     def open(self, context: StoreContext) -> None:
@@ -140,6 +141,7 @@ class SegmentedDatabase:
                 path.rename(current)
             segment = self._segment(start // self.segment_interval_ms)
             segment.open(context)
+        self._committed_position = dict(self.position)
 
     def _start_of(self, name: str) -> int | None:
         """Return the start (ms) in a directory name, in the current form or in one of the two forms of old versions."""
@@ -243,6 +245,7 @@ class SegmentedDatabase:
                 if created:  # lets its recorded offset catch up once per interval, even if little is written to it
                     segment.flush()
         self._new = []
+        self._committed_position = dict(self.position)
         while self._expired:
             _, segment = self._expired.pop()
             segment.destroy(context.state_dir / f"{segment.directory.name}{_TRASH}")
@@ -250,11 +253,13 @@ class SegmentedDatabase:
     def view(self, *, committed: bool) -> Self:
         """Return the store as other threads may read it; `committed`: only what is on disk."""
         view = copy(self)
+        view.position = dict(self.position)  # before the rows, so that these have reached it
         with self._guard:
             found = copied(self._segments)
             if committed:  # what has expired since the last commit still belongs to it
                 found += list(self._expired)
                 view.observed_stream_time = self._committed_stream_time
+                view.position = self._committed_position
         segments: Any = SortedDict({number: each.view(committed=committed) for number, each in found})
         view._scanning = self._guard
         view._segments = segments

@@ -44,9 +44,9 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         self._from_disk = self._disk_reader()
         self._latest_cached_end = 0
 
-    def view(self, *, committed: bool) -> Self:
+    def view(self, *, committed: bool, cached: bool = True) -> Self:
         """Return the store as threads other than its own may read it (see `LayeredStore.view`)."""
-        view = super().view(committed=committed)
+        view = super().view(committed=committed, cached=cached)
         view._latest_cached_end = MAX_LONG  # noqa: SLF001 (a changed copy)
         return view
 
@@ -113,7 +113,9 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
             if not removes:
                 self._drop_record()
         elif record.topic is not None:
-            self._bytes_store.position[record.topic, record.partition] = record.offset
+            position, at = self._bytes_store.position, (record.topic, record.partition)
+            if record.offset > position.get(at, -1):  # evicted entries can be written after newer ones
+                position[at] = record.offset
         if self._log is not None:
             self._log(encode_session_key(*session), data, record.timestamp, headers)
 

@@ -277,6 +277,7 @@ class MemorySessionStore(MemoryStore):
     def view(self, *, committed: bool) -> MemorySessionStore:  # noqa: ARG002 (memory has no committed state of its own)
         """Return the store as other threads may read it."""
         view = copy(self)
+        view.position = dict(self.position)
         view._ends = SortedDict(copied(self._ends))
         return view
 

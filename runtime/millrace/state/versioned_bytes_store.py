@@ -21,11 +21,12 @@ at the edge of the row in the segment where its validity ends. Shortening a vers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from sortedcontainers import SortedSet
 
@@ -36,6 +37,9 @@ from millrace.state.ordered_map import prefix_upper_bound
 from millrace.state.rocksdb import RocksKeyValueStore
 from millrace.state.segments import require_segments
 from millrace.state.value_formats import pack_long, unpack_long
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _TWO_LONGS = Struct(">qq")
 _VERSION = Struct(">qi")
@@ -157,6 +161,11 @@ class RocksVersionedStore(RocksKeyValueStore):
         self.segment_interval_ms = segment_interval_ms
         self.observed_stream_time = -1
         self._segments: SortedSet[int] = SortedSet()
+        """Replaced when it changes, as other threads read it."""
+        self._committed: tuple[int, int, SortedSet[int]] = 0, -1, self._segments
+        """The last commit's number, observed stream time and segments."""
+        self._changes = 0
+        """How often a put has begun or ended: while it lasts, a version may be in two rows, or in none."""
 
     def open(self, context: StoreContext) -> None:
         """Open the database and find its segments.
@@ -167,23 +176,55 @@ class RocksVersionedStore(RocksKeyValueStore):
         super().open(context)
         require_segments(context, self.name, self.segment_interval_ms)
         self.observed_stream_time = -1
-        self._segments.clear()
+        segments: SortedSet[int] = SortedSet()
         lower = pack_long(0)
         while True:
             row = next(self.scan(lower, _FIRST_LATEST_ROW, upper_inclusive=False), None)
             if row is None:
-                return
+                break
             segment = unpack_long(row[0])
-            self._segments.add(segment)
+            segments.add(segment)
             lower = pack_long(segment + 1)
+        self._segments = segments
+        self._committed = self.commits, -1, segments
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write all pending rows, the offsets and the position in one batch."""
+        _, *reached = self._committed
+        try:
+            super().commit(offsets)
+            reached = [self.observed_stream_time, self._segments]
+        finally:
+            self._committed = self.commits, *reached
 
     def view(self, *, committed: bool) -> Any:
         """Return the store as other threads may read it; `committed`: only what is on disk."""
-        view, rows = copy(self), super().view(committed=committed)
+        rows, view = super().view(committed=committed), copy(self)
+        view.position = rows.position
         view.get = rows.get  # type: ignore[method-assign]
-        view.scan = rows.scan  # type: ignore[method-assign]
-        view._segments = SortedSet(list(self._segments))
+        view.as_of = self._settled(view, view.as_of, committed=committed)  # type: ignore[method-assign]
+        view.versions = self._settled(view, view.versions, committed=committed)  # type: ignore[method-assign]
         return view
+
+    def _settled(self, view: Any, read: Callable[P, T], *, committed: bool) -> Callable[P, T]:
+        """Return a method of a view that reads several rows, again if a put or a commit has changed them meanwhile."""
+
+        def settled(*arguments: P.args, **options: P.kwargs) -> T:
+            while True:
+                if committed:
+                    number, view.observed_stream_time, view._segments = self._committed
+                else:
+                    number, view.observed_stream_time, view._segments = (
+                        self._changes & ~1,  # differs while a put lasts
+                        self.observed_stream_time,
+                        self._segments,
+                    )
+                found = read(*arguments, **options)
+                if number == (self.commits if committed else self._changes):
+                    return found
+                time.sleep(0)  # lets the store's thread go on
+
+        return settled
 
     # Reading.
 
@@ -261,6 +302,13 @@ class RocksVersionedStore(RocksKeyValueStore):
         self.commit(offsets)
 
     def _place(self, key: bytes, value: bytes | None, timestamp: int, stream_time: int) -> int:
+        self._changes += 1
+        try:
+            return self._put_in_place(key, value, timestamp, stream_time)
+        finally:
+            self._changes += 1
+
+    def _put_in_place(self, key: bytes, value: bytes | None, timestamp: int, stream_time: int) -> int:
         oldest_live = self._segment_of(stream_time - self.history_retention_ms)
         self._drop_before(oldest_live)
         valid_to: int | None = None
@@ -293,7 +341,8 @@ class RocksVersionedStore(RocksKeyValueStore):
         self.put(encode_segment_key(_LATEST, key), None if value is None else pack_long(timestamp) + value)
 
     def _put_row(self, segment: int, key: bytes, row: VersionRow) -> None:
-        self._segments.add(segment)
+        if segment not in self._segments:
+            self._segments = SortedSet([*self._segments, segment])
         self.put(encode_segment_key(segment, key), row.encode())
 
     def _row(self, segment: int, key: bytes) -> VersionRow | None:
@@ -362,8 +411,8 @@ class RocksVersionedStore(RocksKeyValueStore):
 
     def _drop_before(self, oldest_live: int) -> None:
         """Delete the segments that have expired."""
-        segments = self._segments
-        while segments and segments[0] < oldest_live:
-            prefix = pack_long(segments.pop(0))
+        while self._segments and self._segments[0] < oldest_live:
+            prefix = pack_long(self._segments[0])
+            self._segments = SortedSet(self._segments[1:])
             for row, _ in list(self.scan(prefix, prefix_upper_bound(prefix), upper_inclusive=False)):
                 self.put(row, None)

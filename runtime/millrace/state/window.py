@@ -129,7 +129,9 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
             else:
                 topic = record.topic
                 if topic is not None:
-                    position[topic, record.partition] = record.offset
+                    at = topic, record.partition
+                    if record.offset > position.get(at, -1):  # evicted entries can be written after newer ones
+                        position[at] = record.offset
             if log is not None:
                 log(logged_as or window[0], data, timestamp, headers)
 

@@ -299,6 +299,7 @@ class MemoryWindowStore(MemoryStore):
     def view(self, *, committed: bool) -> MemoryWindowStore:  # noqa: ARG002 (memory has no committed state of its own)
         """Return the store as other threads may read it."""
         view = copy(self)
+        view.position = dict(self.position)
         view._starts = SortedDict({start: OrderedMapView(windows) for start, windows in copied(self._starts)})
         return view
 
