@@ -26,11 +26,21 @@ from millrace.errors import (
     StateStoreMigratedError,
     StateStoreNotAvailableError,
     StreamsNotStartedError,
+    StreamsStoppedError,
     TopologyError,
     UnknownStateStoreError,
 )
 from millrace.instance import KafkaStreams
-from millrace.query import IsolationLevel, QueryableStoreTypes, StoreQueryParameters
+from millrace.query import (
+    FailureReason,
+    IsolationLevel,
+    KeyQuery,
+    PositionBound,
+    QueryableStoreTypes,
+    RangeQuery,
+    StateQueryRequest,
+    StoreQueryParameters,
+)
 from millrace.serdes import LongSerde
 from millrace.state import Stores
 from millrace.topology import Topology
@@ -77,6 +87,41 @@ def test_all_partitions_are_read_as_one_store(kafka, topic_factory, tmp_path, gu
             streams.store(COUNTS.with_partition(7))
     with pytest.raises(StateStoreNotAvailableError, match="NOT_RUNNING"):
         store.get("a")
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_partitions_answer_a_query_with_their_positions(kafka, topic_factory, tmp_path, guarantee):
+    """Each partition answers for itself; a bound, a partition and a client that are not there say so."""
+    source, sink = topic_factory("in", partitions=3), topic_factory("out")
+    config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path, processing_guarantee=guarantee)
+    produce(kafka, source, ["a", "b", "c", "a"], partitions=3)  # a twice in 0, b in 1, c in 2
+    point = StateQueryRequest.in_store("counts").with_query(KeyQuery.with_key("a"))
+    whole = StateQueryRequest.in_store("counts").with_query(RangeQuery.with_no_bounds())
+    streams = KafkaStreams(word_count(source, sink, caching=True), config)
+    with pytest.raises(StreamsNotStartedError):
+        streams.query(point)
+    with pytest.raises(UnknownStateStoreError, match="it has counts"):
+        streams.query(StateQueryRequest.in_store("count").with_query(KeyQuery.with_key("a")))
+    with streams:
+        offsets = {(source, 0): 1, (source, 1): 0, (source, 2): 0}
+        wait_until(lambda: streams.query(whole.require_active()).position == offsets, "all counted and flushed")
+        assert streams.query(point).only_partition_result.result == 2
+        assert {
+            partition: [tuple(row) for row in each.result]
+            for partition, each in streams.query(whole).partition_results.items()
+        } == {0: [("a", 2)], 1: [("b", 1)], 2: [("c", 1)]}
+        bound = PositionBound.at({(source, 0): 2})
+        late = streams.query(point.with_position_bound(bound).with_partitions({0, 1, 7})).partition_results
+        assert [late[partition].failure_reason for partition in (0, 1, 7)] == [
+            FailureReason.NOT_UP_TO_BOUND,
+            None,
+            FailureReason.NOT_PRESENT,
+        ]
+        produce(kafka, source, ["a"])
+        wait_until(lambda: streams.query(point.with_position_bound(bound)).only_partition_result is not None, "newer")
+        assert streams.query(point.with_position_bound(bound)).only_partition_result.result == 3
+    with pytest.raises(StreamsStoppedError, match="NOT_RUNNING"):
+        streams.query(point)
 
 
 class CountAndWait(CountWords):
