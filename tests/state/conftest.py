@@ -48,7 +48,7 @@ class Task:
         self.stores.append(store)
         return store
 
-    def _drop(self) -> None:
+    def _drop(self, *_: object) -> None:
         self.dropped += 1
 
     def _sender(self, partition: TopicPartition) -> Callable[..., None]:

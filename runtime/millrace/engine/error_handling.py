@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from millrace.config import StreamsConfig
+from millrace.dropped_records import DropAt, DropReason
 from millrace.engine.record_collector_protocol import RecordCollector
 from millrace.errors import (
     ConfigError,
@@ -101,7 +102,7 @@ class ErrorHandling:
         config: StreamsConfig,
         record: RecordContext,
         collector: RecordCollector | None,
-        drop_record: Callable[[], None],
+        drop_record: DropAt,
         *,
         of_global_stores: bool = False,
     ) -> None:
@@ -179,7 +180,7 @@ class ErrorHandling:
                 f"{raw.topic}-{raw.partition} with {serde!r}: {error}. Give the source the serde the records were written "
                 "with, or set deserialization.exception.handler to LogAndContinueExceptionHandler to skip such records."
             ) from error
-        self._drop()
+        self._drop(node, DropReason.UNREADABLE)
 
     def processing_failed(
         self, node: str, error: Exception, key: object, value: object, timestamp: int, headers: Headers
@@ -215,7 +216,7 @@ class ErrorHandling:
                 f"Task {self._task_id}: node {node} failed {self._where()}: {type(error).__name__}: {error}. "
                 f"Set {remedy}processing.exception.handler to skip such records."
             ) from error
-        self._drop()
+        self._drop(node, DropReason.FAILED)
 
     def serialization_failed(
         self,
@@ -250,7 +251,7 @@ class ErrorHandling:
         )
         self._send_dead_letters(response)
         if response.action is HandlerAction.RESUME:
-            self._drop()
+            self._drop(node, DropReason.UNWRITABLE)
             return
         raise FailedProcessingError(str(problem)) from error
 

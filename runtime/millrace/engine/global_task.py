@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from millrace.config import StreamsConfig
+from millrace.dropped_records import DroppedRecords, DropReason
 from millrace.engine.compile import CompiledTopology, compile_topology
 from millrace.engine.error_handling import ErrorHandling
 from millrace.engine.node_runtime import CompileEnv
@@ -43,16 +44,24 @@ class GlobalStateTask:
         config: the application's settings.
         state_dir: `<state.dir>/<application.id>/global`.
         clock: the wall clock (ms).
+        dropped: counts dropped records by node and reason, and logs them; None: the task has its own.
     """
 
     def __init__(
-        self, subtopology: Subtopology, config: StreamsConfig, *, state_dir: Path, clock: Callable[[], int]
+        self,
+        subtopology: Subtopology,
+        config: StreamsConfig,
+        *,
+        state_dir: Path,
+        clock: Callable[[], int],
+        dropped: DroppedRecords | None = None,
     ) -> None:
         self.subtopology = subtopology
         self.config = config
         self.record = RecordContext()
         self.times = TaskTimes(system_time=clock())
         self.counters = TaskCounters()
+        self.dropped = DroppedRecords() if dropped is None else dropped
         self._builders = {builder.name: builder for builder in subtopology.store_builders}
         self._store_of = {topic: store for store, topic in subtopology.changelog_topics.items()}
         self._stores: dict[str, StateStore] = {}
@@ -181,6 +190,8 @@ class GlobalStateTask:
         for partition, queue in self._queues.items():
             if queue.position is not None:
                 reached[self._store_of[partition.topic]][partition] = queue.position - 1
+        if self.dropped.summary_due_ms <= (now_ms := self._clock()):
+            self.dropped.summarize(now_ms)
         for name, store in self._stores.items():
             store.flush()
             store.commit(reached[name])
@@ -192,6 +203,7 @@ class GlobalStateTask:
             if topology is not None:
                 topology.close()
         finally:
+            self.dropped.summarize()
             close_all(self._stores.values())
 
     def _queue(self, partition: TopicPartition) -> RecordQueue:
@@ -211,8 +223,10 @@ class GlobalStateTask:
             )
         return queue
 
-    def _drop_record(self) -> None:
+    def _drop_record(self, node: str, reason: DropReason, late_ms: int = 0, allowed_ms: int = 0) -> None:
         self.counters.dropped_records += 1
+        place, now_ms = self.subtopology.places.get(node, ""), self.times.system_time
+        self.dropped.add(node, reason, now_ms, place=place, late_ms=late_ms, allowed_ms=allowed_ms)
 
 
 def _no_changelog(partition: TopicPartition) -> LogChange:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from millrace.config import StreamsConfig
+from millrace.dropped_records import DropAt, DropRecord
 from millrace.engine.error_handling import ErrorHandling
 from millrace.engine.record_collector_protocol import RecordCollector
 from millrace.engine.task_state import TaskTimes
@@ -37,7 +39,7 @@ class CompileEnv:
     stores: Mapping[str, StateStore]
     global_stores: Mapping[str, StateStore]
     schedule: ScheduleFn
-    drop_record: Callable[[], None]
+    drop_record: DropAt
     request_commit: Callable[[], None]
     default_key_serde: AnySerde | None
     default_value_serde: AnySerde | None
@@ -97,7 +99,7 @@ class NodeRuntime:
         self.forward = forward
         self.children: Mapping[str, ProcessFn] = MappingProxyType(dict(children))
         self.processing_failed: Callable[[Exception, object, object, int, Headers], None] = processing_failed
-        self.drop_record = env.drop_record
+        self.drop_record: DropRecord = partial(env.drop_record, name)
         self.stream_time: Callable[[], int] = lambda: times.stream_time
         self.system_time: Callable[[], int] = lambda: times.system_time
         self.request_commit = env.request_commit

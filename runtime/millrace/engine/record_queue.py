@@ -18,6 +18,7 @@ from typing import cast
 
 from millrace.checks import MAX_TIMESTAMP, timestamp_ms
 from millrace.config import StreamsConfig
+from millrace.dropped_records import DropAt, DropReason
 from millrace.engine.compile import CompiledSource
 from millrace.engine.error_handling import ErrorHandling
 from millrace.engine.punctuation import PunctuationQueue
@@ -105,7 +106,7 @@ class RecordQueue:
         current: RecordContext,
         times: TaskTimes,
         failures: ErrorHandling,
-        drop_record: Callable[[], None],
+        drop_record: DropAt,
         punctuations: PunctuationQueue | None = None,
     ) -> None:
         self.partition = partition
@@ -341,7 +342,7 @@ class RecordQueue:
                 -MAX_TIMESTAMP - 1,
             )
         if timestamp < 0:
-            self._drop()
+            self._drop(self._source.name, DropReason.INVALID_TIMESTAMP)
         return timestamp
 
     def _unreadable(self, raw: RawRecord, error: Exception) -> None:

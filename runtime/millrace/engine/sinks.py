@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from millrace.dropped_records import DropReason
 from millrace.engine.node_runtime import CompileEnv
 from millrace.engine.partitioner import partition_for_key
 from millrace.engine.record_collector_protocol import RecordCollector
@@ -212,7 +213,7 @@ def _send_by_partitioner(node: SinkNode, env: CompileEnv) -> SendFn:
             failures.processing_failed(name, error, key, value, ts, headers)
             return
         if not targets:
-            drop()
+            drop(name, DropReason.NO_PARTITION)
         for target in targets:
             send(topic, key_bytes, value_bytes, ts, headers, target)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from millrace.config import StreamsConfig
+from millrace.dropped_records import DroppedRecords, DropReason
 from millrace.engine.compile import CompiledTopology, TraceRecord, compile_topology, traced
 from millrace.engine.error_handling import ErrorHandling
 from millrace.engine.node_runtime import CompileEnv
@@ -38,7 +39,7 @@ from millrace.records import (
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import CacheBudget, ChangelogRecord, StateStore, StoreContext, close_all
 from millrace.state.layered_store import LayeredStore, flush_stores, read_only
-from millrace.topology.physical_topology import Subtopology
+from millrace.topology.physical_topology import SinkNode, Subtopology
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class StreamTask:
         trace_record: traces the processing of each record; None costs nothing.
         punctuated_in_time: whether `process` returns once a stream-time punctuator is due, so that the host can call it after the
             same record whatever `process` is given; otherwise, it is called after all of them.
+        dropped: counts dropped records by node and reason, and logs them; None: the task has its own.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class StreamTask:
         global_stores: Mapping[str, StateStore] = MappingProxyType({}),
         trace_record: TraceRecord | None = None,
         punctuated_in_time: bool = False,
+        dropped: DroppedRecords | None = None,
     ) -> None:
         self.task_id = task_id
         self.subtopology = subtopology
@@ -86,6 +89,7 @@ class StreamTask:
         self.commit_requested = False
         """Whether a processor has requested a commit."""
         self.counters = TaskCounters()
+        self.dropped = DroppedRecords() if dropped is None else dropped
         self.record = RecordContext()
         self.times = TaskTimes(system_time=clock())
         self.stores: Mapping[str, StateStore] = {
@@ -257,7 +261,9 @@ class StreamTask:
         return self._punctuate(self.schedules.stream_time, stream_time)
 
     def punctuate_wall_clock(self, now_ms: int) -> int:
-        """Call the punctuators that the wall clock has made due; return how many."""
+        """Call the punctuators that the wall clock has made due, and log dropped records if that is due; return how many."""
+        if now_ms >= self.dropped.summary_due_ms:
+            self.dropped.summarize(now_ms)
         if now_ms < self.schedules.wall_clock.next_ms:
             return 0
         self.times.system_time = now_ms
@@ -461,8 +467,16 @@ class StreamTask:
             assert self._failures is not None
             self._failures.punctuation_failed(schedule.node, error, now_ms)
 
-    def _drop_record(self) -> None:
+    def _drop_record(self, node: str, reason: DropReason, late_ms: int = 0, allowed_ms: int = 0) -> None:
         self.counters.dropped_records += 1
+        place, now_ms = self.subtopology.places.get(node, ""), self.times.system_time
+        self.dropped.add(node, reason, now_ms, place=place, late_ms=late_ms, allowed_ms=allowed_ms)
+
+    def refused(self, topic: str) -> None:
+        """Count an output record that the brokers refused and the production handler dropped, at the node that sent it."""
+        senders = (node.name for node in self.subtopology.nodes if isinstance(node, SinkNode) and node.topic == topic)
+        stores = (store for store, changelog in self.subtopology.changelog_topics.items() if changelog == topic)
+        self._drop_record((*senders, *stores, topic)[0], DropReason.REFUSED)
 
     def _request_commit(self) -> None:
         self.commit_requested = True
@@ -472,7 +486,10 @@ class StreamTask:
         self.schedules.clear()
         self.times.stream_time = UNKNOWN_TIMESTAMP
         if topology is not None:
-            topology.close()
+            try:
+                topology.close()
+            finally:
+                self.dropped.summarize()
 
     def _close_stores(self) -> None:
         if self._stores_open:

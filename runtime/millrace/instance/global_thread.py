@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.deadline import Deadline
+from millrace.dropped_records import DroppedRecords
 from millrace.engine.global_task import GlobalStateTask
 from millrace.errors import MissingSourceTopicError, ProcessorStateError, StreamsError, StreamsTimeoutError, of_thread
 from millrace.instance.input_consumer import InputConsumer
@@ -55,6 +56,7 @@ class GlobalStreamThread:
         admin: asked for partitions and offsets.
         on_failure: called, in this thread, when it cannot continue.
         listener: notified, in the thread that calls `start`, while the stores are filled.
+        dropped: counts the records that are dropped; None: they are counted separately.
     """
 
     def __init__(
@@ -66,9 +68,14 @@ class GlobalStreamThread:
         admin: AdminClient,
         on_failure: Callable[[Exception], None],
         listener: RestoreListener | None = None,
+        dropped: DroppedRecords | None = None,
     ) -> None:
         self._task = GlobalStateTask(
-            subtopology, config, state_dir=directory.global_path, clock=lambda: time.time_ns() // 1_000_000
+            subtopology,
+            config,
+            state_dir=directory.global_path,
+            clock=lambda: time.time_ns() // 1_000_000,
+            dropped=dropped,
         )
         self._config = config
         self._settings = settings

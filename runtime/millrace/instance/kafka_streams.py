@@ -18,6 +18,7 @@ from typing import Self, TypeVar
 from millrace.assignment import AssignedTasks
 from millrace.checks import callback, instance
 from millrace.config import StreamsConfig
+from millrace.dropped_records import DroppedRecords
 from millrace.errors import StreamsError
 from millrace.instance.activity import Activity
 from millrace.instance.background import Startup
@@ -106,6 +107,7 @@ class KafkaStreams:
         self._lock = threading.RLock()
         self._lifecycle = ClientLifecycle(self.config.application_id, self._lock)
         self._activity = Activity(self._directory.path)
+        self._dropped = DroppedRecords()
         self._pool = ThreadPool(
             self._lock, self.config.statestore_cache_max_bytes, self._new_thread, self._activity.ended
         )
@@ -243,6 +245,7 @@ class KafkaStreams:
             on_shutdown_requested=self._on_shutdown_requested,
             on_assigned=self._on_assigned,
             cache_max_bytes=self._pool.cache_share,
+            dropped=self._dropped,
             instrumentation=self._instrumentation,
             restore_listener=self._restore_listener,
             standby_listener=self._standby_listener,
@@ -495,6 +498,7 @@ class KafkaStreams:
                 admin,
                 self._on_global_death,
                 self._restore_listener,
+                self._dropped,
             )
             self._startup.call(thread.look_up_topics)
             self._global_thread = thread  # from here on, closing stops it

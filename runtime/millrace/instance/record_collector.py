@@ -98,6 +98,7 @@ class _Undelivered:
         record: the known parts of the record.
         identity: None unless it was sent carefully.
         source: the record it was made from, if known.
+        task: the task that sent it, if known.
     """
 
     def __init__(
@@ -106,12 +107,14 @@ class _Undelivered:
         record: DeadLetterRecord,
         identity: _Identity | None = None,
         source: ErrorContext | None = None,
+        task: StreamTask | None = None,
     ) -> None:
         self.error = error
         self.code = error.code()
         self.record = record
         self.identity = identity
         self.source = source
+        self.task = task
         made_from = ""
         if source is not None:
             where = f"offset {source.offset} of {source.topic}-{source.partition}"
@@ -164,8 +167,6 @@ class KafkaRecordCollector:
         """Topics that have refused a batch because of its size."""
         self.at_work: StreamTask | None = None
         """The task whose records are sent."""
-        self.dropped_total = 0
-        """Records that were dropped because the production exception handler said RESUME."""
 
     def send(
         self,
@@ -294,15 +295,17 @@ class KafkaRecordCollector:
             self._in_vain = 0
             self._found = True
             self._left_out.add(identity)
+            if self.at_work is not None:
+                self.at_work.refused(topic)
             self._send_all(letters)
             return
 
-        source = self._source()
+        source, task = self._source(), self.at_work
 
         def report(error: KafkaError | None, message: Message) -> None:
             if error is not None and error.code() not in PURGED:
                 record = DeadLetterRecord(topic, key, value, stamp, headers, message.partition())
-                self._reports.append(_Undelivered(error, record, identity, source))
+                self._reports.append(_Undelivered(error, record, identity, source, task))
 
         try:
             self._producer.client.produce(topic, value, key, partition, report, None, stamp, list(headers))
@@ -338,8 +341,8 @@ class KafkaRecordCollector:
         known = all(report.identity is not None for report in refused)
         if known and len(refused) == len(reports) and not self._producer.transactional:
             self._found = True
-            answers = [self._ask_handler(report) for report in refused]
-            return self._send_all(letter for letters in answers for letter in letters or ())
+            answers = [self._drop(report) for report in refused]
+            return self._send_all(letter for letters in answers for letter in letters)
         if refused:
             self._be_careful(refused)
         for report in refused:
@@ -410,12 +413,18 @@ class KafkaRecordCollector:
         if response.action is HandlerAction.RETRY and report.error.retriable():
             return None
         if response.action is HandlerAction.RESUME:
-            self.dropped_total += 1
             _log.warning("%s; the production exception handler drops it", failure)
             return response.dead_letters
         if not self._producer.transactional:  # an aborted transaction would discard the dead letters
             self._send_all(response.dead_letters)
         raise failure
+
+    def _drop(self, report: _Undelivered) -> tuple[DeadLetterRecord, ...]:
+        """Ask the handler about a refused record that is not sent again; count it, and return its dead letters."""
+        letters = self._ask_handler(report)
+        if letters is not None and report.task is not None:
+            report.task.refused(report.record.topic)
+        return letters or ()
 
     def _source(self) -> ErrorContext | None:
         """Return the record being processed, from which a dead letter is made."""
@@ -480,7 +489,7 @@ class KafkaRecordCollector:
                 raise failure from error
             record = DeadLetterRecord(topic, key, value, timestamp, headers, partition)
             try:
-                self._send_all(self._ask_handler(_Undelivered(cause, record, None, self._source())) or ())
+                self._send_all(self._drop(_Undelivered(cause, record, None, self._source(), self.at_work)))
             except StreamsError as refusal:
                 self._failure = refusal
                 raise

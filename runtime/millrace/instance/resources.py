@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from millrace.assignment import AssignedTasks
 from millrace.config import StreamsConfig
+from millrace.dropped_records import DroppedRecords
 from millrace.engine.error_handling import resolve_handler
 from millrace.instance.activity import LoopProgress
 from millrace.instance.input_consumer import InputConsumer
@@ -50,6 +51,8 @@ class ThreadContext:
     """Returns a thread's current share of `statestore.cache.max.bytes`."""
     on_assigned: Callable[[int, AssignedTasks], None] = lambda _generation, _assigned: None
     """Called, in a stream thread, with each assignment and its generation."""
+    dropped: DroppedRecords = field(default_factory=DroppedRecords)
+    """What the client's tasks drop."""
     instrumentation: Instrumentation | None = None
     restore_listener: RestoreListener | None = None
     standby_listener: StandbyUpdateListener | None = None

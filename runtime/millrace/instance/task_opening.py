@@ -64,4 +64,5 @@ def _new_task(resources: ThreadResources, task_id: TaskId, inputs: frozenset[Top
         input_partitions=inputs,
         global_stores=context.global_stores,
         trace_record=None if context.instrumentation is None else context.instrumentation.record,
+        dropped=context.dropped,
     )

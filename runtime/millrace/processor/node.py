@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from millrace.config import StreamsConfig
+from millrace.dropped_records import DropRecord
 from millrace.errors import FailedProcessingError, is_unavailable
 from millrace.processor.api import Cancellable, PunctuationType, Punctuator
 from millrace.records import Headers, RecordContext, TaskId
@@ -45,8 +46,7 @@ class NodeContext(Protocol):
     children: Mapping[str, ProcessFn]
     processing_failed: Callable[[Exception, Any, Any, int, Headers], None]
     """Passes a failed record to the processing exception handler: returns to skip it, or raises FailedProcessingError."""
-    drop_record: Callable[[], None]
-    """Counts one dropped record (null key, late, expired)."""
+    drop_record: DropRecord
     stream_time: Callable[[], int]
     system_time: Callable[[], int]
     request_commit: Callable[[], None]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from millrace.config import StreamsConfig
+from millrace.dropped_records import DropAt
 from millrace.errors import of_thread
 from millrace.plan.topology_plan import PlannedWindows
 from millrace.records import NO_HEADERS, Headers, RecordContext, TaskId, TopicPartition
@@ -95,8 +96,8 @@ class StoreContext:
     send_change: Callable[[TopicPartition], LogChange]
     """Returns the sender for one changelog partition; a store calls it once, in `init`."""
     now_ms: Callable[[], int]
-    drop_record: Callable[[], None] = field(default=lambda: None)
-    """Counts one record in the task's `dropped-records` metric (expired window, late version)."""
+    drop_record: DropAt = field(default=lambda *_: None)
+    """Counts one record in the task's `dropped-records` metric (expired window, late version), given the store's name."""
     source_topics: Mapping[str, str] = field(default_factory=dict)
     """Store name → topic that the store is a copy of: its changes are not logged, and it is restored from there."""
     restoring: bool = False

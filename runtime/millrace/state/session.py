@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 from millrace.checks import shown
+from millrace.dropped_records import DropReason
 from millrace.errors import SerializationError, UnreadableRowError
 from millrace.records import NO_HEADERS, Headers, KeyValue, Window, Windowed
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
@@ -111,7 +112,11 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
             disk = self._format.to_disk(data, timestamp, headers)
         if not (self._bytes_store.remove(session) if removes else self._bytes_store.put(session, disk)):
             if not removes:
-                self._drop_record()
+                late_ms, retention_ms = (
+                    self._bytes_store.observed_stream_time - session.end,
+                    self._bytes_store.retention_ms,
+                )
+                self._drop_record(self.name, DropReason.EXPIRED, late_ms, retention_ms)
         elif record.topic is not None:
             position, at = self._bytes_store.position, (record.topic, record.partition)
             if record.offset > position.get(at, -1):  # evicted entries can be written after newer ones

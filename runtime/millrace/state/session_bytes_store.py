@@ -45,6 +45,8 @@ class SessionBytesStore(BytesStore, Protocol):
     """Sessions of keys to aggregates, in bytes."""
 
     retention_ms: int
+    observed_stream_time: int
+    """The latest window start or session end that was written (ms)."""
 
     def put(self, session: SessionKey, value: bytes | None) -> bool:
         """Write one session (None deletes); return False when it has expired and is dropped."""

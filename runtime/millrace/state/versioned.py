@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 from millrace.checks import shown, timestamp_ms
+from millrace.dropped_records import DropReason
 from millrace.records import NO_HEADERS
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
 from millrace.state.cache import CacheEntry
@@ -92,7 +93,8 @@ class VersionedKeyValueStore(LayeredStore[RocksVersionedStore], Generic[K, V]):
     def _written(self, raw: bytes, data: bytes | None, timestamp: int, *, dropped: bool) -> None:
         record = self._record
         if dropped:
-            self._drop_record()
+            late_ms = self._bytes_store.observed_stream_time - timestamp
+            self._drop_record(self.name, DropReason.EXPIRED, late_ms, self.history_retention_ms)
         elif record.topic is not None:
             self._bytes_store.position[record.topic, record.partition] = record.offset
         if self._log is not None:

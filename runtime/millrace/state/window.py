@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
+from millrace.dropped_records import DropReason
 from millrace.records import Headers, KeyValue, ValueAndTimestamp, Window, Windowed
 from millrace.serdes.base import AnySerde
 from millrace.state.api import ChangelogRecord, DirectWindowAccess, LogChange, StoreContext, ValueTimestampHeaders
@@ -114,7 +115,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
     def _window_writer(self) -> Callable[..., None]:
         """Return the write path below the cache: bytes store, position, changelog (as in Java, even for dropped windows)."""
         put, position, log = self._bytes_store.put, self._bytes_store.position, self._log
-        record, drop = self._record, self._drop_record
+        record, drop = self._record, self._drop_expired
 
         def write(
             window: WindowRow,
@@ -125,7 +126,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
             logged_as: bytes | None = None,
         ) -> None:
             if not put(window, disk):
-                drop()
+                drop(window[1])
             else:
                 topic = record.topic
                 if topic is not None:
@@ -136,6 +137,10 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
                 log(logged_as or window[0], data, timestamp, headers)
 
         return write
+
+    def _drop_expired(self, start: int) -> None:
+        rows = self._bytes_store
+        self._drop_record(self.name, DropReason.EXPIRED, rows.observed_stream_time - start, rows.retention_ms)
 
     def direct(self) -> DirectWindowAccess:
         """Return look-up and write functions for operators that do both with one serialised key."""
@@ -167,7 +172,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         logged = encode_window_key(raw, start, self._log_seq)
         if value is None:
             if not self._bytes_store.observe(start):
-                self._drop_record()
+                self._drop_expired(start)
             if self._log is not None:
                 self._log(logged, None, self._record.timestamp, self._tombstone_headers())
             return

@@ -54,6 +54,8 @@ class WindowBytesStore(BytesStore, Protocol):
     """Windows of keys to values, in bytes."""
 
     retention_ms: int
+    observed_stream_time: int
+    """The latest window start or session end that was written (ms)."""
 
     def put(self, window: WindowRow, value: bytes | None) -> bool:
         """Write one window (None deletes); return False when it has expired and is dropped."""

@@ -500,6 +500,7 @@ def _merge_subtopologies(topology: BuiltTopology) -> Subtopology:
         changelog_configs=_union(part.changelog_configs for part in subtopologies),
         copartition_groups=tuple(group for part in subtopologies for group in part.copartition_groups),
         source_changelogs=frozenset().union(*(part.source_changelogs for part in subtopologies)),
+        places=_union(part.places for part in subtopologies),
     )
 
 

@@ -143,7 +143,7 @@ class MockProcessorContext:
             changelog_topics={},
             send_change=lambda _partition: lambda _key, _value, _timestamp, _headers: None,
             now_ms=self.current_system_time_ms,
-            drop_record=self._drop,
+            drop_record=lambda *_: self._drop(),
         )
 
     def get_state_store(self, name: str) -> Any:

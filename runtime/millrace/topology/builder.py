@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from millrace.checks import Call, checked_name
+from millrace.checks import Call, checked_name, users_call
 from millrace.config import StreamsConfig
 from millrace.errors import TopologyError
 from millrace.java_collections import hash_order
@@ -83,6 +83,8 @@ class TopologyBuilder:
         self._generated_topics: dict[str, Call] = {}
         self.store_calls: dict[str, Call] = {}
         """The call of the DSL that needs a store."""
+        self.places: dict[str, str] = {}
+        """Node → file and line of the user's call that added it."""
         self._users: dict[str, list[str]] = {}
         self._source_changelogs: dict[str, str] = {}
         self._repartition_topics: dict[str, RepartitionTopic] = {}
@@ -131,6 +133,7 @@ class TopologyBuilder:
 
     def _add(self, node: Node, parents: Iterable[str]) -> None:
         self.nodes[node.name] = node
+        self.places[node.name] = users_call().place
         self._connected.add(node.name)
         self._connected.unite(node.name, parents)
 
@@ -283,6 +286,7 @@ class TopologyBuilder:
         result.global_stores = dict(self.global_stores)
         result._generated_topics = dict(self._generated_topics)
         result.store_calls = dict(self.store_calls)
+        result.places = dict(self.places)
         result._users = {store: list(users) for store, users in self._users.items()}
         result._source_changelogs = dict(self._source_changelogs)
         result._repartition_topics = dict(self._repartition_topics)
@@ -355,6 +359,7 @@ class TopologyBuilder:
             },
             copartition_groups=tuple(group for group in copartitioned if group & set(topics)),
             source_changelogs=frozenset(self._source_changelogs) & {builder.name for builder in builders},
+            places=self._places(nodes),
         )
 
     def _global_subtopology(self, groups: list[NodeGroup], config: StreamsConfig) -> Subtopology:
@@ -367,7 +372,16 @@ class TopologyBuilder:
             source_topics=tuple(sorted(topics)),
             changelog_topics={store: topic for topic, store in topics.items()},
             source_changelogs=frozenset(topics.values()),
+            places=self._places(nodes),
         )
+
+    def _places(self, nodes: Sequence[Node]) -> dict[str, str]:
+        """Return where the user's code makes these nodes and, for each store, the first node that uses it."""
+        places = {node.name: self.places[node.name] for node in nodes if node.name in self.places}
+        for node in nodes:
+            for store in node.stores if isinstance(node, ProcessorNode) else ():
+                places.setdefault(store, places.get(node.name, ""))
+        return places
 
     def _builders(self, nodes: Sequence[Node]) -> tuple[DeclaredStore, ...]:
         names = (store for node in nodes if isinstance(node, ProcessorNode) for store in hash_order(node.stores))

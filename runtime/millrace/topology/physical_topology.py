@@ -179,6 +179,8 @@ class Subtopology:
     copartition_groups: tuple[frozenset[str], ...] = ()
     source_changelogs: frozenset[str] = frozenset()
     """Stores restored from a source topic: their changes are not logged, and standbys stop at committed offsets."""
+    places: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Node or store → file and line of the user's call that made it, where known."""
 
     def plan(self, origins: Mapping[tuple[str, str], PlannedOrigin]) -> PlannedSubtopology:
         """Return what this sub-topology needs from a cluster, as data.

@@ -72,11 +72,13 @@ class GraphBuilder:
             _, _, node = heapq.heappop(queue)
             if node.written or not all(parent.written for parent in node.parents):
                 continue
-            before = len(self.topology.stores)
+            before, nodes_before = len(self.topology.stores), len(self.topology.nodes)
             with placed(node.call.place):
                 node.write(self.topology)
             for store in list(self.topology.stores)[before:]:
                 self.topology.store_calls[store] = node.call
+            for name in list(self.topology.nodes)[nodes_before:]:
+                self.topology.places[name] = node.call.place
             node.written = True
             for child in node.children:
                 sequence += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from millrace.dropped_records import DropReason
 from millrace.dsl.processors.tables import (
     NOT_PUT,
     TableStore,
@@ -57,7 +58,7 @@ class StreamAggregate:
 
         def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
-                drop()
+                drop(DropReason.NULL_KEY if key is None else DropReason.NULL_VALUE)
                 return
             record.timestamp = timestamp
             record.headers = headers
@@ -99,7 +100,7 @@ class StreamReduce(StreamAggregate):
 
         def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
-                drop()
+                drop(DropReason.NULL_KEY if key is None else DropReason.NULL_VALUE)
                 return
             record.timestamp = timestamp
             record.headers = headers

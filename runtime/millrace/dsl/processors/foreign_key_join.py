@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from millrace.config import StreamsConfig
+from millrace.dropped_records import DropReason, DropRecord
 from millrace.dsl.processors.tables import ChangeParts, Joiner, View
 from millrace.errors import ConfigError
 from millrace.processor.node import NodeContext, ProcessFn
@@ -132,7 +133,7 @@ class SubscriptionSend:
         def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
             if versioned and not is_latest:
-                drop()
+                drop(DropReason.OUT_OF_ORDER)
                 return
             try:
                 old_key = None if old is None else extractor(key, old)
@@ -167,10 +168,10 @@ def _left_instructions(new: object, old: object, old_key: object, new_key: objec
     return (renewed,)
 
 
-def _inner_instructions(drop: Callable[[], None]) -> _Instruct:
+def _inner_instructions(drop: DropRecord) -> _Instruct:
     def instruct(new: object, _old: object, old_key: object, new_key: object, moved: bool) -> Instructions:  # noqa: FBT001
         if new is not None and new_key is None:
-            drop()
+            drop(DropReason.NULL_FOREIGN_KEY)
         if new_key is None:
             return () if old_key is None else ((old_key, Instruction.DELETE_KEY_AND_PROPAGATE),)
         if old_key is None or not moved:
@@ -209,7 +210,7 @@ class SubscriptionReceive:
                     fail(error, key, subscription, timestamp, headers)
                     return
             elif instruction is not always:
-                drop()
+                drop(DropReason.NULL_FOREIGN_KEY)
                 return
             forward(CombinedKey(key, subscription.primary_key), subscription, timestamp, headers)
 
@@ -267,7 +268,7 @@ class ForeignTableJoin:
 
         def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             if key is None or (versioned and not change[2]):
-                drop()
+                drop(DropReason.NULL_KEY if key is None else DropReason.OUT_OF_ORDER)
                 return
             value = change[0]
             try:
@@ -308,7 +309,7 @@ class ResponseJoin:
                 left = None if found is None else found[0]
                 digest = None if found is None else value_hash(serialize(topic, left))
                 if response.hash != digest:
-                    drop()
+                    drop(DropReason.SUPERSEDED)
                     return
                 right = response.foreign_value
                 unmatched = right is None and (left is None or not left_join)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from millrace.dropped_records import DropReason
 from millrace.dsl.processors.aggregate import Aggregator, Initializer
 from millrace.dsl.processors.tables import View, forward_flushed, session_view
 from millrace.dsl.processors.window_aggregate import FinalResult, FinalResults, Range
@@ -65,7 +66,7 @@ class SessionAggregate:
 
         def process_record(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None:
-                drop()
+                drop(DropReason.NULL_KEY)
                 return
             try:
                 process(key, value, timestamp, headers)
@@ -116,7 +117,7 @@ class _SessionTask:
             total = self._merger(key, total, part)
             start, end = min(start, session.start), max(end, session.end)
         if end < close_time:
-            self._node.drop_record()
+            self._node.drop_record(DropReason.LATE, self._stream_time - self._gap - end, self._closes_after - self._gap)
         else:
             self._replace(merged, Windowed(key, Window(start, end)), value, total, timestamp, headers)
         if self._final_results is not None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from millrace.dropped_records import DropReason
 from millrace.dsl.processors.aggregate import Aggregator, Initializer
 from millrace.dsl.processors.tables import View, forward_flushed, window_view
 from millrace.dsl.processors.window_aggregate import NO_CLOSE_TIME, FinalResult, FinalResults, Range, final_result
@@ -67,7 +68,7 @@ class SlidingWindowAggregate:
 
         def process_record(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
-                drop()
+                drop(DropReason.NULL_KEY if key is None else DropReason.NULL_VALUE)
                 return
             try:
                 process(key, value, timestamp, headers)
@@ -114,7 +115,7 @@ class _SlidingTask:
             self._stream_time = timestamp
             self._close_time = timestamp - self._grace
         if timestamp + 1 + self._difference <= self._close_time:
-            self._node.drop_record()
+            self._drop_late(timestamp + self._difference)
             return
         self._key, self._value, self._timestamp, self._headers = key, value, timestamp, headers
         if timestamp < self._difference:
@@ -207,13 +208,16 @@ class _SlidingTask:
     def _update(self, start: int, so_far: _Aggregate) -> None:
         """Add this record to a window, unless it is too late."""
         if start + self._difference < self._close_time:
-            self._node.drop_record()
+            self._drop_late(start + self._difference)
             return
         old, time = so_far
         new = self._aggregator(self._key, self._value, old)
         if old is None or time < self._timestamp:
             time = self._timestamp
         self._store_and_forward(start, old, new, time)
+
+    def _drop_late(self, end: int) -> None:
+        self._node.drop_record(DropReason.LATE, self._stream_time - end, self._grace)
 
     def _store_and_forward(self, start: int, old: object, new: object, time: int) -> None:
         node = self._node

@@ -19,6 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from millrace.config import OUTER_JOIN_INTERVAL
+from millrace.dropped_records import DropReason
 from millrace.dsl.processors.tables import Joiner
 from millrace.dsl.windows import JoinWindows
 from millrace.processor.node import NodeContext, NodeFactory, ProcessFn, leave_out
@@ -136,7 +137,7 @@ class InnerJoinSide:
 
         def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
-                drop()
+                drop(DropReason.NULL_KEY if key is None else DropReason.NULL_VALUE)
                 return
             try:
                 for other_time, other in fetch(key, max(0, timestamp - before), max(0, timestamp + after)):
@@ -172,7 +173,7 @@ class SelfJoin:
         def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             nonlocal stream_time
             if key is None or value is None:
-                drop()
+                drop(DropReason.NULL_KEY if key is None else DropReason.NULL_VALUE)
                 return
             stream_time = max(stream_time, timestamp)
             itself_due = timestamp > stream_time - retention + 1
@@ -288,7 +289,7 @@ class _OuterJoinTask:
         times = self._times
         times.stream_time = max(times.stream_time, timestamp)
         if value is None or (key is None and not self._keeps_unmatched):
-            self._node.drop_record()
+            self._node.drop_record(DropReason.NULL_VALUE if value is None else DropReason.NULL_KEY)
             return
         self._timestamp, self._headers = timestamp, headers
         if key is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from millrace.dropped_records import DropReason
 from millrace.dsl.processors.stateless import KeyValueMapper
 from millrace.dsl.processors.tables import Joiner, View
 from millrace.processor.node import NodeContext, ProcessFn, forward_as, leave_out
@@ -53,7 +54,7 @@ class StreamTableJoin:
 
         def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if value is None or (key is None and not left):
-                drop()
+                drop(DropReason.NULL_VALUE if value is None else DropReason.NULL_KEY)
                 return
             try:
                 found = None if key is None else get(key) if get_as_of is None else get_as_of(key, timestamp)
@@ -75,7 +76,7 @@ class StreamTableJoin:
 
         def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if value is None or (key is None and not left):
-                drop()
+                drop(DropReason.NULL_VALUE if value is None else DropReason.NULL_KEY)
                 return
             record.timestamp = timestamp
             record.headers = headers
@@ -127,7 +128,7 @@ class StreamGlobalTableJoin:
                 fail(error, key, value, timestamp, headers)
                 return
             if value is None or (table_key is None and not left):
-                drop()
+                drop(DropReason.NULL_VALUE if value is None else DropReason.NULL_KEY)
                 return
             try:
                 found = None if table_key is None else get(table_key)

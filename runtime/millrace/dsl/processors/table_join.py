@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millrace.dropped_records import DropReason
 from millrace.dsl.processors.tables import (
     IS_LATEST,
     NOT_PUT,
@@ -94,7 +95,7 @@ class TableJoinSide:
         def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
             if key is None or (versioned and not is_latest):
-                drop()
+                drop(DropReason.NULL_KEY if key is None else DropReason.OUT_OF_ORDER)
                 return
             try:
                 found = get_other(key)

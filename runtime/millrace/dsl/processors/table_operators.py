@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from millrace.dropped_records import DropReason
 from millrace.dsl.processors.tables import (
     NOT_PUT,
     ChangeParts,
@@ -67,7 +68,7 @@ class TableSourceProcessor:
 
         def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None:
-                drop()
+                drop(DropReason.NULL_KEY)
                 return
             forward(key, Change(value, None, True), timestamp, headers)
 
@@ -81,7 +82,7 @@ class TableSourceProcessor:
 
         def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None:
-                drop()
+                drop(DropReason.NULL_KEY)
                 return
             record.timestamp = timestamp
             record.headers = headers

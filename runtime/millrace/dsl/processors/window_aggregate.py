@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from millrace.config import FINAL_RESULTS_INTERVAL
+from millrace.dropped_records import DropReason
 from millrace.dsl.processors.aggregate import Aggregator, Initializer
 from millrace.dsl.processors.tables import View, forwards_when_flushed, window_view
 from millrace.dsl.windows import EmitStrategy, TimeWindows
@@ -184,13 +185,13 @@ class WindowAggregate:
         def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             nonlocal stream_time, window
             if key is None:
-                drop()
+                drop(DropReason.NULL_KEY)
                 return
             if timestamp > stream_time:
                 stream_time = timestamp
             start = timestamp - timestamp % size
             if start + size + grace <= stream_time:
-                drop()
+                drop(DropReason.LATE, stream_time - start - size, grace)
                 return
             record.timestamp = timestamp
             record.headers = headers
@@ -234,7 +235,7 @@ class WindowAggregate:
         def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             nonlocal stream_time
             if key is None:
-                drop()
+                drop(DropReason.NULL_KEY)
                 return
             if timestamp > stream_time:
                 stream_time = timestamp
@@ -244,7 +245,7 @@ class WindowAggregate:
                 for window in windows_for(timestamp):
                     start, end = window
                     if end <= close_time:
-                        drop()
+                        drop(DropReason.LATE, stream_time - end, grace)
                         continue
                     record.timestamp = timestamp
                     record.headers = headers
