@@ -7,6 +7,7 @@ import pytest
 
 from millrace.instance_status import (
     DiskUsage,
+    DroppedStatus,
     InputLag,
     MembershipStatus,
     ProcessingStatus,
@@ -36,6 +37,7 @@ STATUS = StreamsStatus(
     restoration=RestoreProgress(remaining_records=7, eta_seconds=1.5),
     lag=InputLag(total=9, partitions={"in-0": 9}),
     processing=ProcessingStatus(5, 2, 1.25, 0.5),
+    dropped=(DroppedStatus("AGGREGATE", "app.py:41", "late", "too late", 812, 1_700_000_000_000, harmless=True),),
     storage=DiskUsage(12.5, 1 << 40),
     credentials_stale=True,
     refused_tasks=("0_1",),

@@ -89,6 +89,15 @@ class Drops:
     last_ms: int = 0
     """When the last one was dropped, by the wall clock."""
 
+    @property
+    def problem(self) -> str:
+        """The reason for people, with how late they were."""
+        text = self.reason.description
+        if self.reason in {DropReason.LATE, DropReason.EXPIRED}:
+            limit = "grace" if self.reason is DropReason.LATE else "retention"
+            text += f", by up to {_rounded_up(self.late_ms)} ({limit} is {duration_text(self.allowed_ms)})"
+        return text
+
 
 class DroppedRecords:
     """The records that the tasks of an instance drop. Any thread may call its methods.
@@ -156,25 +165,18 @@ def described(reasons: list[Drops]) -> str:
 
     >>> late = Drops("KSTREAM-AGGREGATE-3", "/app/app.py:41", DropReason.LATE, 812, late_ms=192_345, allowed_ms=60_000)
     >>> described([late])
-    'Dropped 812 records at KSTREAM-AGGREGATE-3 (app.py:41): too late for a window, by up to 3m12s (grace is 1m)'
+    'Dropped 812 records at KSTREAM-AGGREGATE-3 (app.py:41): too late for a window, by up to 3m13s (grace is 1m)'
     >>> described([Drops("KSTREAM-AGGREGATE-3", "", DropReason.NULL_KEY, 1), late])
-    'Dropped 813 records at KSTREAM-AGGREGATE-3: 1 without a key; 812 too late for a window, by up to 3m12s (grace is 1m)'
+    'Dropped 813 records at KSTREAM-AGGREGATE-3: 1 without a key; 812 too late for a window, by up to 3m13s (grace is 1m)'
     """
     total, first = sum(drops.records for drops in reasons), reasons[0]
     what = "record" if total == 1 else "records"
     where = f" ({PurePath(first.place).name})" if first.place else ""
-    parts = [f"{drops.records} {_reason(drops)}" if len(reasons) > 1 else _reason(drops) for drops in reasons]
+    parts = [f"{drops.records} {drops.problem}" if len(reasons) > 1 else drops.problem for drops in reasons]
     return f"Dropped {total} {what} at {first.node}{where}: {'; '.join(parts)}"
 
 
-def _reason(drops: Drops) -> str:
-    text = drops.reason.description
-    if drops.reason in {DropReason.LATE, DropReason.EXPIRED}:
-        limit = "grace" if drops.reason is DropReason.LATE else "retention"
-        text += f", by up to {_about(drops.late_ms)} ({limit} is {_about(drops.allowed_ms)})"
-    return text
-
-
-def _about(millis: int) -> str:
-    """Return a duration, of ten seconds or more without milliseconds."""
-    return duration_text(millis if millis < 10_000 else millis // 1000 * 1000)
+def _rounded_up(millis: int) -> str:
+    """Return a duration in whole seconds, minutes or hours, by its size."""
+    unit = 1 if millis < 10_000 else 1_000 if millis < 600_000 else 60_000 if millis < 36_000_000 else 3_600_000
+    return duration_text(-(-millis // unit) * unit)

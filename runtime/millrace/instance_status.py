@@ -127,6 +127,26 @@ class ProcessingStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class DroppedStatus:
+    """The records that a node has dropped for one reason."""
+
+    node: str = ""
+    """The node or, if a store refused the records, the store."""
+    place: str = ""
+    """File and line of the user's call that made the node; empty if unknown."""
+    reason: str = ""
+    """One word, such as late, null-key or unreadable; docs/time.md has all."""
+    problem: str = ""
+    """The reason for people, with how late they were."""
+    records: int = 0
+    """Since the start."""
+    last_ms: int = 0
+    """When the last one was dropped, since the epoch."""
+    harmless: bool = False
+    """Whether nothing is lost, because newer data has taken their place."""
+
+
+@dataclass(frozen=True, slots=True)
 class DiskUsage:
     """Disk usage."""
 
@@ -154,6 +174,8 @@ class StreamsStatus:
     restoration: RestoreProgress = RestoreProgress()
     lag: InputLag = field(default_factory=InputLag)
     processing: ProcessingStatus = ProcessingStatus()
+    dropped: tuple[DroppedStatus, ...] = ()
+    """What its tasks have dropped, by node and reason, in the order in which it began."""
     storage: DiskUsage = DiskUsage()
     credentials_stale: bool = False
     """Whether files with credentials have changed in a way that requires a restart."""

@@ -11,7 +11,7 @@ from tests import forked
 from millrace.dev.local_directory import ReplicaView
 from millrace.dev.local_supervisor import _lines, table
 
-RUNNING = ReplicaView("shop-0", 41, "running", 4, 12_345, 2_000.4, 0, "")
+RUNNING = ReplicaView("shop-0", 41, "running", 4, 12_345, 2_000.4, 0, "", 1_812)
 DEAD = ReplicaView("shop-1", None, "waiting", None, None, None, 3, "ended with exit code 1, starts again in 4 s")
 
 
@@ -26,11 +26,11 @@ def printed(render) -> str:
 def test_table_shows_what_is_known():
     """Each replica has a row; unknown values are dashes; large numbers are grouped."""
     text = printed(lambda console: console.print(table([RUNNING, DEAD])))
-    assert [cell.strip() for cell in text.splitlines()[3].strip("│").split("│")][:7] == [
-        "shop-0", "41", "running", "4", "12,345", "2,000", "0",
+    assert [cell.strip() for cell in text.splitlines()[3].strip("│").split("│")][:8] == [
+        "shop-0", "41", "running", "4", "12,345", "2,000", "1,812", "0",
     ]  # fmt: skip
     assert [cell.strip() for cell in text.splitlines()[4].strip("│").split("│")] == [
-        "shop-1", "-", "waiting", "-", "-", "-", "3", "ended with exit code 1, starts again in 4 s",
+        "shop-1", "-", "waiting", "-", "-", "-", "-", "3", "ended with exit code 1, starts again in 4 s",
     ]  # fmt: skip
 
 
@@ -43,18 +43,20 @@ def test_table_shows_what_an_error_quotes():
 
 
 def test_without_a_terminal_a_line_is_printed_for_a_change_only():
-    """Lag and rate change constantly and print nothing; changes of state, process, tasks and restarts do."""
+    """Numbers of records change constantly and print nothing, but the first dropped one does, as do state, tasks and restarts."""
 
     def render(console: Console) -> None:
         with _lines(console) as update:
-            update([RUNNING, DEAD])
-            update([ReplicaView("shop-0", 41, "running", 4, 1, 9.0, 0, ""), DEAD])
-            update([ReplicaView("shop-0", 41, "running", 2, 1, 9.0, 0, ""), DEAD])
+            update([ReplicaView("shop-0", 41, "running", 4, 1, 9.0, 0, "", 0), DEAD])
+            update([ReplicaView("shop-0", 41, "running", 4, 2, 8.0, 0, "drops records", 1), DEAD])
+            update([ReplicaView("shop-0", 41, "running", 4, 3, 9.0, 0, "drops records", 2), DEAD])
+            update([ReplicaView("shop-0", 41, "running", 2, 1, 9.0, 0, "drops records", 2), DEAD])
 
     assert printed(render).splitlines() == [
         "shop-0: running, pid 41, tasks: 4, restarts: 0",
         "shop-1: waiting, pid -, restarts: 3 (ended with exit code 1, starts again in 4 s)",
-        "shop-0: running, pid 41, tasks: 2, restarts: 0",
+        "shop-0: running, pid 41, tasks: 4, restarts: 0 (drops records)",
+        "shop-0: running, pid 41, tasks: 2, restarts: 0 (drops records)",
     ]
 
 

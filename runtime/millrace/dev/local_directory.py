@@ -42,6 +42,8 @@ class ReplicaView:
     records_per_s: float | None
     restarts: int
     note: str
+    dropped: int | None = None
+    """How many records it has dropped since its start, without those that newer data has replaced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Self
 
@@ -375,7 +376,8 @@ class LocalHost:
             lag=status.lag.total if status else None,
             records_per_s=rate,
             restarts=replica.restarts,
-            note=self._remark(replica),
+            note=self._remark(replica) or ("" if status is None else _dropped_note(status)),
+            dropped=sum(each.records for each in status.dropped if not each.harmless) if status else None,
         )
 
     def _rate(self, name: str, status: StreamsStatus | None) -> float | None:
@@ -472,3 +474,12 @@ def provide_topics(
         create_topics(admin, {name: TopicToCreate(count) for name, count in missing.items()})
     for name, count in missing.items():
         report(f"Created topic {name}, partitions: {count}")
+
+
+def _dropped_note(status: StreamsStatus) -> str:
+    """Return where a replica drops most records, and why; nothing if it drops none."""
+    most = max((each for each in status.dropped if not each.harmless), key=attrgetter("records"), default=None)
+    if most is None:
+        return ""
+    place = f" ({Path(most.place).name})" if most.place else ""
+    return f"drops records at {most.node}{place}: {most.records:,} {most.problem}"

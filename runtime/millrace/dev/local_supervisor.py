@@ -142,7 +142,7 @@ def table(views: Sequence[ReplicaView]) -> Table:
     result = Table(expand=False)
     for name in ("replica", "pid", "state"):
         result.add_column(name)
-    for name in ("tasks", "lag", "records/s", "restarts"):
+    for name in ("tasks", "lag", "records/s", "dropped", "restarts"):
         result.add_column(name, justify="right")
     result.add_column("", overflow="fold")
     for view in views:
@@ -154,6 +154,7 @@ def table(views: Sequence[ReplicaView]) -> Table:
             _number(view.tasks),
             _number(view.lag),
             _number(view.records_per_s),
+            _number(view.dropped),
             str(view.restarts),
             escape(view.note),  # it may quote an error's message
         )
@@ -186,12 +187,12 @@ def _live_table(console: Console) -> Iterator[Callable[[Sequence[ReplicaView]], 
 
 @contextmanager
 def _lines(console: Console) -> Iterator[Callable[[Sequence[ReplicaView]], None]]:
-    """Print a line when something other than lag and rate has changed."""
+    """Print a line when something other than numbers of records has changed."""
     before: dict[str, object] = {}
 
     def update(views: Sequence[ReplicaView]) -> None:
         for view in views:
-            shape = (view.pid, view.state, view.tasks, view.restarts)
+            shape = (view.pid, view.state, view.tasks, view.restarts, bool(view.dropped))
             if before.get(view.name) != shape:
                 before[view.name] = shape
                 tasks = "" if view.tasks is None else f", tasks: {view.tasks}"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from millrace import __version__
+from millrace.dropped_records import DroppedRecords, Drops
 from millrace.errors import StreamsError
 from millrace.instance.activity import Activity
 from millrace.instance.metadata import STANDBY_STATE
@@ -21,6 +22,7 @@ from millrace.instance.stream_thread import StreamThread
 from millrace.instance.task_manager import TaskManager
 from millrace.instance_status import (
     DiskUsage,
+    DroppedStatus,
     InputLag,
     MembershipStatus,
     ProcessingStatus,
@@ -49,6 +51,7 @@ def take_status(
     look: Callable[[], tuple[State, Sequence[StreamThread]]],
     activity: Activity,
     *,
+    dropped: DroppedRecords | None = None,
     error: BaseException | None = None,
     credentials_stale: bool = False,
 ) -> StreamsStatus:
@@ -58,6 +61,7 @@ def take_status(
         instance: which one.
         look: returns its state and its stream threads; called until no thread was replaced or asked to end meanwhile.
         activity: its totals and rates.
+        dropped: what its tasks have dropped.
         error: the error that ended it, if it failed.
         credentials_stale: whether a restart is required to use changed credentials.
     """
@@ -65,7 +69,7 @@ def take_status(
         state, threads = looked = look()
         status = _take(instance, state, threads, activity, error, credentials_stale=credentials_stale)
         if looked == look():
-            return status
+            return status if dropped is None else replace(status, dropped=tuple(map(_dropped, dropped.all())))
 
 
 def _take(
@@ -150,6 +154,18 @@ def _thread_status(
         instance_id=member.instance_id,
         member_state=member.state.name,
         generation=member.generation,
+    )
+
+
+def _dropped(drops: Drops) -> DroppedStatus:
+    return DroppedStatus(
+        drops.node,
+        drops.place,
+        drops.reason.value,
+        drops.problem,
+        drops.records,
+        drops.last_ms,
+        drops.reason.harmless,
     )
 
 
