@@ -107,7 +107,7 @@ def test_handler_that_fails_ends_the_thread(kafka, topic_factory, app, tmp_path,
 @BOTH
 @pytest.mark.parametrize("processor", [Copy, Dawdle])
 def test_record_that_is_let_go_is_left_out(kafka, topic_factory, app, tmp_path, guarantee, processor):
-    """RESUME skips only the refused record, and writes its dead letter instead, in a transaction that commits."""
+    """RESUME skips only the refused record, counts it, and writes its dead letter instead, in a transaction that commits."""
     kept = {"retention.ms": "-1"}  # the records are old enough to be deleted
     source, sink, dead = (
         topic_factory("in", config=kept),
@@ -124,6 +124,9 @@ def test_record_that_is_let_go_is_left_out(kafka, topic_factory, app, tmp_path, 
     with running(copying(source, sink, processor), config) as streams:
         wait_until(lambda: committed_offset(kafka, app, source) == len(lines), "everything is committed")
         assert streams.state is State.RUNNING
+        (dropped,) = streams.status().dropped
+    assert (dropped.node, dropped.reason) == ("out", "refused")
+    assert dropped.records == 2 or guarantee == "at_least_once"  # may be sent, and refused, again
     good = [line for line in lines if len(line) < 100] + ["behind"] * (2 if processor is Dawdle else 0)
     if guarantee == "exactly_once_v2":
         assert sorted(values(kafka, sink)) == sorted(good)

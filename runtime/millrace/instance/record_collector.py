@@ -160,8 +160,8 @@ class KafkaRecordCollector:
         """Whether a refused record has been found since careful sending began."""
         self._let_go: dict[_Identity, tuple[DeadLetterRecord, ...]] = {}
         """Records to leave out, and the dead letters to send in their place."""
-        self._left_out: set[_Identity] = set()
-        """Records left out since the last commit."""
+        self._left_out: dict[_Identity, StreamTask | None] = {}
+        """Records left out since the last commit, and the tasks that sent them."""
         self._in_vain = 0
         self._limited: set[str] = set()
         """Topics that have refused a batch because of its size."""
@@ -258,8 +258,10 @@ class KafkaRecordCollector:
         """Note that all records written so far are committed and stored."""
         self._forget_written()
         if self._careful:
-            for identity in self._left_out:
+            for identity, task in self._left_out.items():
                 self._let_go.pop(identity, None)
+                if task is not None:
+                    task.refused(identity[0])
             self._left_out.clear()
             if (self._found and not self._let_go) or time.monotonic() >= self._careful_until:
                 self._end_care()
@@ -294,9 +296,7 @@ class KafkaRecordCollector:
         if letters is not None:
             self._in_vain = 0
             self._found = True
-            self._left_out.add(identity)
-            if self.at_work is not None:
-                self.at_work.refused(topic)
+            self._left_out[identity] = self.at_work
             self._send_all(letters)
             return
 

@@ -29,6 +29,7 @@ from millrace.checks import (
 )
 from millrace.config import FINAL_RESULTS_INTERVAL, OUTER_JOIN_INTERVAL, StreamsConfig
 from millrace.durations import Duration, to_millis
+from millrace.dropped_records import DroppedRecords
 from millrace.engine.global_task import GlobalStateTask
 from millrace.engine.task import StreamTask
 from millrace.engine.task_metrics import TASK_GROUP, MetricName, task_metrics
@@ -108,13 +109,17 @@ class TopologyTestDriver(Suggesting):
             raise
 
     def _start(self, topology: Topology) -> None:
-        built = topology.build(self.config)
+        built, dropped = topology.build(self.config), DroppedRecords()
         global_stores: Mapping[str, StateStore] = {}
         self._global_topics: frozenset[str] = frozenset()
         if built.global_subtopology is not None:
             self._global_topics = frozenset(built.global_subtopology.source_topics)
             self._global = GlobalStateTask(
-                built.global_subtopology, self.config, state_dir=self._directory / "global", clock=self._clock
+                built.global_subtopology,
+                self.config,
+                state_dir=self._directory / "global",
+                clock=self._clock,
+                dropped=dropped,
             )
             self._global.open_stores()
             self._global.initialize()
@@ -134,6 +139,7 @@ class TopologyTestDriver(Suggesting):
             clock=self._clock,
             input_partitions=frozenset(TopicPartition(topic, _PARTITION) for topic in subtopology.source_topics),
             global_stores=global_stores,
+            dropped=dropped,
         )
         task.open_stores()
         task.initialize()
