@@ -28,8 +28,8 @@ from millrace.checks import (
     users_call,
 )
 from millrace.config import FINAL_RESULTS_INTERVAL, OUTER_JOIN_INTERVAL, StreamsConfig
-from millrace.durations import Duration, to_millis
 from millrace.dropped_records import DroppedRecords
+from millrace.durations import Duration, to_millis
 from millrace.engine.global_task import GlobalStateTask
 from millrace.engine.task import StreamTask
 from millrace.engine.task_metrics import TASK_GROUP, MetricName, task_metrics
