@@ -446,7 +446,7 @@ class KafkaStreams:
             self._instance,
             lambda: (self.state, self._pool.threads),
             self._activity,
-            dropped=self._dropped,
+            self._dropped,
             error=self.error,
             credentials_stale=self._credentials is not None and self._credentials.stale,
         )

@@ -50,8 +50,8 @@ def take_status(
     instance: InstanceInfo,
     look: Callable[[], tuple[State, Sequence[StreamThread]]],
     activity: Activity,
+    dropped: DroppedRecords,
     *,
-    dropped: DroppedRecords | None = None,
     error: BaseException | None = None,
     credentials_stale: bool = False,
 ) -> StreamsStatus:
@@ -67,9 +67,9 @@ def take_status(
     """
     while True:
         state, threads = looked = look()
-        status = _take(instance, state, threads, activity, error, credentials_stale=credentials_stale)
+        status = _take(instance, state, threads, activity, dropped, error, credentials_stale=credentials_stale)
         if looked == look():
-            return status if dropped is None else replace(status, dropped=tuple(map(_dropped, dropped.all())))
+            return status
 
 
 def _take(
@@ -77,6 +77,7 @@ def _take(
     state: State,
     threads: Sequence[StreamThread],
     activity: Activity,
+    dropped: DroppedRecords,
     error: BaseException | None,
     *,
     credentials_stale: bool,
@@ -123,6 +124,7 @@ def _take(
         error=None if error is None else f"{type(error).__name__}: {error}",
         version=__version__,
         topology_hash=instance.topology_hash,
+        dropped=tuple(map(_dropped, dropped.all())),
         pod_uid=os.environ.get("POD_UID", ""),
     )
 
