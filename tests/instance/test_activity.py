@@ -9,6 +9,7 @@ import pytest
 from tests.instance.support import expected_counts, last_counts, produce, running, settings, word_count
 from tests.waiting import PATIENCE_S, wait_until
 
+from millrace.dropped_records import DroppedRecords
 from millrace.instance.activity import Activity, RateMeter, Totals
 from millrace.instance.states import State
 from millrace.instance.status_report import InstanceInfo, take_status
@@ -127,4 +128,7 @@ def test_status_names_the_pod(tmp_path, monkeypatch):
     """The status has the uid that the operator sets, so it knows which pod has answered; elsewhere it is empty."""
     for uid in ("", "8f3c"):
         monkeypatch.setenv("POD_UID", uid)
-        assert take_status(InstanceInfo("app"), lambda: (State.CREATED, ()), Activity(tmp_path)).pod_uid == uid
+        assert (
+            take_status(InstanceInfo("app"), lambda: (State.CREATED, ()), Activity(tmp_path), DroppedRecords()).pod_uid
+            == uid
+        )
