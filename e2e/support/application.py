@@ -182,7 +182,15 @@ class Application:
 
     def explain(self) -> str:
         """Return what `millrace explain` prints."""
-        command = [sys.executable, "-m", "millrace.cli", "explain", self.name, "--namespace", self.namespace]
+        return self._millrace("explain")
+
+    def top(self) -> dict[str, Any]:
+        """Return what `millrace top --json` prints."""
+        found: dict[str, Any] = json.loads(self._millrace("top", "--json"))
+        return found
+
+    def _millrace(self, *command: str) -> str:
+        command = (sys.executable, "-m", "millrace.cli", *command, self.name, "--namespace", self.namespace)
         environment = {**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig), "COLUMNS": "500"}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 

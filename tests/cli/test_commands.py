@@ -66,8 +66,8 @@ def test_help_imports_no_engine():
 @pytest.mark.parametrize(
     "command",
     [
-        *("init", "run", "plan", "describe", "reset", "explain", "dev kafka", "dev up", "dev down", "dev status"),
-        *("dev logs", "dev topics", "dev produce", "dev consume", "dev reset"),
+        *("init", "run", "plan", "describe", "reset", "explain", "top", "dev kafka", "dev up", "dev down"),
+        *("dev status", "dev logs", "dev topics", "dev produce", "dev consume", "dev reset"),
     ],
 )
 def test_every_command_has_help_with_an_example(command):

@@ -26,6 +26,7 @@ millrace describe -f streamsapp.yaml   # look at it
 millrace plan -f streamsapp.yaml       # what it needs
 millrace dev up -f streamsapp.yaml     # run it here, with its own Kafka
 millrace explain wordcount             # what it does in Kubernetes, and what is wrong
+millrace top wordcount                 # watch it
 ```
 
 | exit code | meaning |

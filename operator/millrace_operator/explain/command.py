@@ -39,17 +39,18 @@ def explain(
     - `millrace explain --json`
     """
     try:
-        from millrace_operator.explain.loading import ClusterReader  # noqa: PLC0415
+        from millrace_operator.cluster.kubectl import KubectlApi  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"`millrace explain` needs the package {error.name}: install it with `pip install 'millrace-streams[operator]'`"
         ) from None
     from millrace_operator.explain.explanation import explain as explained  # noqa: PLC0415
+    from millrace_operator.explain.loading import load_facts  # noqa: PLC0415
 
-    cluster = ClusterReader(context)
-    namespace = namespace or cluster.namespace
-    names = cluster.names(namespace) if name is None else [name]
-    explanations = [explained(cluster.facts(namespace, each)) for each in names]
+    api = KubectlApi(context)
+    namespace = namespace or api.namespace
+    names = api.streams_apps(namespace) if name is None else [name]
+    explanations = [explained(load_facts(api, namespace, each)) for each in names]
     if as_json:
         typer.echo(json.dumps([explanation.to_dict() for explanation in explanations], indent=2))
         return

@@ -161,7 +161,7 @@ def test_unknown_context(api):
 def test_operator_extra_is_not_installed(api, monkeypatch):
     """Without the kubernetes package the command says what to install."""
     monkeypatch.setitem(__import__("sys").modules, "kubernetes", None)
-    monkeypatch.delitem(__import__("sys").modules, "millrace_operator.explain.loading", raising=False)
+    monkeypatch.delitem(__import__("sys").modules, "millrace_operator.cluster.kubectl", raising=False)
     result = run("out-of-memory")
     assert result.exit_code == 2
     assert "pip install 'millrace-streams[operator]'" in " ".join(result.stderr.split())
