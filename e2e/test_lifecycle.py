@@ -34,8 +34,11 @@ def test_an_application_lives(word_count, words: Words, kafka_topics) -> None:
 
 
 def applied_again_it_is_not_written(app: Application, words: Words) -> None:
-    """The status tells of all tasks and topics, and applying the manifest again causes no writes."""
+    """The status tells of all tasks and topics, as `millrace top` does; applying the manifest again causes no writes."""
     app.wait("all tasks run", lambda: app.status()["tasks"]["active"] == 8)
+    seen = app.top()
+    assert (seen["totals"]["answering"], seen["totals"]["active"]) == (1, 8)
+    assert seen["instances"][0]["state"] == "RUNNING"
     app.wait("stable", lambda: (state := app.status()).get("stableRevision") == state["currentRevision"])
     state = app.status()
     assert state["lifecycleState"] == "Running"
