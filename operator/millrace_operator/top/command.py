@@ -50,7 +50,7 @@ def top(
 ) -> None:
     """Watch an application: instances, threads, tasks, lag, rates, restoration, and what was dropped.
 
-    Until Ctrl-C; once if the output is no terminal. In Kubernetes pods are asked through the API server, with your own
+    Until Ctrl-C; once, after an interval, if the output is no terminal. In Kubernetes pods are asked through the API server, with your own
     permissions (`get` on `pods/proxy`).
 
     For example:
@@ -71,7 +71,10 @@ def top(
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.print(TopView().draw(look()))
+        view = TopView()
+        view.draw(look())
+        time.sleep(interval)  # rates take two looks
+        console.print(view.draw(look()))
         return
     first = look()
     with Live(console=console, screen=True, auto_refresh=False) as live:

@@ -93,7 +93,7 @@ def pods(api: Api) -> Api:  # noqa: F811
 
 def run(*arguments: str):
     """Run `millrace top`."""
-    return CliRunner().invoke(app, ["top", *arguments], env={"COLUMNS": "200"})
+    return CliRunner().invoke(app, ["top", "--interval", "0.2", *arguments], env={"COLUMNS": "200"})
 
 
 def test_pods_are_asked_through_the_api_server(pods):
