@@ -50,8 +50,8 @@ def top(
 ) -> None:
     """Watch an application: instances, threads, tasks, lag, rates, restoration, and what was dropped.
 
-    Until Ctrl-C; once, after an interval, if the output is no terminal. In Kubernetes pods are asked through the API server, with your own
-    permissions (`get` on `pods/proxy`).
+    Until Ctrl-C; once, after an interval, if the output is no terminal. In Kubernetes pods are asked through the API
+    server, with your own permissions (`get` on `pods/proxy`).
 
     For example:
 
