@@ -44,7 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Record costs, in the process that was started and in xdist's workers, and say at a sudden end what was running."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a script's background jobs have it, with all that they start
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # as a script's background jobs have it, with all that they start
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(RunningTests(config))
